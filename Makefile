@@ -1,0 +1,72 @@
+# `make` alone prints this list. Needs nothing but make, sh and Python 3.10 or newer.
+
+# Variables to override on the command line, for example `make test WORKERS=8 ARGS="-k fence"`.
+PYTHON ?= python3 python3.13 python3.12 python3.11 python3.10
+WORKERS ?= 2
+ARGS ?=
+BENCHMARKS ?= $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+READY_BENCH := $(VENV)/.ready-bench
+# Work stealing, because a few parametrised files hold most of the work and must be split.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all check bench docs clean
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(READY) ## Create .venv and install the package and its tools (again only when needed)
+
+demo: $(READY) ## Two writers race for one pipeline: one is fenced, nothing is lost
+	@$(BIN)/stepwell demo
+
+test: $(READY) ## Run the tests that take minutes, not hours
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: $(READY) ## Run every test, with 100,000 simulator seeds
+	STEPWELL_SIM_SEEDS=$${STEPWELL_SIM_SEEDS:-100000} $(PYTEST) $(ARGS)
+
+check: $(READY) ## Lint, formatting, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY_BENCH) ## Run the benchmarks one after another
+	@set -e; for file in $(BENCHMARKS); do echo "$$file"; $(BIN)/python "$$file"; done
+
+docs: $(READY) ## Write the generated pages of docs/ again
+	$(BIN)/python docs/generate.py
+
+clean: ## Remove .venv, caches and build leftovers
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests docs benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# A .venv that is there but cannot be used (made by hand, left half-made, its Python gone or too
+# old) is made anew; a usable one is kept and only brought up to date.
+USABLE := import pip, sys; sys.exit(sys.version_info < (3, 10))
+
+$(READY): pyproject.toml constraints.txt
+	@set -e; \
+	if ! $(BIN)/python -c '$(USABLE)' 2>/dev/null; then \
+	    for python in $(PYTHON); do \
+	        if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then found=$$python; break; fi; \
+	    done; \
+	    if [ -z "$${found:-}" ]; then \
+	        echo "make setup: found no Python 3.10 or newer, tried: $(PYTHON)" >&2; \
+	        echo "hint: install one, or name it: make setup PYTHON=/path/to/python3" >&2; \
+	        exit 1; \
+	    fi; \
+	    echo "making $(VENV) with $$("$$found" --version)"; \
+	    "$$found" -m venv --clear $(VENV); \
+	fi
+	$(PIP) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(READY_BENCH): $(READY)
+	$(PIP) -c constraints.txt -e '.[bench]'
+	@touch $@

@@ -1,0 +1,11 @@
+"""Settings for the whole test run. Fixtures live beside the tests that use them."""
+
+import os
+
+from hypothesis import settings
+
+# A deadline per example measures the machine, not the code: it fails on a busy one.
+settings.register_profile("here", deadline=None)
+# Under CI the same examples are drawn every time, so that a failure can be run again.
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
