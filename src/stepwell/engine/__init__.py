@@ -1,0 +1,1 @@
+"""The pipeline at work: open it, take input in, commit, publish."""

@@ -1,0 +1,209 @@
+"""Opening a pipeline for writing: claim it, fence the writer before, replay, serve.
+
+Opening for writing is itself a write (F2): it takes the next epoch in the manifest and the next
+position in the journal, and so fences whoever had the pipeline. Looking at one without disturbing
+its writer is what `Manifests.latest` and `JournalReader` are for.
+
+    1 read the latest manifest; none: only if the prefix is empty (K4)
+    2 is this the journal store that belongs to it? is put-if-absent honoured? (F9)
+    3 claim: epoch + 1, by compare-and-swap
+    4 barrier at the first free position above the replay position read *after* the claim
+    5 check the epoch once more
+    6 replay exactly (replay position, barrier]
+    7 record what is new about the journal, which checks the epoch once more; serve
+
+A crash at any point leaves an epoch claimed, a barrier put, or neither; nothing that was
+acknowledged is lost, and the next opening starts from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from stepwell.env import Env
+from stepwell.errors import (
+    ConflictError,
+    CorruptError,
+    FencedError,
+    InvalidError,
+    UnknownOutcomeError,
+)
+from stepwell.journal import paths
+from stepwell.journal.entry import Draft, Recorded
+from stepwell.journal.identity import Identity, check_identity, read_identity, write_identity
+from stepwell.journal.journal import Journal, Settings
+from stepwell.model import Epoch, Position
+from stepwell.state.manifest import Change, Holder, JournalRef, Manifest, Manifests, Stored
+from stepwell.store.base import Store
+from stepwell.store.probe import probe
+
+_LOOK = 1000
+
+
+class Writer:
+    """A pipeline held for writing. Once it is fenced or poisoned, everything on it fails."""
+
+    def __init__(self, holder: Holder, journal: Journal, barrier: Position) -> None:
+        self._holder = holder
+        self._journal = journal
+        self.barrier = barrier
+
+    @property
+    def epoch(self) -> Epoch:
+        return self._holder.claim.epoch
+
+    @property
+    def manifest(self) -> Manifest:
+        """The latest manifest this writer knows; fails once the writer is fenced."""
+        self._journal.check()
+        return self._holder.current.manifest
+
+    @property
+    def journal(self) -> Journal:
+        return self._journal
+
+    def append(self, draft: Draft) -> Recorded:
+        """Make a draft durable; see `Journal.append`."""
+        return self._journal.append(draft)
+
+    def commit(self, change: Change, doing: str) -> Stored:
+        """Commit a change to the manifest; see `Holder.commit`."""
+        self._journal.check()
+        try:
+            return self._holder.commit(change, doing)
+        except (FencedError, UnknownOutcomeError) as error:
+            self._journal.end(error)
+            raise
+
+    def close(self) -> None:
+        """Leave in good order. If the manifest holds everything, record that the journal may go.
+
+        A writer that was fenced has nothing to leave.
+        """
+        try:
+            manifest = self.manifest
+        except (FencedError, UnknownOutcomeError):
+            return
+        if manifest.replay == self._journal.tip and not manifest.journal.closed:
+            self.commit(
+                lambda m: replace(m, journal=replace(m.journal, closed=True)), "close the journal"
+            )
+        self._journal.end(InvalidError("this pipeline was closed", hint="open it again"))
+
+
+def open_writer(
+    store: Store,
+    env: Env,
+    *,
+    journal_store: Store | None = None,
+    replay: Callable[[Recorded], None] = lambda recorded: None,
+    settings: Settings | None = None,
+) -> Writer:
+    """Take over a pipeline, or begin one in an empty store. `replay` is fed what must be replayed."""
+    settings = settings or Settings()
+    journal_store = journal_store or store
+    manifests = Manifests(store, env, settings.retry)
+
+    found = manifests.latest()
+    if found is None:
+        found = _only_if_empty(manifests, store, journal_store)
+    if found is not None:
+        _check_journal(journal_store, found.manifest)
+    probe(store, env)
+    if journal_store is not store:
+        probe(journal_store, env)
+
+    holder = _hold(manifests, found)
+    claimed = holder.current.manifest
+    journal_id = _attach(journal_store, claimed, env)
+    journal = Journal(
+        journal_store,
+        env,
+        lineage=claimed.lineage,
+        epoch=holder.claim.epoch,
+        replayed=claimed.replay,
+        guard=holder,
+        settings=settings,
+    )
+    barrier = journal.take_over()
+    entries = 0
+    for recorded in journal.replay():
+        replay(recorded)
+        entries += 1
+
+    writer = Writer(holder, journal, barrier)
+    ref = JournalRef(id=journal_id, closed=False)
+    if not entries:
+        # Only barriers lay there. Without this, a pipeline that is opened again and again would
+        # read all of them each time.
+        tip = journal.tip
+        writer.commit(lambda m: replace(m, journal=ref, replay=tip), "open the pipeline")
+    elif claimed.journal != ref:
+        writer.commit(lambda m: replace(m, journal=ref), "attach the journal store")
+    else:
+        holder.check("the pipeline was not opened")
+    return writer
+
+
+def _only_if_empty(manifests: Manifests, store: Store, journal_store: Store) -> Stored | None:
+    """No manifest: a new pipeline only if there is nothing else either (K4)."""
+    for place in (store,) if journal_store is store else (store, journal_store):
+        others = [
+            listed.path
+            for listed in place.list(limit=_LOOK)
+            if paths.parse(listed.path).kind != "probe"
+        ]
+        if not others:
+            continue
+        found = manifests.latest()
+        if found is not None:  # Somebody began it just now.
+            return found
+        raise CorruptError(
+            f"{store.uri}/{paths.MANIFESTS}",
+            f"there is no manifest, but {place.uri} is not empty: it holds {others[0]}"
+            + (" and more" if len(others) > 1 else ""),
+            hint="nothing was touched. If a pipeline lived here, restore the manifest/ objects from "
+            "a backup; for a new pipeline choose an empty place",
+        )
+    return None
+
+
+def _check_journal(journal_store: Store, manifest: Manifest) -> Identity | None:
+    identity = read_identity(journal_store)
+    check_identity(
+        journal_store,
+        identity,
+        lineage=manifest.lineage,
+        id=manifest.journal.id,
+        closed=manifest.journal.closed,
+    )
+    return identity
+
+
+def _attach(journal_store: Store, manifest: Manifest, env: Env) -> str:
+    """The id of the journal, marking a fresh journal store as ours. Checked again: it is ours now."""
+    identity = _check_journal(journal_store, manifest)
+    if identity is not None:
+        return identity.id
+    first = journal_store.list(paths.JOURNAL, limit=1)
+    if first and paths.parse(first[0].path).kind == "entry":
+        identity = _check_journal(journal_store, manifest)  # Somebody attached it just now?
+        if identity is None:
+            raise CorruptError(
+                f"{journal_store.uri}/{paths.IDENTITY}",
+                f"missing, though the journal store holds {first[0].path}",
+                hint="restore the object from a backup",
+            )
+        return identity.id
+    write_identity(journal_store, Identity(manifest.lineage, env.new_id()))
+    return _attach(journal_store, manifest, env)
+
+
+def _hold(manifests: Manifests, found: Stored | None) -> Holder:
+    if found is None:
+        try:
+            return manifests.begin()
+        except ConflictError:  # Somebody else was first; then it is a pipeline like any other.
+            pass
+    return manifests.claim(found)

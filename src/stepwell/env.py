@@ -1,0 +1,88 @@
+"""The only door to time, randomness, identity and sleep.
+
+Everything above takes an `Env` as an argument, so a simulator can drive the clock, name every id and
+replay a run from its seed. `tests/test_tidy.py` refuses `time`, `random` and `uuid` anywhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+from datetime import datetime, timedelta, timezone
+from typing import Protocol
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class Env(Protocol):
+    """What a process knows about the world besides its stores."""
+
+    @property
+    def host(self) -> str:
+        """The name of this machine, for messages to people only."""
+
+    @property
+    def pid(self) -> int:
+        """The number of this process, for messages to people only."""
+
+    def now(self) -> datetime:
+        """The wall clock, in UTC. It may jump; no safety argument rests on it alone."""
+
+    def uptime(self) -> float:
+        """Seconds on a clock that never jumps and goes on while the machine sleeps."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+    def jitter(self) -> float:
+        """A random number in [0, 1), to spread retries."""
+
+    def new_id(self) -> str:
+        """A new ULID: 26 characters, unique, sorting by the time it was made."""
+
+
+class SystemEnv:
+    """The real world."""
+
+    def __init__(self) -> None:
+        self.host = socket.gethostname()
+        self._random = random.SystemRandom()
+
+    @property
+    def pid(self) -> int:
+        # Asked each time: the answer changes in a forked child.
+        return os.getpid()
+
+    def now(self) -> datetime:
+        return datetime.now(timezone.utc)
+
+    def uptime(self) -> float:
+        # CLOCK_MONOTONIC stands still while a laptop sleeps, and a writer that slept is exactly
+        # the one that must notice (F8). Systems without CLOCK_BOOTTIME count sleep themselves.
+        clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+        return time.clock_gettime(clock)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def jitter(self) -> float:
+        return self._random.random()
+
+    def new_id(self) -> str:
+        return ulid(self.now(), int.from_bytes(os.urandom(10), "big"))
+
+
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+def ulid(at: datetime, randomness: int) -> str:
+    """Format 48 bits of milliseconds and 80 random bits as a ULID.
+
+    >>> ulid(EPOCH, 1)
+    '00000000000000000000000001'
+    """
+    milliseconds = (at - EPOCH) // timedelta(milliseconds=1)
+    number = (milliseconds << 80) | (randomness & ((1 << 80) - 1))
+    return "".join(_CROCKFORD[(number >> shift) & 31] for shift in range(125, -1, -5))

@@ -1,0 +1,107 @@
+"""The error tree, ordered by what the caller must do next.
+
+Every message says what failed, on which object, what was expected and what was found; then, after
+`hint:`, the next command. An exception outside this tree that reaches a user is a bug of ours.
+"""
+
+from __future__ import annotations
+
+
+class StepwellError(Exception):
+    """The root: catch this to catch everything Stepwell raises on purpose."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+
+
+class ConflictError(StepwellError):
+    """Somebody else was first: refresh and try again."""
+
+
+class FencedError(StepwellError):
+    """Another writer took over: stop. Nothing on this handle works any more."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        epoch: int,
+        host: str | None = None,
+        pid: int | None = None,
+        time: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.epoch = epoch
+        self.host = host
+        self.pid = pid
+        self.time = time
+
+
+class UnavailableError(StepwellError):
+    """The storage or a sink did not answer, or answered with an error: try later.
+
+    Raised by a write, it does not tell whether the write was applied.
+    """
+
+
+class UnknownOutcomeError(StepwellError):
+    """A write may or may not have been applied, and the retries are spent: reopen and look."""
+
+
+class InvalidError(StepwellError):
+    """What was asked for cannot be done as asked: change the request."""
+
+
+class SqlError(InvalidError):
+    """A statement is wrong; the message shows line, column and a caret."""
+
+
+class ConfigError(InvalidError):
+    """A setting is wrong; the message names file and line where there is one."""
+
+
+class JournalStoreMismatch(InvalidError):  # noqa: N818 - the public name in docs and messages
+    """The journal store is not the one that holds this pipeline's unreplayed entries."""
+
+
+class CorruptError(StepwellError):
+    """Stored bytes are not what was written. Names the object and, where known, the field."""
+
+    def __init__(
+        self, object: str, problem: str, *, field: str | None = None, hint: str | None = None
+    ) -> None:
+        where = f"{object}: field {field!r}" if field else object
+        super().__init__(f"{where}: {problem}", hint=hint)
+        self.object = object
+        self.field = field
+
+
+class TruncatedError(CorruptError):
+    """An object that must be there is gone."""
+
+
+class ReplayMismatchError(StepwellError):
+    """A replayed transaction did not come out as it was recorded."""
+
+
+class UserCodeError(StepwellError):
+    """A user's function raised."""
+
+
+class BugError(StepwellError):
+    """Stepwell broke a rule of its own. The operation was stopped before it could do harm."""
+
+    def __init__(self, fact: str) -> None:
+        super().__init__(f"broken invariant: {fact}", hint="this is a bug in Stepwell; report it")
+
+
+def ensure(condition: bool, fact: str) -> None:
+    """Check an invariant; unlike `assert` it stays on with `python -O`."""
+    if not condition:
+        raise BugError(fact)

@@ -1,0 +1,277 @@
+"""The writer's end of the journal: take the next position with a barrier, append, be fenced.
+
+Invariants:
+
+* A position is taken by put-if-absent and by nothing else (F1). An append is one PUT (F4).
+* One append at a time: the position a stalled writer would take next is therefore exactly where
+  its successor's barrier lies, and it cannot get past it (F3).
+* An append that returned is durable. One that raised `FencedError` wrote nothing. One that raised
+  `UnknownOutcomeError` may have; the handle is poisoned, and whoever opens next will see (F7).
+* A handle that is fenced or poisoned stays so: every later write and read on it fails.
+
+A crash leaves an entry, whole, or none. Opening leaves at most a barrier, which holds no data and
+counts for no transaction (F5).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from stepwell.env import Env
+from stepwell.errors import (
+    ConflictError,
+    CorruptError,
+    FencedError,
+    StepwellError,
+    TruncatedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from stepwell.journal import paths
+from stepwell.journal.codec import Encoded, encode
+from stepwell.journal.entry import Draft, Entry, Kind, Recorded
+from stepwell.journal.log import Cursor, Log
+from stepwell.model import Epoch, Position, Transaction, format_time
+from stepwell.store.base import Store
+from stepwell.store.retry import Retry
+
+T = TypeVar("T")
+
+BARRIER_KEEP_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    barrier_keep_s: float = BARRIER_KEEP_S
+    """How long a barrier outlives its use. A writer silent for half of it asks before it answers."""
+    retry: Retry = Retry()
+
+
+class Guard(Protocol):
+    """Knows who holds the pipeline; the manifest does."""
+
+    def check(self, undone: str) -> None:
+        """Ask the store. `FencedError` if another writer has claimed the pipeline.
+
+        `undone` says, for the message, what this writer did not do.
+        """
+
+
+class Journal:
+    """One writer's handle. Safe to use from several threads; they take turns."""
+
+    def __init__(
+        self,
+        store: Store,
+        env: Env,
+        *,
+        lineage: str,
+        epoch: Epoch,
+        replayed: Cursor,
+        guard: Guard,
+        settings: Settings | None = None,
+    ) -> None:
+        """Does nothing yet: `take_over` makes it usable.
+
+        `replayed` is the place in the chain up to which the manifest holds everything.
+        """
+        self._log = Log(store, lineage)
+        self._env = env
+        self._lineage = lineage
+        self._epoch = epoch
+        self._replayed = replayed
+        self._guard = guard
+        self._settings = settings or Settings()
+        self._lock = threading.Lock()
+        self._tip = replayed
+        self._confirmed_at = env.uptime()
+        self._ended: StepwellError | None = UnknownOutcomeError(
+            "this journal was not opened", hint="call take_over first"
+        )
+
+    @property
+    def tip(self) -> Cursor:
+        """The last entry this writer knows to be in the journal."""
+        return self._tip
+
+    def take_over(self) -> Position:
+        """Put a barrier at the first free position (F2). From then on the old writer is fenced.
+
+        Entries that the old writer adds meanwhile are stepped over, and will be replayed; at each
+        step, and once more at the end, our own epoch is checked: if a third writer has claimed the
+        pipeline since, it is not ours to take.
+        """
+        with self._lock:
+            self._tip = self._find_end()
+            barrier = Draft(Kind.BARRIER, Transaction(0), 0, False, self._env.now())
+            recorded = self._take(barrier)
+            while recorded is None:
+                self._guard.check(f"the barrier at position {self._tip.next} was not written")
+                recorded = self._take(barrier)
+            self._barrier = recorded
+            self._guard.check("the pipeline was not opened")
+            self._ended = None
+            return self._tip.position
+
+    def replay(self) -> Iterator[Recorded]:
+        """The entries above the replay position up to our barrier, checked, in order.
+
+        Barriers and void entries are passed over (F5). An entry that is not there means that another writer took over and collected it, or else
+        that data is lost; the two are told apart.
+        """
+        self.check()
+        cursor, barrier = self._replayed, self._barrier.entry.position
+        while cursor.next < barrier:
+            self.check()
+            found = self._log.read(cursor.next)
+            if found is None:
+                self._guard.check("the journal was not replayed")
+                raise self._missing(cursor.next)
+            cursor, found = cursor.advance(found, self._log.where(cursor.next))
+            if not found.void and not found.entry.is_barrier:
+                yield found
+        cursor.advance(self._barrier, self._log.where(barrier))
+
+    def append(self, draft: Draft) -> Recorded:
+        """Make a draft durable at the next position. THE commit point of a transaction."""
+        with self._lock:
+            self.check()
+            try:
+                recorded = self._take(draft)
+                while recorded is None:
+                    # A void entry lay there; the next position is as good.
+                    recorded = self._take(draft)
+            except FencedError as error:
+                self._ended = error
+                raise
+            except BaseException as error:
+                # Also an interrupt from the keyboard: the PUT may be on its way.
+                self._ended = UnknownOutcomeError(
+                    f"an earlier append at {self._log.where(self._tip.next)} failed with an unknown "
+                    f"outcome: {error}",
+                    hint="open the pipeline again: it will see whether the entry is there",
+                )
+                raise
+            return recorded
+
+    def check(self) -> None:
+        """Raise what ended this handle, if anything did."""
+        if self._ended is not None:
+            raise self._ended
+
+    def end(self, error: StepwellError) -> None:
+        """Refuse further use, for this reason. Writes nothing; the first reason stays."""
+        if self._ended is None:
+            self._ended = error
+
+    def _take(self, draft: Draft) -> Recorded | None:
+        """Try to put a draft at the next position.
+
+        None: another entry lies there, of a writer before us; the tip has passed it, and the caller
+        decides whether to go on. `FencedError`: the entry there is of a writer after us.
+        """
+        sent_at = self._env.uptime()
+        position = self._tip.next
+        entry = Entry(
+            lineage=self._lineage,
+            epoch=self._epoch,
+            position=position,
+            put_id=self._env.new_id(),
+            previous=self._tip.checksum,
+            draft=draft,
+        )
+        encoded = encode(entry)
+        found = self._retry(
+            lambda: self._put(entry, encoded),
+            f"{self._log.where(position)} may or may not have been written",
+        )
+        if found.entry.put_id == entry.put_id:
+            self._confirm(sent_at)
+            self._tip = Cursor(position, encoded.checksum, self._epoch)
+            return Recorded(entry, encoded.checksum)
+        if found.entry.epoch >= self._epoch:
+            raise self._not_ours(found.entry)
+        self._tip, _ = self._tip.advance(found, self._log.where(position))
+        return None
+
+    def _retry(self, call: Callable[[], T], unknown: str) -> T:
+        return self._settings.retry.run(call, self._env, unknown)
+
+    def _not_ours(self, found: Entry) -> StepwellError:
+        """Why an entry of our epoch or a later one, written by somebody else, stops us."""
+        where = self._log.where(found.position)
+        if found.epoch == self._epoch:
+            return CorruptError(
+                where,
+                f"another writer wrote it in our own epoch {self._epoch}",
+                field="epoch",
+                hint="a store was copied or shared by two pipelines: run `stepwell verify`",
+            )
+        undone = f"entry {found.position} of epoch {self._epoch} was not written"
+        try:
+            self._guard.check(undone)
+        except FencedError as error:
+            return error
+        except UnavailableError:
+            # The manifest would tell who it was. That it was somebody is certain without it.
+            return FencedError(
+                f"another writer took over at {where} (epoch {found.epoch}); {undone}",
+                epoch=found.epoch,
+                time=format_time(found.draft.time),
+                hint="stop this process: the new writer has everything acknowledged here",
+            )
+        return CorruptError(
+            where,
+            f"has epoch {found.epoch}, but the latest manifest says {self._epoch}",
+            field="epoch",
+            hint="the store of the manifest went back in time: run `stepwell verify`",
+        )
+
+    def _put(self, entry: Entry, encoded: Encoded) -> Recorded:
+        """Create the entry, or say which one lies there."""
+        path = paths.entry(entry.position)
+        try:
+            self._log.store.put_new(path, encoded.parts)
+        except ConflictError:
+            found = self._log.read(entry.position)
+            if found is None:
+                # Somebody trimmed it after we lost to it: it was far behind, and so are we.
+                self._guard.check(f"entry {entry.position} of epoch {self._epoch} was not written")
+                raise self._missing(entry.position) from None
+            return found
+        return Recorded(entry, encoded.checksum)
+
+    def _confirm(self, sent_at: float) -> None:
+        """Before an append is acknowledged: could it have landed in a hole that a collector left? (F8)
+
+        A barrier is kept for `barrier_keep_s`. If the last append was confirmed less than half of
+        that ago, then no barrier that was put since can be gone, and being able to write proves
+        that there is none. Otherwise the manifest must be asked.
+        """
+        if self._env.uptime() - self._confirmed_at >= self._settings.barrier_keep_s / 2:
+            undone = f"entry {self._tip.next} of epoch {self._epoch} was not acknowledged"
+            self._retry(lambda: self._guard.check(undone), f"{undone}, and may count or not")
+        # The time of sending, not of the answer: the entry landed some time between the two.
+        self._confirmed_at = sent_at
+
+    def _find_end(self) -> Cursor:
+        last = self._log.last(self._replayed.position)
+        if last == self._replayed.position:
+            return self._replayed
+        found = self._log.read(last)
+        if found is None:
+            self._guard.check("the pipeline was not opened")
+            raise self._missing(last)
+        if found.entry.epoch > self._epoch:
+            raise self._not_ours(found.entry)
+        return Cursor(last, found.checksum)
+
+    def _missing(self, position: Position) -> TruncatedError:
+        return TruncatedError(
+            self._log.where(position),
+            "the entry is missing, and no other writer took over",
+            hint="restore the object from a backup, or go back to a checkpoint: `stepwell restore`",
+        )

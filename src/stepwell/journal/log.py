@@ -1,0 +1,143 @@
+"""The journal as it lies in the store: reading entries, following their chain, finding the end.
+
+Nothing here writes. Positions above the replay position have no gaps, so the end is found in
+O(log n) requests; what lies at or below it may be trimmed and is never asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepwell.errors import CorruptError, TruncatedError
+from stepwell.journal import paths
+from stepwell.journal.codec import decode
+from stepwell.journal.entry import Recorded
+from stepwell.model import NO_CHECKSUM, Checksum, Epoch, Position
+from stepwell.store.base import Store
+from stepwell.store.sealed import reread
+from stepwell.store.sequenced import Boundary, last_taken
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A place in the chain: the entry just passed, its checksum, the highest epoch up to it."""
+
+    position: Position = Position(0)
+    checksum: Checksum = NO_CHECKSUM
+    epoch: Epoch = Epoch(0)
+
+    @property
+    def next(self) -> Position:
+        return Position(self.position + 1)
+
+    def advance(self, found: Recorded, object: str) -> tuple[Cursor, Recorded]:
+        """Pass the next entry, checking that it belongs here.
+
+        An entry of a lower epoch than one before it was written by a writer already fenced. It was
+        never acknowledged, so it is void: passed, and not given to anybody. Its place in the chain
+        is not checked, for its author could not know the entry before it.
+        """
+        entry = found.entry
+        if entry.epoch < self.epoch:
+            void = Recorded(entry, found.checksum, void=True)
+            return Cursor(entry.position, found.checksum, self.epoch), void
+        if entry.previous != self.checksum:
+            raise CorruptError(
+                object,
+                f"names {entry.previous} as the entry before it, which is {self.checksum}",
+                field="previous",
+                hint="an entry was replaced or is missing: run `stepwell verify`",
+            )
+        return Cursor(entry.position, found.checksum, entry.epoch), found
+
+
+class Log:
+    """The entries of one journal store. With a lineage given, others' entries are refused."""
+
+    def __init__(self, store: Store, lineage: str | None = None) -> None:
+        self.store = store
+        self._lineage = lineage
+
+    def where(self, position: Position) -> str:
+        """The full name of an entry, for messages."""
+        return f"{self.store.uri}/{paths.entry(position)}"
+
+    def read(self, position: Position) -> Recorded | None:
+        """One entry, checked; None if there is none at that position."""
+        return reread(lambda: self._read(position))
+
+    def _read(self, position: Position) -> Recorded | None:
+        found = self.store.get(paths.entry(position))
+        if found is None:
+            return None
+        where = self.where(position)
+        entry, checksum = decode(found.data, where)
+        if entry.position != position:
+            raise CorruptError(
+                where, f"holds the entry of position {entry.position}", field="position"
+            )
+        if self._lineage is not None and entry.lineage != self._lineage:
+            raise CorruptError(
+                where,
+                f"belongs to pipeline {entry.lineage}, not to {self._lineage}",
+                field="lineage",
+                hint="two pipelines share a journal store: give each its own",
+            )
+        return Recorded(entry, checksum)
+
+    def last(self, after: Position) -> Position:
+        """The last position taken, `after` if none above it is."""
+        taken = last_taken(
+            lambda number: self.store.exists(paths.entry(Position(number))), int(after)
+        )
+        return Position(taken)
+
+
+class JournalReader:
+    """Follows a journal without writing anything, from a place known to be good.
+
+    Sees entries once they are durable, in order, each once; barriers and void entries are passed
+    over (F5).
+    """
+
+    def __init__(self, log: Log, boundary: Boundary, start: Cursor) -> None:
+        self._log = log
+        self._boundary = boundary
+        self._cursor = start
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where it is: a new reader can start here."""
+        return self._cursor
+
+    def poll(self, limit: int = 100) -> tuple[Recorded, ...]:
+        """What has come since, up to `limit` entries read; empty if nothing has.
+
+        `TruncatedError`: the journal was trimmed past this reader; start again from the manifest.
+        """
+        first, cursor = self._cursor.next, self._cursor
+        passed: list[Recorded] = []
+        try:
+            for _ in range(limit):
+                found = self._log.read(cursor.next)
+                if found is None:
+                    break
+                cursor, found = cursor.advance(found, self._log.where(cursor.next))
+                passed.append(found)
+        except CorruptError:
+            self._check_not_trimmed(first)
+            raise
+        # Looked at after reading, and always: behind the boundary a stalled writer may have filled
+        # a hole that the collector left, and what it wrote there was never acknowledged (F8).
+        self._check_not_trimmed(first)
+        self._cursor = cursor
+        return tuple(item for item in passed if not item.void and not item.entry.is_barrier)
+
+    def _check_not_trimmed(self, first: Position) -> None:
+        boundary = self._boundary.read("journal")
+        if boundary >= first:
+            raise TruncatedError(
+                self._log.where(first),
+                f"the journal was trimmed up to position {boundary}",
+                hint="read the latest manifest and follow from its replay position",
+            )

@@ -1,0 +1,98 @@
+"""The name of every object a pipeline stores, formatted and parsed in this one place.
+
+Numbers are padded to 20 digits so that listing order is log order. Names that come from users are
+percent-encoded, so that they can hold any character and never leave their folder.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import quote, unquote
+
+from stepwell.model import Position, Transaction, is_ulid
+from stepwell.store.probe import PROBE_PREFIX
+
+MANIFESTS = "manifest/"
+JOURNAL = "journal/"
+IDENTITY = "journal/identity.json"
+BOUNDARY = "gc/boundary.json"
+
+Kind = Literal[
+    "manifest", "entry", "identity", "run", "checkpoint", "outbox", "boundary", "probe", "unknown"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What a path says about its object."""
+
+    kind: Kind
+    number: int | None = None
+    owner: str | None = None
+    id: str | None = None
+
+
+def manifest(id: int) -> str:
+    return f"{MANIFESTS}{id:020d}.json"
+
+
+def entry(position: Position) -> str:
+    return f"{JOURNAL}{position:020d}.arrow"
+
+
+def run(relation: str, id: str) -> str:
+    return f"runs/{_encode(relation)}/{id}.parquet"
+
+
+def checkpoint(id: str) -> str:
+    return f"checkpoints/{id}.json"
+
+
+def outbox(sink: str, transaction: Transaction) -> str:
+    return f"outbox/{_encode(sink)}/{transaction:020d}.parquet"
+
+
+def parse(path: str) -> Name:
+    """What lies at a path; `unknown` for anything Stepwell did not name, which it never deletes.
+
+    >>> parse("runs/big%20orders/01ARZ3NDEKTSV4RRFFQ69G5FAV.parquet")
+    Name(kind='run', number=None, owner='big orders', id='01ARZ3NDEKTSV4RRFFQ69G5FAV')
+    """
+    if path == IDENTITY:
+        return Name("identity")
+    if path == BOUNDARY:
+        return Name("boundary")
+    if path.startswith(PROBE_PREFIX):
+        return Name("probe")
+    for kind, pattern in _PATTERNS:
+        match = pattern.fullmatch(path)
+        if match is None:
+            continue
+        found = match.groupdict()
+        number, owner, id = found.get("number"), found.get("owner"), found.get("id")
+        if id is not None and not is_ulid(id):
+            continue
+        return Name(
+            kind,
+            number=None if number is None else int(number),
+            owner=None if owner is None else unquote(owner),
+            id=id,
+        )
+    return Name("unknown")
+
+
+_PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    ("manifest", re.compile(r"manifest/(?P<number>\d{20})\.json")),
+    ("entry", re.compile(r"journal/(?P<number>\d{20})\.arrow")),
+    ("run", re.compile(r"runs/(?P<owner>[^/]+)/(?P<id>[^/]+)\.parquet")),
+    ("checkpoint", re.compile(r"checkpoints/(?P<id>[^/]+)\.json")),
+    ("outbox", re.compile(r"outbox/(?P<owner>[^/]+)/(?P<number>\d{20})\.parquet")),
+)
+
+
+def _encode(name: str) -> str:
+    # quote() leaves dots alone, but a leading one would make the name hidden, or `..`.
+    encoded = quote(name, safe="")
+    return f"%2E{encoded[1:]}" if encoded.startswith(".") else encoded

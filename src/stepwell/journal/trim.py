@@ -1,0 +1,58 @@
+"""Removing what lies behind the replay position, without opening a way past a fence (F8).
+
+The caller vouches that no manifest, checkpoint or clone needs an entry at or below `up_to`. The
+boundary is moved first, so readers that are still behind find out. Barriers stay for
+`barrier_keep_s` after they were written: until then a writer that stalled before one of them still
+runs into it. A crash leaves the rest to the next trim.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from stepwell.env import Env
+from stepwell.errors import CorruptError
+from stepwell.journal import paths
+from stepwell.journal.journal import BARRIER_KEEP_S
+from stepwell.journal.log import Log
+from stepwell.model import Position
+from stepwell.store.base import Listed, Store
+from stepwell.store.sequenced import Boundary
+
+_BARRIER_BYTES_MAX = 16 * 1024
+"""No barrier is as large; larger entries need not be read to know that they are none."""
+
+
+def trim(
+    store: Store,
+    env: Env,
+    boundary: Boundary,
+    up_to: Position,
+    *,
+    barrier_keep_s: float = BARRIER_KEEP_S,
+) -> tuple[Position, ...]:
+    """Delete the entries up to a position, but for young barriers; say which were deleted."""
+    limit = boundary.advance("journal", int(up_to))
+    log = Log(store)
+    young = env.now() - timedelta(seconds=barrier_keep_s)
+    trimmed: list[Position] = []
+    for listed in store.list(paths.JOURNAL):
+        name = paths.parse(listed.path)
+        if name.kind != "entry" or name.number is None or name.number > limit:
+            continue
+        position = Position(name.number)
+        if listed.modified > young and _may_be_barrier(log, position, listed):
+            continue
+        store.delete(listed.path)
+        trimmed.append(position)
+    return tuple(trimmed)
+
+
+def _may_be_barrier(log: Log, position: Position, listed: Listed) -> bool:
+    if listed.size > _BARRIER_BYTES_MAX:
+        return False
+    try:
+        found = log.read(position)
+    except CorruptError:
+        return True  # It cannot be told; keeping it for a day does no harm.
+    return found is not None and found.entry.is_barrier

@@ -1,0 +1,77 @@
+"""Frozen values every layer speaks: numbers with a name, times, checksums, who holds a pipeline."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import NewType
+
+import xxhash
+
+Position = NewType("Position", int)
+"""The number of a journal entry, from 1. 0 stands before the first."""
+
+Epoch = NewType("Epoch", int)
+"""The number of a writer, from 1. Every opening for writing takes the next."""
+
+Transaction = NewType("Transaction", int)
+"""The number of a transaction, from 1, for ever. 0: none yet."""
+
+Checksum = NewType("Checksum", str)
+"""32 hex digits of XXH3-128. It finds damage; it is no defence against forgery."""
+
+Bytes = bytes | bytearray | memoryview
+
+NO_CHECKSUM = Checksum("0" * 32)
+"""What the first entry's chain starts from, and what stands in a checksum's place while it is computed."""
+
+_ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+_CHECKSUM = re.compile(r"[0-9a-f]{32}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who holds a pipeline: the writer of `epoch`, and where to find its process."""
+
+    epoch: Epoch
+    host: str
+    pid: int
+    time: datetime
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, host {self.host}, pid {self.pid}, {format_time(self.time)}"
+
+
+def checksum(parts: Iterable[Bytes]) -> Checksum:
+    """The checksum of the parts one after another; none of them is copied."""
+    digest = xxhash.xxh3_128()
+    for part in parts:
+        digest.update(part)
+    return Checksum(digest.hexdigest())
+
+
+def is_checksum(text: str) -> bool:
+    return _CHECKSUM.fullmatch(text) is not None
+
+
+def is_ulid(text: str) -> bool:
+    return _ULID.fullmatch(text) is not None
+
+
+def format_time(time: datetime) -> str:
+    """UTC with microseconds, always 27 characters.
+
+    >>> format_time(datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc))
+    '2026-01-02T03:04:05.000000Z'
+    """
+    return time.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def parse_time(text: str) -> datetime:
+    """The inverse of `format_time`; anything else is a ValueError."""
+    if not _TIME.fullmatch(text):
+        raise ValueError(f"not a UTC time with microseconds: {text!r}")
+    return datetime.fromisoformat(text[:-1]).replace(tzinfo=timezone.utc)

@@ -1,0 +1,107 @@
+"""What must hold between a manifest and the next, checked before every commit.
+
+Each rule is a predicate over (before, after) whose docstring names the race or the mistake it
+stops. A rule that fails is a bug of ours, found before it could be stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from stepwell.errors import ensure
+
+if TYPE_CHECKING:
+    from stepwell.state.manifest import Manifest
+
+Rule = Callable[["Manifest", "Manifest"], bool]
+
+
+def check_commit(before: Manifest, after: Manifest) -> None:
+    """The rules for a holder's commit."""
+    _check((same_claim, *_ALWAYS), before, after)
+
+
+def check_claim(before: Manifest, after: Manifest) -> None:
+    """The rules for a claim: the next epoch, and nothing else."""
+    _check((next_epoch, only_claimed, *_ALWAYS), before, after)
+
+
+def same_lineage(before: Manifest, after: Manifest) -> bool:
+    """A pipeline keeps its identity: sinks and journal entries are told apart by it."""
+    return before.lineage == after.lineage
+
+
+def same_claim(before: Manifest, after: Manifest) -> bool:
+    """Only a claim changes who holds the pipeline; else a commit could take it without a fence."""
+    return before.claim == after.claim
+
+
+def next_epoch(before: Manifest, after: Manifest) -> bool:
+    """A claim raises the epoch by one: two claims of one epoch are stopped by the version's number."""
+    return after.claim.epoch == before.claim.epoch + 1
+
+
+def only_claimed(before: Manifest, after: Manifest) -> bool:
+    """A claim happens before anything was read from the journal, so it may not move anything."""
+    return replace(before, claim=after.claim) == after
+
+
+def replay_moves_forward(before: Manifest, after: Manifest) -> bool:
+    """A flush that went back would replay, a second time, entries which the runs already hold."""
+    return after.replay.position >= before.replay.position and (
+        after.replay.position > before.replay.position or after.replay == before.replay
+    )
+
+
+def transaction_moves_forward(before: Manifest, after: Manifest) -> bool:
+    """A transaction's number is given out once, for ever: sinks drop numbers they have seen."""
+    return after.transaction >= before.transaction
+
+
+def replay_epoch_is_known(before: Manifest, after: Manifest) -> bool:
+    """An entry that a commit covers was written in an epoch that had been claimed before."""
+    return after.replay.epoch <= after.claim.epoch
+
+
+def journal_is_attached_before_use(before: Manifest, after: Manifest) -> bool:
+    """While no journal store is recorded, a lost one could not be noticed."""
+    return after.journal.id is not None or after.replay == before.replay
+
+
+def runs_are_distinct(before: Manifest, after: Manifest) -> bool:
+    """A run listed twice would count its rows twice."""
+    return _distinct(run.path for run in after.runs)
+
+
+def checkpoints_are_distinct(before: Manifest, after: Manifest) -> bool:
+    """Two checkpoints of one id could not be told apart when one is deleted."""
+    return _distinct(item.id for item in after.checkpoints)
+
+
+def pins_are_distinct(before: Manifest, after: Manifest) -> bool:
+    """A clone killed and run again must not pin twice: one of the pins would never be freed."""
+    return _distinct(pin.id for pin in after.pins)
+
+
+def _distinct(values: Iterable[str]) -> bool:
+    seen = list(values)
+    return len(seen) == len(set(seen))
+
+
+_ALWAYS: tuple[Rule, ...] = (
+    same_lineage,
+    replay_moves_forward,
+    transaction_moves_forward,
+    replay_epoch_is_known,
+    journal_is_attached_before_use,
+    runs_are_distinct,
+    checkpoints_are_distinct,
+    pins_are_distinct,
+)
+
+
+def _check(rules: tuple[Rule, ...], before: Manifest, after: Manifest) -> None:
+    for rule in rules:
+        ensure(rule(before, after), f"{rule.__name__}: {(rule.__doc__ or '').splitlines()[0]}")

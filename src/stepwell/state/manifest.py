@@ -1,0 +1,337 @@
+"""The manifest: a full picture of a pipeline, in numbered versions; its latest one is the truth.
+
+    <store>/manifest/00000000000000000042.json       see `store/sequenced` for the envelope
+
+`Manifest` is a frozen value; a change is a pure function from one to the next, applied to the
+latest version and checked by `state/invariants` before it is committed. `Holder` is a writer's
+grip on a pipeline: it commits, and it is the guard which tells the journal that it has lost it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from stepwell.env import Env
+from stepwell.errors import ConflictError, CorruptError, FencedError, InvalidError
+from stepwell.journal import paths
+from stepwell.journal.log import Cursor
+from stepwell.model import Checksum, Claim, Epoch, Position, Transaction, format_time
+from stepwell.state import invariants
+from stepwell.store.base import Store
+from stepwell.store.retry import Retry
+from stepwell.store.sealed import Fields, Json
+from stepwell.store.sequenced import Boundary, Sequence, Version
+
+FORMAT = "stepwell-manifest/1"
+_TRIES = 100
+"""Commits lost in a row before we say so. Each loss is somebody else's progress."""
+
+
+class Status(str, Enum):
+    READY = "ready"
+    INCOMPLETE = "incomplete"
+    """A clone still being made: it cannot be opened."""
+    DELETING = "deleting"
+    """Being destroyed: it cannot be opened any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One immutable file of one relation. The key range lets a reader skip it."""
+
+    relation: str
+    path: str
+    size: int
+    rows: int
+    checksum: Checksum
+    low: Json = None
+    high: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRef:
+    """A checkpoint that is kept; its own object lists every file it needs."""
+
+    id: str
+    path: str
+    manifest: int
+    transaction: Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A clone elsewhere which needs the files of one of our checkpoints."""
+
+    id: str
+    clone: str
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRef:
+    """Which journal store belongs to this pipeline. `id` is None until one was attached.
+
+    `closed`: the last writer left in good order and the manifest holds everything, so that the
+    journal may be wiped. The next writer takes that back before it serves.
+    """
+
+    id: str | None = None
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    lineage: str
+    claim: Claim
+    status: Status = Status.READY
+    replay: Cursor = field(default_factory=Cursor)
+    """The last journal entry that the runs hold; replay starts after it."""
+    transaction: Transaction = Transaction(0)
+    journal: JournalRef = field(default_factory=JournalRef)
+    program: Json = None
+    runs: tuple[Run, ...] = ()
+    checkpoints: tuple[CheckpointRef, ...] = ()
+    pins: tuple[Pin, ...] = ()
+    parent: Json = None
+
+
+Change = Callable[[Manifest], Manifest]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A manifest and the number of its version."""
+
+    id: int
+    manifest: Manifest
+
+    @property
+    def epoch(self) -> Epoch:
+        return self.manifest.claim.epoch
+
+
+class Manifests:
+    """The manifest versions of one pipeline. Holds no state."""
+
+    def __init__(self, store: Store, env: Env, retry: Retry | None = None) -> None:
+        self.store = store
+        self.boundary = Boundary(store, paths.BOUNDARY)
+        self._env = env
+        self._sequence = Sequence(
+            store,
+            env,
+            name="manifest",
+            prefix=paths.MANIFESTS,
+            format=FORMAT,
+            boundary=self.boundary,
+            retry=retry,
+        )
+
+    def latest(self) -> Stored | None:
+        found = self._sequence.latest()
+        return None if found is None else self._stored(found)
+
+    def latest_id(self, after: int = 0) -> int | None:
+        return self._sequence.latest_id(after)
+
+    def read(self, id: int) -> Stored | None:
+        found = self._sequence.read(id)
+        return None if found is None else self._stored(found)
+
+    def ids(self) -> tuple[int, ...]:
+        return self._sequence.ids()
+
+    def where(self, id: int) -> str:
+        return self._sequence.where(id)
+
+    def collect(self, up_to: int, keep: frozenset[int] = frozenset()) -> tuple[int, ...]:
+        return self._sequence.collect(up_to, keep)
+
+    def begin(self) -> Holder:
+        """Create the first version, held by us. `ConflictError` if there is one."""
+        claim = self._claim(Epoch(1))
+        return Holder(self, self.create(1, Manifest(lineage=self._env.new_id(), claim=claim)))
+
+    def claim(self, found: Stored | None = None) -> Holder:
+        """Take the next epoch, by compare-and-swap. Whoever held the last one is to be fenced.
+
+        `found` is the latest version where the caller has just read it. One that somebody else
+        created meanwhile, claimant or not, is read and built upon.
+        """
+        for _ in range(_TRIES):
+            found = found or self.latest()
+            if found is None:
+                raise InvalidError(f"{self.store.uri} holds no pipeline")
+            before = found.manifest
+            self._refuse_unless_ready(before)
+            after = replace(before, claim=self._claim(Epoch(found.epoch + 1)))
+            invariants.check_claim(before, after)
+            try:
+                return Holder(self, self.create(found.id + 1, after))
+            except ConflictError:
+                found = None
+        raise ConflictError(f"{self.store.uri}: {_TRIES} claims in a row were lost to other writers")
+
+    def create(self, id: int, manifest: Manifest) -> Stored:
+        """Commit a version as it is; for `begin`, `claim` and `Holder`, which check it first."""
+        return self._stored(self._sequence.create(id, manifest.claim.epoch, to_json(manifest)))
+
+    def _claim(self, epoch: Epoch) -> Claim:
+        return Claim(epoch, self._env.host, self._env.pid, self._env.now())
+
+    def _refuse_unless_ready(self, manifest: Manifest) -> None:
+        if manifest.status is Status.INCOMPLETE:
+            raise InvalidError(
+                f"{self.store.uri} is a clone that was not completed; it cannot be opened",
+                hint="run the same `stepwell clone` again: it goes on where it stopped",
+            )
+        if manifest.status is Status.DELETING:
+            raise InvalidError(
+                f"{self.store.uri} is being destroyed; it cannot be opened",
+                hint="run `stepwell destroy` again to finish",
+            )
+
+    def _stored(self, version: Version) -> Stored:
+        manifest = from_json(version.body)
+        if manifest.claim.epoch != version.epoch:
+            raise CorruptError(
+                self.where(version.id),
+                f"is {manifest.claim.epoch}, but the version's epoch is {version.epoch}",
+                field="body.claim.epoch",
+            )
+        return Stored(version.id, manifest)
+
+
+class Holder:
+    """One writer's grip on a pipeline, from its claim until another writer's."""
+
+    def __init__(self, manifests: Manifests, claimed: Stored) -> None:
+        self._manifests = manifests
+        self._current = claimed
+        self.claim = claimed.manifest.claim
+
+    @property
+    def current(self) -> Stored:
+        """The latest version this holder knows."""
+        return self._current
+
+    def check(self, undone: str) -> None:
+        """`FencedError` if another writer has claimed the pipeline since. One request, as a rule."""
+        id = self._manifests.latest_id(after=self._current.id - 1)
+        # Our version is the latest, which is never collected, or there is a later one.
+        if id is None:
+            raise self._rolled_back()
+        if id > self._current.id:
+            self._adopt(undone)
+
+    def commit(self, change: Change, doing: str) -> Stored:
+        """Apply a change to the latest version and commit it, however often somebody else is first.
+
+        `doing` says in a few words what the change is, for the message if it is refused. A crash
+        leaves the change made or not. `UnknownOutcomeError`: it may have been; open again.
+        """
+        undone = f"{doing}: not committed to the manifest"
+        self.check(undone)
+        for _ in range(_TRIES):
+            before = self._current.manifest
+            after = change(before)
+            invariants.check_commit(before, after)
+            try:
+                self._current = self._manifests.create(self._current.id + 1, after)
+                return self._current
+            except ConflictError:
+                self._adopt(undone)
+        raise ConflictError(f"{undone}: {_TRIES} attempts in a row were lost to other commits")
+
+    def _adopt(self, undone: str) -> None:
+        """Build upon another's version of our own epoch (a clone's pin, say); yield to a higher one."""
+        newer = self._manifests.latest()
+        if newer is None or newer.id < self._current.id or newer.epoch < self.claim.epoch:
+            raise self._rolled_back()
+        if newer.epoch > self.claim.epoch:
+            raise fenced(self._manifests.store.uri, newer.manifest.claim, undone)
+        self._current = newer
+
+    def _rolled_back(self) -> CorruptError:
+        return CorruptError(
+            self._manifests.where(self._current.id),
+            f"the store no longer has what epoch {self.claim.epoch} committed: it went back in time",
+            hint="a backup was restored under a running pipeline? stop, and run `stepwell verify`",
+        )
+
+
+def fenced(uri: str, by: Claim, undone: str) -> FencedError:
+    when = format_time(by.time)
+    return FencedError(
+        f"another writer took over {uri} at {when} (epoch {by.epoch}, host {by.host}, "
+        f"pid {by.pid}); {undone}",
+        epoch=by.epoch,
+        host=by.host,
+        pid=by.pid,
+        time=when,
+        hint="stop this process: the new writer has everything that was acknowledged here. "
+        "To take the pipeline back, open it again",
+    )
+
+
+def to_json(manifest: Manifest) -> dict[str, Json]:
+    def plain(pairs: list[tuple[str, Any]]) -> dict[str, Json]:
+        return {name: value.value if isinstance(value, Enum) else value for name, value in pairs}
+
+    body = asdict(manifest, dict_factory=plain)
+    body["claim"]["time"] = format_time(manifest.claim.time)
+    return body
+
+
+def from_json(body: Fields) -> Manifest:
+    claim, replay, journal = body.child("claim"), body.child("replay"), body.child("journal")
+    status = body.text("status")
+    if status not in [member.value for member in Status]:
+        raise body.wrong("status", "one of " + ", ".join(member.value for member in Status))
+    return Manifest(
+        lineage=body.id("lineage"),
+        claim=Claim(
+            epoch=Epoch(claim.number("epoch", least=1)),
+            host=claim.text("host"),
+            pid=claim.number("pid"),
+            time=claim.time("time"),
+        ),
+        status=Status(status),
+        replay=Cursor(
+            position=Position(replay.number("position")),
+            checksum=Checksum(replay.checksum("checksum")),
+            epoch=Epoch(replay.number("epoch")),
+        ),
+        transaction=Transaction(body.number("transaction")),
+        journal=JournalRef(id=journal.maybe("id", journal.id), closed=journal.flag("closed")),
+        program=body.any("program"),
+        runs=tuple(
+            Run(
+                relation=run.text("relation"),
+                path=run.text("path"),
+                size=run.number("size"),
+                rows=run.number("rows"),
+                checksum=Checksum(run.checksum("checksum")),
+                low=run.any("low"),
+                high=run.any("high"),
+            )
+            for run in body.children("runs")
+        ),
+        checkpoints=tuple(
+            CheckpointRef(
+                id=item.id("id"),
+                path=item.text("path"),
+                manifest=item.number("manifest", least=1),
+                transaction=Transaction(item.number("transaction")),
+            )
+            for item in body.children("checkpoints")
+        ),
+        pins=tuple(
+            Pin(id=pin.id("id"), clone=pin.text("clone"), checkpoint=pin.id("checkpoint"))
+            for pin in body.children("pins")
+        ),
+        parent=body.any("parent"),
+    )

@@ -1,0 +1,96 @@
+"""What an object store said: reads obstore's errors, strictly.
+
+obstore tells a status, but not always the reason, and the reason decides: a 404 may mean that the
+object is missing, that the bucket is, or that a web server stands where the storage should be.
+Only the first is an answer to "is it there?" (F10). The reason stands in the body, which obstore
+keeps in the text of its error; what cannot be read there is a failure, never absence.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+Scheme = Literal["s3", "gs", "az"]
+
+
+class Answer:
+    """The status and the reason in one of obstore's errors, and what to tell a person."""
+
+    def __init__(self, error: Exception | None) -> None:
+        # Only the first part is for people; the rest is how Rust prints its structures.
+        self.text, _, self._details = str(error).partition("\n\nDebug source:")
+        status = _STATUS.search(self.text)
+        code = _CODE.search(self.text)
+        self.status = int(status[1]) if status else None
+        self.code = code[1] if code else None
+
+    @property
+    def absent(self) -> bool:
+        """It says that the object is missing, and so that its bucket is there."""
+        # Azure deletes in batches, whose parts carry a status of their own.
+        return self.code in _NO_OBJECT or "Bulk delete request failed for key" in self.text
+
+    @property
+    def undecided(self) -> bool:
+        """S3 gave up on a race without saying that anybody won it."""
+        return self.code in _UNDECIDED
+
+    @property
+    def cause(self) -> str:
+        """One line without addresses' query strings, which may hold a signature."""
+        if status := _STATUS.search(self.text):
+            message = _MESSAGE.search(self.text)
+            retries = _RETRIES.search(self.text)
+            parts = [status[0].strip(), self.code, message and message[1]]
+            said = ": ".join(part for part in parts if part)
+            return f"{said} (after {retries[1]} retries)" if retries else said
+        words = _QUERY.sub("", " ".join(self.text.split()))[:300]
+        detail = _DETAIL.search(self._details)
+        return f"{words}: {detail[1] or 'timed out'}" if detail else words
+
+    def hint(self, scheme: Scheme, bucket: str) -> str | None:
+        """What to check."""
+        variables = VARIABLES[scheme]
+        if self.code in _NO_BUCKET:
+            return f"create the bucket {bucket!r}, or correct its name"
+        if self.status == 404:
+            return "this is not the answer of an object store: check the endpoint"
+        if "configured region" in self.text or self.code in _WRONG_REGION:
+            return f"check the region of the bucket {bucket!r}: AWS_REGION"
+        if self.code == "RequestTimeTooSkewed":
+            return "set the clock of this machine"
+        if self.status in (401, 403) or self.code in _WRONG_TOKEN:
+            return (
+                f"check the credentials ({variables}); they must allow to read, write, list, delete"
+            )
+        if _LOGIN.search(self.text):
+            return f"no credentials were found: set {variables}"
+        if "builder error" in self.text:
+            return "the endpoint is not https: set AWS_ALLOW_HTTP=true if that is what you want"
+        if "HTTP error" in self.text:
+            return f"check the network and the endpoint ({variables})"
+        if self.text.startswith("Encountered object with invalid path"):
+            return "remove that object: Stepwell did not make it and cannot list around it"
+        return None
+
+
+VARIABLES: dict[Scheme, str] = {
+    "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY",
+}
+"""Where obstore finds credentials and endpoints, for hints."""
+
+_NO_OBJECT = ("NoSuchKey", "BlobNotFound")
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+_UNDECIDED = ("ConditionalRequestConflict", "OperationAborted")
+_WRONG_REGION = ("AuthorizationHeaderMalformed", "PermanentRedirect")
+_WRONG_TOKEN = ("ExpiredToken", "InvalidToken")
+_STATUS = re.compile(r"(?<=status code: )(\d{3})[^:<]*")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
+_RETRIES = re.compile(r"after (\d+) retries")
+_DETAIL = re.compile(r'message: "([^"]+)"|TimedOut')
+_QUERY = re.compile(r"\?\S*")
+_LOGIN = re.compile(r"/latest/(api|meta-data)|computeMetadata|metadata/identity|token request")

@@ -1,0 +1,125 @@
+"""The store protocol: what Stepwell asks of storage, and what a crash leaves after each call.
+
+Three rules hold for every store, and the contract suite (`tests/store/test_contract.py`) runs them all:
+
+* An object becomes visible whole or not at all, and what is visible is durable.
+* "Absent" is an answer of the storage: `None` or `False`. A call that failed raises
+  `UnavailableError` and is never taken for absence (F10).
+* A write that raised `UnavailableError` may or may not have been applied. A `put_new` that raised
+  `ConflictError` may have lost to its own earlier attempt, because a client below may have sent it
+  again after a lost answer. So whoever writes puts an id of its own into the bytes and looks (F7).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from stepwell.errors import InvalidError
+from stepwell.model import Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """An object's bytes, and the tag `replace_if` compares."""
+
+    data: bytes
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One line of a listing. `modified` is the storage's clock, not ours."""
+
+    path: str
+    size: int
+    modified: datetime
+
+
+class Store(Protocol):
+    """Bytes at paths below one prefix. Safe to use from several threads."""
+
+    @property
+    def uri(self) -> str:
+        """Where this is, for messages and for opening it again; never holds a secret."""
+
+    def get(self, path: str) -> Object | None:
+        """The whole object, or None if there is none. Reads only: a crash leaves nothing."""
+
+    def get_range(self, path: str, start: int, length: int) -> bytes | None:
+        """`length` bytes from `start`; fewer only where the object ends. None if there is no object.
+
+        Reads only: a crash leaves nothing.
+        """
+
+    def put_new(self, path: str, data: Bytes | Sequence[Bytes]) -> None:
+        """Create the object; `ConflictError` if the path is taken, and then nothing is changed.
+
+        Once it returns the object is durable. A crash during the call leaves the whole object or
+        none. Parts are written one after another without being joined first.
+        """
+
+    def replace_if(self, path: str, data: Bytes, etag: str) -> None:
+        """Replace the object if it still is the one with this etag; else `ConflictError`.
+
+        An absent object is a conflict too. A crash during the call leaves the old object or the
+        new one, whole; once it returns the new one is durable.
+        """
+
+    def list(self, prefix: str = "", *, after: str = "", limit: int | None = None) -> tuple[Listed, ...]:
+        """Objects whose path starts with `prefix` (empty, or ending in `/`), sorted by path.
+
+        Only paths greater than `after`, at most `limit`. A listing that fails on the way raises; it
+        never returns a part. Reads only: a crash leaves nothing.
+        """
+
+    def delete(self, path: str) -> None:
+        """Remove the object; no error if there is none.
+
+        A crash during or soon after the call leaves it removed or not: deletion is for what nothing
+        refers to any more.
+        """
+
+    def exists(self, path: str) -> bool:
+        """Whether there is an object. Reads only: a crash leaves nothing."""
+
+
+_SEGMENT = re.compile(r"[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*")
+
+
+def check_path(path: str) -> str:
+    """A path is segments joined by `/`; none is empty, starts with `.` or holds a control character.
+
+    So no name that came from a user can leave the prefix, and names with a leading dot stay ours.
+
+    >>> check_path("runs/orders/01J.parquet")
+    'runs/orders/01J.parquet'
+    """
+    if not all(_SEGMENT.fullmatch(segment) for segment in path.split("/")):
+        raise InvalidError(f"not a path inside a store: {path!r}")
+    return path
+
+
+def check_prefix(prefix: str) -> str:
+    """A listing prefix is empty or whole segments ending in `/`."""
+    if prefix:
+        if not prefix.endswith("/"):
+            raise InvalidError(f"a listing prefix must end in '/': {prefix!r}")
+        check_path(prefix[:-1])
+    return prefix
+
+
+def join(data: Bytes | Sequence[Bytes]) -> bytes:
+    """The parts as one piece, for stores that can only take one."""
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    return b"".join(data)
+
+
+def page(found: Sequence[Listed], after: str, limit: int | None) -> tuple[Listed, ...]:
+    """Sort and cut a complete listing, for stores that cannot do it themselves."""
+    wanted = sorted((item for item in found if item.path > after), key=lambda item: item.path)
+    return tuple(wanted if limit is None else wanted[:limit])

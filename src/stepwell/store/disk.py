@@ -1,0 +1,207 @@
+"""The system calls a local store is made of, behind one door.
+
+`LocalStore` decides the order; this file only carries it out. A test gives it a disk that forgets
+everything not synced, and so proves the order right (`stepwell.testing.SimulatedDisk`).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from stepwell.env import EPOCH, Env
+from stepwell.model import Bytes
+
+_IOV_MAX = 1024
+
+
+@dataclass(slots=True)
+class Staged:
+    """A file written but not yet under its name. `name` is None for one that never had a name."""
+
+    directory: str
+    fd: int
+    name: str | None
+
+
+class Disk(Protocol):
+    """Errors are `OSError`s, as the system gives them."""
+
+    def make_directory(self, path: str) -> bool:
+        """Create one directory, mode 0700; False if it was there."""
+
+    def stage(self, directory: str, parts: Sequence[Bytes]) -> Staged:
+        """Write a new file, mode 0600, on the file system of `directory`."""
+
+    def sync(self, staged: Staged) -> None:
+        """Bring its bytes to the disk."""
+
+    def link(self, staged: Staged, name: str) -> None:
+        """Give it a name; FileExistsError if that is taken."""
+
+    def rename(self, staged: Staged, name: str) -> None:
+        """Give it a name, in the place of whatever has it."""
+
+    def discard(self, staged: Staged) -> None:
+        """Let go of what staging used. The file stays if it has been given a name."""
+
+    def sync_directory(self, path: str) -> None:
+        """Bring the names in a directory to the disk."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a name."""
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Bytes of a file, to its end if no length is given."""
+
+    def is_file(self, path: str) -> bool:
+        """False only if the system says that there is none."""
+
+    def walk(self, directory: str) -> Iterator[tuple[str, int, datetime]]:
+        """Path, size and time of every file below, hidden names left out; nothing if it is absent."""
+
+    def lock(self, path: str) -> AbstractContextManager[None]:
+        """A context that holds an exclusive lock on `path`, released if the process dies."""
+
+
+class RealDisk:
+    """This machine's file systems.
+
+    Where the system can (Linux), a file is staged without a name (`O_TMPFILE`): a crash leaves no
+    rubbish, and a directory entry less is written and removed. Elsewhere it is staged under a hidden
+    name in the same directory, and a crash may leave that name behind: `.tmp-*`, never listed.
+    """
+
+    def __init__(self, env: Env, *, unnamed: bool = True) -> None:
+        self._env = env
+        self._unnamed = unnamed and hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd")
+
+    def make_directory(self, path: str) -> bool:
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            return False
+        return True
+
+    def stage(self, directory: str, parts: Sequence[Bytes]) -> Staged:
+        staged = self._create(directory)
+        try:
+            _write_all(staged.fd, parts)
+        except BaseException:
+            self.discard(staged)
+            raise
+        return staged
+
+    def _create(self, directory: str) -> Staged:
+        if self._unnamed:
+            try:
+                fd = os.open(directory, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                    raise
+                self._unnamed = False  # Not on this file system; names will do.
+            else:
+                return Staged(directory, fd, None)
+        name = f"{directory}/.tmp-{self._env.new_id()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return Staged(directory, os.open(name, flags, 0o600), name)
+
+    def sync(self, staged: Staged) -> None:
+        _sync(staged.fd)
+
+    def link(self, staged: Staged, name: str) -> None:
+        if staged.name is not None:
+            os.link(staged.name, name)
+        else:
+            # Only linkat() follows the link in /proc, and only with a directory given does Python
+            # call linkat().
+            source = f"/proc/self/fd/{staged.fd}"
+            os.link(source, name, src_dir_fd=staged.fd, follow_symlinks=True)
+
+    def rename(self, staged: Staged, name: str) -> None:
+        if staged.name is None:
+            # A file without a name cannot be renamed over another.
+            staged.name = f"{staged.directory}/.tmp-{self._env.new_id()}"
+            source = f"/proc/self/fd/{staged.fd}"
+            os.link(source, staged.name, src_dir_fd=staged.fd, follow_symlinks=True)
+        os.rename(staged.name, name)
+        staged.name = None
+
+    def discard(self, staged: Staged) -> None:
+        if staged.name is not None:
+            os.unlink(staged.name)
+        os.close(staged.fd)
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _sync(fd)
+        finally:
+            os.close(fd)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read(-1 if length is None else length)
+
+    def is_file(self, path: str) -> bool:
+        try:
+            return stat.S_ISREG(os.stat(path).st_mode)
+        except FileNotFoundError:
+            return False
+
+    def walk(self, directory: str) -> Iterator[tuple[str, int, datetime]]:
+        try:
+            entries = list(os.scandir(directory))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from self.walk(entry.path)
+                continue
+            try:
+                found = entry.stat()
+            except FileNotFoundError:  # Deleted since.
+                continue
+            yield entry.path, found.st_size, datetime.fromtimestamp(found.st_mtime, EPOCH.tzinfo)
+
+    @contextmanager
+    def lock(self, path: str) -> Iterator[None]:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+
+def _write_all(fd: int, parts: Sequence[Bytes]) -> None:
+    """Gather-write; the system may take less than it was given, so go on where it stopped."""
+    waiting = [memoryview(part).cast("B") for part in parts if len(part)]
+    while waiting:
+        written = os.writev(fd, waiting[:_IOV_MAX])
+        while waiting and written >= len(waiting[0]):
+            written -= len(waiting.pop(0))
+        if written:
+            waiting[0] = waiting[0][written:]
+
+
+def _sync(fd: int) -> None:
+    # On macOS fsync() stops at the drive's own cache; F_FULLFSYNC goes through it.
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is None:
+        os.fsync(fd)
+    else:
+        fcntl.fcntl(fd, full)

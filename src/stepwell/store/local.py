@@ -1,0 +1,154 @@
+"""A store in a directory, durable by itself (K8).
+
+A new object is staged, synced, linked to its name (which fails if the name is taken), and then its
+directory is synced; directories made on the way are synced into their parents first. So:
+
+* what `put_new` returned from survives a power cut, under its name, whole;
+* a crash before the link leaves nothing (or a hidden `.tmp-*` file where the system cannot stage
+  without a name); a crash after it leaves the object, at worst unsynced, and so maybe not at all;
+* a `ConflictError` proves that the object which was first is durable too, because the directory is
+  synced before it is raised: what a loser acts upon cannot vanish later.
+
+`replace_if` holds a lock file (`.<name>.lock`) while it compares, stages, syncs and renames.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from stepwell.env import Env
+from stepwell.errors import ConflictError, UnavailableError
+from stepwell.model import Bytes, checksum
+from stepwell.store.base import Listed, Object, check_path, check_prefix, page
+from stepwell.store.disk import Disk, RealDisk, Staged
+
+
+class LocalStore:
+    def __init__(self, root: str, env: Env, disk: Disk | None = None) -> None:
+        self._root = os.path.abspath(root)
+        self.uri = f"file://{self._root}"
+        self._disk = disk or RealDisk(env)
+        self._settled: set[str] = set()
+
+    def get(self, path: str) -> Object | None:
+        data = self._read(path, lambda name: self._disk.read(name))
+        return None if data is None else Object(data, checksum([data]))
+
+    def get_range(self, path: str, start: int, length: int) -> bytes | None:
+        return self._read(path, lambda name: self._disk.read(name, start, length))
+
+    def _read(self, path: str, read: Callable[[str], bytes]) -> bytes | None:
+        with self._explained("read", path) as name:
+            try:
+                return read(name)
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                return None
+
+    def put_new(self, path: str, data: Bytes | Sequence[Bytes]) -> None:
+        parts = [data] if isinstance(data, (bytes, bytearray, memoryview)) else data
+        with self._explained("write", path) as name:
+            directory = os.path.dirname(name)
+            with self._staged(directory, parts) as staged:
+                try:
+                    self._disk.link(staged, name)
+                except FileExistsError:
+                    self._disk.sync_directory(directory)
+                    raise ConflictError(f"{self.uri}/{path} exists") from None
+            self._disk.sync_directory(directory)
+
+    def replace_if(self, path: str, data: Bytes, etag: str) -> None:
+        with self._explained("write", path) as name:
+            directory, base = os.path.split(name)
+            stale = ConflictError(f"{self.uri}/{path} is not the object with etag {etag}")
+            try:
+                with self._disk.lock(f"{directory}/.{base}.lock"):
+                    if checksum([self._disk.read(name)]) != etag:
+                        raise stale
+                    with self._staged(directory, [data]) as staged:
+                        self._disk.rename(staged, name)
+                    self._disk.sync_directory(directory)
+            except (FileNotFoundError, NotADirectoryError):
+                raise stale from None
+
+    def list(self, prefix: str = "", *, after: str = "", limit: int | None = None) -> tuple[Listed, ...]:
+        root = f"{self._root}/{check_prefix(prefix)}".rstrip("/")
+        with self._explained("list", prefix, root) as name:
+            skip = len(self._root) + 1
+            found = [
+                Listed(path[skip:], size, modified)
+                for path, size, modified in self._disk.walk(name)
+            ]
+        return page(found, after, limit)
+
+    def delete(self, path: str) -> None:
+        absent = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+        with self._explained("delete", path) as name, suppress(*absent):
+            self._disk.unlink(name)
+
+    def exists(self, path: str) -> bool:
+        with self._explained("look up", path) as name:
+            try:
+                return self._disk.is_file(name)
+            except NotADirectoryError:
+                return False
+
+    @contextmanager
+    def _staged(self, directory: str, parts: Sequence[Bytes]) -> Iterator[Staged]:
+        """Stage and sync; whatever happens then, nothing of the staging is left."""
+        if directory not in self._settled:
+            self._settle(directory)
+        try:
+            staged = self._disk.stage(directory, parts)
+        except FileNotFoundError:  # Somebody removed the directory under us.
+            self._settle(directory)
+            staged = self._disk.stage(directory, parts)
+        try:
+            self._disk.sync(staged)
+            yield staged
+        finally:
+            self._disk.discard(staged)
+
+    def _settle(self, directory: str) -> None:
+        """Make a directory and all above it, and sync every one of them into its parent.
+
+        Directories that were there are synced too: whoever made them may have been killed before
+        it came to that, and an object below them would go with them in a power cut. Once per
+        directory and process.
+        """
+        parent = os.path.dirname(directory)
+        if parent == directory:
+            return
+        self._settle(parent)
+        self._disk.make_directory(directory)
+        try:
+            self._disk.sync_directory(parent)
+        except PermissionError:
+            # Above our own root somebody else answers for the directories.
+            if directory.startswith(self._root):
+                raise
+        self._settled.add(directory)
+
+    @contextmanager
+    def _explained(self, verb: str, path: str, name: str | None = None) -> Iterator[str]:
+        """Turn what the system says into an error that names the object and what to do."""
+        name = name or f"{self._root}/{check_path(path)}"
+        try:
+            yield name
+        except OSError as error:
+            raise UnavailableError(
+                f"cannot {verb} {self.uri}/{path}: {error.strerror or error}", hint=_hint(error)
+            ) from error
+
+
+def _hint(error: OSError) -> str | None:
+    return {
+        errno.ENOSPC: "the disk is full: free some space; nothing that was acknowledged is lost",
+        errno.EDQUOT: "the disk quota is used up: free some space; nothing acknowledged is lost",
+        errno.EACCES: "check who owns the directory: Stepwell creates files for its own user only",
+        errno.EPERM: "check who owns the directory: Stepwell creates files for its own user only",
+        errno.EROFS: "the file system is mounted read-only",
+        errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
+    }.get(error.errno or 0)

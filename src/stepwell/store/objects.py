@@ -1,0 +1,275 @@
+"""A store in a bucket: S3, Google Cloud Storage, Azure Blob Storage, through obstore.
+
+The storage itself makes an object visible whole or not at all, and durable before it answers; a
+crash of ours leaves what the storage had accepted, and nothing else. This file bounds how long a
+call may take, and reads answers strictly:
+
+* "Absent" is a 404 that says that the object is missing. A missing bucket, or something else than
+  an object store at the endpoint, is a failure (F10).
+* A conflict is a refusal that says so. A race which S3 left undecided is asked again.
+* A body shorter than announced is read again, and never returned.
+
+Whatever a request meets becomes a `ConflictError` or an `UnavailableError`; a storage that cannot
+do what is asked at all is a `ConfigError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from stepwell.env import Env
+from stepwell.errors import (
+    ConfigError,
+    ConflictError,
+    InvalidError,
+    StepwellError,
+    UnavailableError,
+)
+from stepwell.model import Bytes
+from stepwell.store.answers import VARIABLES, Answer, Scheme
+from stepwell.store.base import Listed, Object, check_path, check_prefix, join, page
+
+if TYPE_CHECKING:
+    from obstore import GetOptions, PutMode
+
+NOTHING = "probe/nothing"
+"""A path that is never written, to see how the storage says "absent"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How long to try: a request ends, well or not, within its own and the retry timeout."""
+
+    connect_timeout_s: float = 5.0
+    request_timeout_s: float = 60.0
+    retry_timeout_s: float = 60.0
+    retries_max: int = 6
+    backoff_s_min: float = 0.1
+    backoff_s_max: float = 5.0
+    attempts_max: int = 4
+    """How often a request that did not fail is made again: for a short body, an undecided race."""
+
+
+class ObjectsStore:
+    """`options` are obstore's own (`endpoint`, `region`, `access_key_id`, ...).
+
+    What they leave out comes from the environment: `AWS_*`, `GOOGLE_*`, `AZURE_*`.
+    """
+
+    def __init__(
+        self,
+        scheme: Scheme,
+        bucket: str,
+        prefix: str,
+        env: Env,
+        settings: Settings | None = None,
+        **options: str | bool,
+    ) -> None:
+        self.uri = f"{scheme}://{bucket}/{prefix}".rstrip("/")
+        self._scheme = scheme
+        self._bucket = bucket
+        self._env = env
+        self._settings = settings or Settings()
+        self._client = self._connect(prefix, options)
+        # Azure may list a folder before names that sort before its slash; S3's directory buckets
+        # list in no order at all. There, only a complete listing can be sorted and cut.
+        self._ordered = scheme != "az" and not bucket.endswith("--x-s3")
+        self._proven = False
+
+    def _connect(self, prefix: str, options: Mapping[str, str | bool]) -> Any:
+        s = self._settings
+        client: Callable[..., Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[self._scheme]
+        # Not as obstore's `client_options`: they would silently replace all that the environment
+        # says about the client (AWS_ALLOW_HTTP, proxies, certificates).
+        timeouts = {
+            "connect_timeout": f"{round(s.connect_timeout_s * 1000)}ms",
+            "timeout": f"{round(s.request_timeout_s * 1000)}ms",
+        }
+        retries = {
+            "max_retries": s.retries_max,
+            "retry_timeout": timedelta(seconds=s.retry_timeout_s),
+            "backoff": {
+                "init_backoff": timedelta(seconds=s.backoff_s_min),
+                "max_backoff": timedelta(seconds=s.backoff_s_max),
+                "base": 2,
+            },
+        }
+        try:
+            return client(
+                self._bucket,
+                prefix=prefix or None,
+                config={**timeouts, **options},
+                retry_config=retries,
+            )
+        except Exception as error:
+            raise ConfigError(
+                f"cannot open {self.uri}: {Answer(error).cause}",
+                hint=f"check the store's options and the environment: {VARIABLES[self._scheme]}",
+            ) from error
+
+    def get(self, path: str) -> Object | None:
+        found = self._read(path, None)
+        return None if found is None else Object(*found)
+
+    def get_range(self, path: str, start: int, length: int) -> bytes | None:
+        if length == 0:  # HTTP has no way to ask for that.
+            return b"" if self.exists(path) else None
+        found = self._read(path, (start, start + length))
+        return None if found is None else found[0]
+
+    def exists(self, path: str) -> bool:
+        # Not by HEAD: its 404 has no body, and cannot say whether object or bucket is missing.
+        return self._read(path, (0, 1)) is not None
+
+    def _read(self, path: str, span: tuple[int, int] | None) -> tuple[bytes, str] | None:
+        """Bytes and etag, with no byte less than announced."""
+        check_path(path)
+        options: GetOptions = {} if span is None else {"range": span}
+        problem: Exception | None = None
+        for attempt in range(self._settings.attempts_max):
+            self._pause(attempt)
+            try:
+                answer = obstore.get(self._client, path, options=options)
+            except FileNotFoundError as error:
+                self._check_absent(path, error)
+                return None
+            except Exception as error:
+                if span and Answer(error).status == 416:  # The range starts behind the end.
+                    return b"", ""
+                raise self._failed("read", path, error) from error
+            meta = answer.meta
+            start, end = span or (0, meta["size"])
+            expected = min(end, meta["size"]) - start
+            # Google compares generations where the others compare etags.
+            etag = meta["version"] if self._scheme == "gs" else meta["e_tag"]
+            try:
+                data = bytes(answer.bytes())
+            except BaseError as error:  # The connection broke inside the body.
+                problem = error
+                continue
+            if len(data) == expected and etag:
+                return data, etag
+            problem = ValueError(
+                f"expected {expected} bytes and an etag, found {len(data)}, {etag}"
+            )
+        raise self._failed("read", path, problem) from problem
+
+    def put_new(self, path: str, data: Bytes | Sequence[Bytes]) -> None:
+        self._put(path, join(data), "create", f"{self.uri}/{path} exists")
+
+    def replace_if(self, path: str, data: Bytes, etag: str) -> None:
+        mode: PutMode = {"version": etag} if self._scheme == "gs" else {"e_tag": etag}
+        self._put(path, join(data), mode, f"{self.uri}/{path} is not the object with etag {etag}")
+
+    def _put(self, path: str, body: bytes, mode: PutMode, conflict: str) -> None:
+        check_path(path)
+        problem: Exception | None = None
+        for attempt in range(self._settings.attempts_max):
+            self._pause(attempt)
+            try:
+                # In one request: a multipart upload is not one conditional write.
+                obstore.put(self._client, path, body, mode=mode, use_multipart=False)
+                return
+            except (AlreadyExistsError, PreconditionError, FileNotFoundError) as error:
+                answer = Answer(error)
+                if answer.undecided:
+                    problem = error
+                    continue
+                # Nothing to replace is a conflict. Nothing to create it in is not.
+                if answer.status == 404 and (mode == "create" or not answer.absent):
+                    raise self._failed("write", path, error) from error
+                raise ConflictError(conflict) from error
+            except Exception as error:
+                raise self._failed("write", path, error) from error
+        raise self._failed("write", path, problem) from problem
+
+    def list(
+        self, prefix: str = "", *, after: str = "", limit: int | None = None
+    ) -> tuple[Listed, ...]:
+        check_prefix(prefix)
+        offset = after if self._ordered and _is_path(after) else None
+        # A chunk may span pages of the storage, so a large one would fetch more than is wanted.
+        size = 1000 if limit is None else max(1, min(limit, 1000))
+        found: list[Listed] = []
+        seen = False
+        try:
+            for chunk in obstore.list(self._client, prefix or None, offset=offset, chunk_size=size):
+                seen = True
+                for meta in chunk:
+                    path = meta["path"]
+                    # The "folders" of other tools are no objects of ours, nor are hidden names.
+                    if path > after and path.startswith(prefix) and _is_path(path):
+                        found.append(Listed(path, meta["size"], meta["last_modified"]))
+                if self._ordered and limit is not None and len(found) >= limit:
+                    break
+        except Exception as error:
+            raise self._failed("list", prefix, error) from error
+        if not seen:
+            self._check_empty(prefix)
+        self._proven = True
+        return page(found, after, limit)
+
+    def delete(self, path: str) -> None:
+        check_path(path)
+        try:
+            obstore.delete(self._client, path)
+        except FileNotFoundError as error:
+            self._check_absent(path, error)
+        except Exception as error:
+            raise self._failed("delete", path, error) from error
+
+    def _check_absent(self, path: str, error: FileNotFoundError) -> None:
+        """Return if the storage said that this object is missing; anything else is a failure."""
+        if not Answer(error).absent:
+            raise self._failed("find", path, error) from error
+        self._proven = True
+
+    def _check_empty(self, prefix: str) -> None:
+        """An empty listing counts only from what has once proven to be an object store.
+
+        obstore takes any page without an object in it for an empty listing, be it a proxy's "log in
+        first"; and an empty listing makes a new pipeline (K4). One GET, once, tells.
+        """
+        if self._proven:
+            return
+        try:
+            obstore.get(self._client, NOTHING)
+        except FileNotFoundError as error:
+            self._check_absent(NOTHING, error)
+        except Exception as error:
+            raise self._failed("list", prefix, error) from error
+        else:
+            raise UnavailableError(
+                f"cannot list {self.uri}/{prefix}: the endpoint does not answer as an object store"
+                f" does: it has an object {NOTHING}",
+                hint="check the endpoint, and whether a proxy answers in its place",
+            )
+
+    def _pause(self, attempt: int) -> None:
+        if attempt:
+            s = self._settings
+            longest = min(s.backoff_s_max, s.backoff_s_min * 2**attempt)
+            self._env.sleep(longest * (1 + self._env.jitter()) / 2)
+
+    def _failed(self, verb: str, path: str, error: Exception | None) -> StepwellError:
+        answer = Answer(error)
+        message = f"cannot {verb} {self.uri}/{path}: {answer.cause}"
+        unable = isinstance(error, NotImplementedError) or answer.code == "NotImplemented"
+        if unable and verb == "write":
+            return ConfigError(message, hint="Stepwell needs a storage with conditional writes")
+        return UnavailableError(message, hint=answer.hint(self._scheme, self._bucket))
+
+
+def _is_path(text: str) -> bool:
+    try:
+        check_path(text)
+    except InvalidError:
+        return False
+    return True

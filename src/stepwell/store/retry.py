@@ -1,0 +1,39 @@
+"""Sending a call again after it failed, a bounded number of times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from stepwell.env import Env
+from stepwell.errors import UnavailableError, UnknownOutcomeError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often and how patiently. Pauses double up to a limit and are spread by jitter."""
+
+    attempts: int = 5
+    wait_s_first: float = 0.05
+    wait_s_max: float = 2.0
+
+    def run(self, call: Callable[[], T], env: Env, unknown: str) -> T:
+        """Call until it answers. `unknown` says what is not known once the attempts are spent.
+
+        Only for calls that may safely be applied twice, or that recognise their own first attempt.
+        """
+        for number in range(1, self.attempts + 1):
+            try:
+                return call()
+            except UnavailableError as error:
+                if number == self.attempts:
+                    raise UnknownOutcomeError(
+                        f"{unknown}: {number} attempts failed, the last with: {error.message}",
+                        hint="check the storage, then open the pipeline again: it will see which",
+                    ) from error
+                limit = min(self.wait_s_max, self.wait_s_first * 2 ** (number - 1))
+                env.sleep(limit * (0.5 + env.jitter() / 2))
+        raise UnknownOutcomeError(f"{unknown}: no attempt was allowed")

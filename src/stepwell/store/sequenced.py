@@ -1,0 +1,220 @@
+"""Numbered versions of one value, on storage that only knows "create if absent".
+
+    <prefix>00000000000000000042.json        sealed JSON {id, epoch, put_id, body}
+
+Each version is a full picture; the create is the commit; the highest number is the truth. Nothing
+here knows what the body means. Invariants:
+
+* A version is only ever created, at the number after the one its author read (F1). So of all who
+  build upon version n, one wins n+1 and the others get a `ConflictError`.
+* Epochs do not decrease with the number. A claim raises the epoch by one; whoever holds a lower
+  one is fenced from then on (F6). A stored epoch *below* a holder's means that the storage went
+  back in time: a hard stop.
+* A create whose answer was lost is recognised by its put_id (F7).
+* Collection moves the boundary first and deletes then, never the latest version. A create at or
+  below the boundary landed in a hole that a collector left: it is a conflict, not a commit, which
+  is why every create looks at the boundary afterwards.
+
+A crash leaves the version or not, whole. A version that lost against the boundary stays as rubbish
+below it until the next collection.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from stepwell.env import Env
+from stepwell.errors import ConflictError, ensure
+from stepwell.model import Epoch
+from stepwell.store.base import Store
+from stepwell.store.retry import Retry
+from stepwell.store.sealed import Fields, Json, read_sealed, seal, unseal
+
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version: its number, the epoch it was written in, and its body."""
+
+    id: int
+    epoch: Epoch
+    put_id: str
+    body: Fields
+
+
+class Boundary:
+    """Numbers at or below which everything unprotected is gone for good; they only go up.
+
+    One sealed object, `{"manifest": 12, "journal": 400}`, replaced by compare-and-swap. A crash
+    leaves the old numbers or the new ones.
+    """
+
+    FORMAT = "stepwell-boundary/1"
+
+    def __init__(self, store: Store, path: str) -> None:
+        self._store = store
+        self._path = path
+
+    def read(self, name: str) -> int:
+        """0 while nothing was ever collected."""
+        found = self._read()
+        return found[0].get(name, 0) if found else 0
+
+    def advance(self, name: str, number: int) -> int:
+        """Raise one number to at least `number`, and say what it is now."""
+        while True:
+            found = self._read()
+            numbers, etag = found or ({}, None)
+            if (current := numbers.get(name, 0)) >= number:
+                return current
+            body = seal(self.FORMAT, {"numbers": {**numbers, name: number}})
+            try:
+                if etag is None:
+                    self._store.put_new(self._path, body)
+                else:
+                    self._store.replace_if(self._path, body, etag)
+                return number
+            except ConflictError:
+                continue  # Another collector, or our own answer lost: both are seen on reading.
+
+    def _read(self) -> tuple[dict[str, int], str] | None:
+        found = read_sealed(self._store, self._path, self.FORMAT)
+        if found is None:
+            return None
+        numbers = found[0].child("numbers")
+        return {name: numbers.number(name) for name in numbers.names()}, found[1]
+
+
+class Sequence:
+    """The versions under one prefix. Holds no state: every handle sees the same truth."""
+
+    def __init__(
+        self,
+        store: Store,
+        env: Env,
+        *,
+        name: str,
+        prefix: str,
+        format: str,
+        boundary: Boundary,
+        retry: Retry | None = None,
+    ) -> None:
+        self.store = store
+        self.name = name
+        self._env = env
+        self._prefix = prefix
+        self._format = format
+        self._boundary = boundary
+        self._retry = retry or Retry()
+        self._number = re.compile(rf"{re.escape(prefix)}(\d{{20}})\.json")
+
+    def path(self, id: int) -> str:
+        return f"{self._prefix}{id:020d}.json"
+
+    def where(self, id: int) -> str:
+        """The full name of a version, for messages."""
+        return f"{self.store.uri}/{self.path(id)}"
+
+    def latest(self) -> Version | None:
+        """The latest version, in two requests as long as a page holds the names; None if none is."""
+        while True:
+            id = self.latest_id()
+            if id is None:
+                return None
+            version = self.read(id)
+            if version is not None:
+                return version
+            # A collector removed it between the two requests, so there is a later one: look again.
+
+    def latest_id(self, after: int = 0) -> int | None:
+        """The highest number above `after`; None if there is none. One request, as a rule."""
+        page = self.store.list(self._prefix, after=self.path(after), limit=_PAGE)
+        ids = [id for id in (self._parse(item.path) for item in page) if id is not None]
+        if len(page) < _PAGE:
+            return ids[-1] if ids else None
+        # Versions kept for a checkpoint lie below the boundary, with gaps between them; above it
+        # there are none, and the end can be searched for.
+        start = max(self._boundary.read(self.name), *ids)
+        last = last_taken(lambda id: self.store.exists(self.path(id)), start)
+        # The search is only right if no collector came along while it ran.
+        return last if self._boundary.read(self.name) < last else self.latest_id(after)
+
+    def read(self, id: int) -> Version | None:
+        """One version, checked; None if there is none."""
+        found = read_sealed(self.store, self.path(id), self._format)
+        return None if found is None else self._version(id, found[0])
+
+    def create(self, id: int, epoch: Epoch, body: Mapping[str, Json]) -> Version:
+        """Commit version `id`. `ConflictError`: somebody else has it; read and decide again."""
+        put_id = self._env.new_id()
+        content = {"id": id, "epoch": epoch, "put_id": put_id, "body": body}
+        data = seal(self._format, content)
+        self._put(id, put_id, data)
+        if id <= self._boundary.read(self.name):
+            raise ConflictError(f"{self.where(id)} was collected: it is older than the latest version")
+        return self._version(id, unseal(data, format=self._format, object=self.where(id)))
+
+    def _put(self, id: int, put_id: str, data: bytes) -> None:
+        def put() -> None:
+            try:
+                self.store.put_new(self.path(id), data)
+            except ConflictError:
+                # It may be our own, sent twice because the first answer was lost.
+                found = self.read(id)
+                if found is None or found.put_id != put_id:
+                    raise
+
+        self._retry.run(put, self._env, f"{self.where(id)} may or may not have been written")
+
+    def ids(self) -> tuple[int, ...]:
+        """Every number there is, in order: for collectors and people, not for finding the latest."""
+        parsed = (self._parse(item.path) for item in self.store.list(self._prefix))
+        return tuple(id for id in parsed if id is not None)
+
+    def collect(self, up_to: int, keep: frozenset[int] = frozenset()) -> tuple[int, ...]:
+        """Delete the versions up to a number, but for those to keep; say which.
+
+        The boundary goes first, so that a stalled author that creates one of these numbers again
+        finds out (F8). Any number of collectors may run; a crash leaves the rest to the next one.
+        """
+        latest = self.latest()
+        ensure(latest is not None and up_to < latest.id, f"the latest {self.name} is never collected")
+        boundary = self._boundary.advance(self.name, up_to)
+        doomed = tuple(id for id in self.ids() if id <= boundary and id not in keep)
+        for id in doomed:
+            self.store.delete(self.path(id))
+        return doomed
+
+    def _version(self, id: int, fields: Fields) -> Version:
+        if fields.number("id") != id:
+            raise fields.wrong("id", f"{id}, as in its name")
+        epoch = Epoch(fields.number("epoch"))
+        return Version(id, epoch, fields.id("put_id"), fields.child("body"))
+
+    def _parse(self, path: str) -> int | None:
+        match = self._number.fullmatch(path)
+        return int(match[1]) if match else None
+
+
+def last_taken(exists: Callable[[int], bool], start: int) -> int:
+    """The last of the numbers from `start` on that exist without a gap, in O(log n) questions.
+
+    `start` counts as taken without being asked for.
+
+    >>> last_taken(lambda number: number <= 1000, 0)
+    1000
+    """
+    step = 1
+    while exists(start + step):
+        step *= 2
+    low, high = step // 2, step  # start + low is taken, start + high is not.
+    while high - low > 1:
+        middle = (low + high) // 2
+        if exists(start + middle):
+            low = middle
+        else:
+            high = middle
+    return start + low

@@ -1,0 +1,325 @@
+"""The public test kit: a driven clock, a store that fails on demand, a disk that forgets.
+
+A crash test reads like this: run once on a `FaultyStore` to count its calls, then once per call with
+`crash_at(n, "before")` and `crash_at(n, "after")`, reopen on the inner store, and compare.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Literal, TypeVar
+
+from stepwell.env import ulid
+from stepwell.errors import UnavailableError
+from stepwell.model import Bytes
+from stepwell.store.base import Listed, Object, Store, join
+from stepwell.store.disk import Staged
+
+T = TypeVar("T")
+When = Literal["before", "after"]
+
+
+class Crash(BaseException):
+    """The process dies here. A BaseException, so that no `except Exception` survives it."""
+
+
+class ManualEnv:
+    """A world that stands still until told otherwise; every id and jitter comes from the seed."""
+
+    def __init__(self, seed: int = 0, *, host: str = "test-host", pid: int = 1) -> None:
+        self.host = host
+        self.pid = pid
+        self.time = datetime(2026, 1, 1, tzinfo=timezone.utc)
+        self.up = 0.0
+        self._random = random.Random(seed)
+
+    def now(self) -> datetime:
+        return self.time
+
+    def uptime(self) -> float:
+        return self.up
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, on both clocks."""
+        self.time += timedelta(seconds=seconds)
+        self.up += seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+    def jitter(self) -> float:
+        return self._random.random()
+
+    def new_id(self) -> str:
+        return ulid(self.time, self._random.getrandbits(80))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call on a `FaultyStore`, numbered from 1."""
+
+    number: int
+    operation: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens to a call. `after`: the storage has applied it, and only the answer is lost."""
+
+    kind: Literal["fail", "crash", "stall", "short"]
+    when: When = "before"
+    seconds: float = 0.0
+
+
+Plan = Callable[[Call], "Fault | None"]
+
+
+def fail_at(number: int, when: When) -> Plan:
+    """The n-th call fails; `after` means that it was applied and its answer lost."""
+    return lambda call: Fault("fail", when) if call.number == number else None
+
+
+def crash_at(number: int, when: When) -> Plan:
+    """The process dies at the n-th call, before it reaches the storage or after it was applied."""
+    return lambda call: Fault("crash", when) if call.number == number else None
+
+
+def stall_at(number: int, seconds: float, when: When = "before") -> Plan:
+    """The n-th call hangs for a while on the way there or back, then goes on."""
+    return lambda call: Fault("stall", when, seconds) if call.number == number else None
+
+
+def short_read_at(number: int) -> Plan:
+    """The n-th call, if it reads bytes, gets half of them."""
+    return lambda call: Fault("short") if call.number == number else None
+
+
+def storm(first: int, last: int) -> Plan:
+    """Every call from the first to the last of these numbers fails without being applied."""
+    return lambda call: Fault("fail") if first <= call.number <= last else None
+
+
+class FaultyStore:
+    """Any store, with faults by plan and a record of every call."""
+
+    def __init__(
+        self, inner: Store, plan: Plan | None = None, *, sleep: Callable[[float], None] | None = None
+    ) -> None:
+        self.inner = inner
+        self.plan = plan
+        self.calls: list[Call] = []
+        self.dead = False
+        self._sleep = sleep
+
+    @property
+    def uri(self) -> str:
+        return self.inner.uri
+
+    def get(self, path: str) -> Object | None:
+        def shorten(found: Object | None) -> Object | None:
+            return found and Object(found.data[: len(found.data) // 2], found.etag)
+
+        return self._call("get", path, lambda: self.inner.get(path), shorten)
+
+    def get_range(self, path: str, start: int, length: int) -> bytes | None:
+        def shorten(found: bytes | None) -> bytes | None:
+            return found and found[: len(found) // 2]
+
+        return self._call(
+            "get_range", path, lambda: self.inner.get_range(path, start, length), shorten
+        )
+
+    def put_new(self, path: str, data: Bytes | Sequence[Bytes]) -> None:
+        self._call("put_new", path, lambda: self.inner.put_new(path, data))
+
+    def replace_if(self, path: str, data: Bytes, etag: str) -> None:
+        self._call("replace_if", path, lambda: self.inner.replace_if(path, data, etag))
+
+    def list(self, prefix: str = "", *, after: str = "", limit: int | None = None) -> tuple[Listed, ...]:
+        return self._call(
+            "list", prefix, lambda: self.inner.list(prefix, after=after, limit=limit)
+        )
+
+    def delete(self, path: str) -> None:
+        self._call("delete", path, lambda: self.inner.delete(path))
+
+    def exists(self, path: str) -> bool:
+        return self._call("exists", path, lambda: self.inner.exists(path))
+
+    def _call(
+        self,
+        operation: str,
+        path: str,
+        apply: Callable[[], T],
+        shorten: Callable[[T], T] | None = None,
+    ) -> T:
+        if self.dead:
+            raise Crash(f"{operation} {path}: the process is dead")
+        call = Call(len(self.calls) + 1, operation, path)
+        self.calls.append(call)
+        fault = self.plan(call) if self.plan else None
+        if fault is None:
+            return apply()
+        if fault.when == "before":
+            self._strike(fault, call)
+            result = apply()
+            return shorten(result) if fault.kind == "short" and shorten else result
+        try:
+            result = apply()
+        finally:
+            # The storage's own refusal is lost with the answer, too.
+            self._strike(fault, call)
+        return result
+
+    def _strike(self, fault: Fault, call: Call) -> None:
+        where = f"{fault.when} call {call.number}, {call.operation} {call.path}"
+        if fault.kind == "crash":
+            self.dead = True
+            raise Crash(where)
+        if fault.kind == "fail":
+            raise UnavailableError(f"injected failure {where}")
+        if fault.kind == "stall" and self._sleep:
+            self._sleep(fault.seconds)
+
+
+@dataclass(slots=True)
+class _File:
+    data: bytes
+    synced: bool = False
+
+
+@dataclass(slots=True)
+class _Directory:
+    names: dict[str, _File | _Directory] = field(default_factory=dict)
+    synced: dict[str, _File | _Directory] = field(default_factory=dict)
+
+
+class SimulatedDisk:
+    """A disk in memory that keeps, through `cut_power`, only what was synced.
+
+    The bytes of a file survive if the file was synced, its name if the directory was synced after
+    it was given. What was not synced may survive or not, as the seed decides: a real disk writes
+    back when it likes, so code must be right both ways.
+    """
+
+    def __init__(self, env: ManualEnv, seed: int = 0) -> None:
+        self._env = env
+        self._random = random.Random(seed)
+        self._root = _Directory()
+        self._staged: dict[int, _File] = {}
+        self._handles = 0
+
+    def cut_power(self) -> None:
+        """Lose what was not synced, wholly or in part. Open handles of the dead process are void."""
+        self._staged.clear()
+        self._lose(self._root)
+
+    def _lose(self, directory: _Directory) -> None:
+        names: dict[str, _File | _Directory] = {}
+        for name in sorted({*directory.names, *directory.synced}):
+            # Where the name was changed since the last sync, either state may be on the disk.
+            states = [directory.synced.get(name), directory.names.get(name)]
+            child = states[0] if states[0] is states[1] else self._random.choice(states)
+            if child is not None:
+                names[name] = child
+        directory.names = names
+        directory.synced = dict(names)
+        for child in names.values():
+            if isinstance(child, _Directory):
+                self._lose(child)
+            elif not child.synced:
+                child.data = child.data[: self._random.randint(0, len(child.data))]
+                child.synced = True
+
+    def make_directory(self, path: str) -> bool:
+        parent, name = self._parent(path)
+        if name in parent.names:
+            return False
+        parent.names[name] = _Directory()
+        return True
+
+    def stage(self, directory: str, parts: Sequence[Bytes]) -> Staged:
+        self._directory(directory)
+        self._handles += 1
+        self._staged[self._handles] = _File(join(parts))
+        return Staged(directory, self._handles, None)
+
+    def sync(self, staged: Staged) -> None:
+        self._staged[staged.fd].synced = True
+
+    def link(self, staged: Staged, name: str) -> None:
+        parent, base = self._parent(name)
+        if base in parent.names:
+            raise FileExistsError(17, "File exists", name)
+        parent.names[base] = self._staged[staged.fd]
+
+    def rename(self, staged: Staged, name: str) -> None:
+        parent, base = self._parent(name)
+        parent.names[base] = self._staged[staged.fd]
+
+    def discard(self, staged: Staged) -> None:
+        self._staged.pop(staged.fd, None)
+
+    def sync_directory(self, path: str) -> None:
+        directory = self._directory(path)
+        directory.synced = dict(directory.names)
+
+    def unlink(self, path: str) -> None:
+        parent, base = self._parent(path)
+        if base not in parent.names:
+            raise FileNotFoundError(2, "No such file or directory", path)
+        if isinstance(parent.names[base], _Directory):
+            raise IsADirectoryError(21, "Is a directory", path)
+        del parent.names[base]
+
+    def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        parent, base = self._parent(path)
+        found = parent.names.get(base)
+        if not isinstance(found, _File):
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return found.data[start : None if length is None else start + length]
+
+    def is_file(self, path: str) -> bool:
+        try:
+            parent, base = self._parent(path)
+        except FileNotFoundError:
+            return False
+        return isinstance(parent.names.get(base), _File)
+
+    def walk(self, directory: str) -> Iterator[tuple[str, int, datetime]]:
+        try:
+            names = self._directory(directory).names
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for name, child in list(names.items()):
+            if name.startswith("."):
+                continue
+            if isinstance(child, _Directory):
+                yield from self.walk(f"{directory}/{name}")
+            else:
+                yield f"{directory}/{name}", len(child.data), self._env.now()
+
+    @contextmanager
+    def lock(self, path: str) -> Iterator[None]:
+        self._parent(path)
+        yield
+
+    def _directory(self, path: str) -> _Directory:
+        here = self._root
+        for name in path.split("/")[1:]:
+            child = here.names.get(name) if name else here
+            if isinstance(child, _File):
+                raise NotADirectoryError(20, "Not a directory", path)
+            if child is None:
+                raise FileNotFoundError(2, "No such file or directory", path)
+            here = child
+        return here
+
+    def _parent(self, path: str) -> tuple[_Directory, str]:
+        head, _, base = path.rpartition("/")
+        return self._directory(head), base

@@ -1,0 +1,178 @@
+"""Thousands of seeded runs; the same seed gives the same run; planted bugs are found.
+
+`STEPWELL_SEEDS=123,456` runs just these seeds; `STEPWELL_SIM_SEEDS=100000` sets how many run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from stepwell.engine import open as opening
+from stepwell.errors import ConflictError, StepwellError
+from stepwell.journal import journal, trim
+from stepwell.store import sequenced
+from tests import tiny
+from tests.sim import world
+from tests.sim.world import ViolationError, World
+
+SEEDS = [int(seed) for seed in os.environ.get("STEPWELL_SEEDS", "").split(",") if seed]
+COUNT = int(os.environ.get("STEPWELL_SIM_SEEDS", "2000"))
+CHUNK = max(50, COUNT // 100)
+
+
+def simulate(seed: int) -> World:
+    try:
+        return World(seed).run()
+    except (ViolationError, StepwellError) as error:
+        error.args = (f"seed {seed}: {error} (replay: STEPWELL_SEEDS={seed})",)
+        raise
+
+
+@pytest.mark.parametrize("first", [0] if SEEDS else range(0, COUNT, CHUNK))
+def test_invariants_hold_whatever_happens(first: int) -> None:
+    """F1, F2, F5, F7, F8: writers, collector and readers on a store that fails keep every promise."""
+    for seed in SEEDS or range(first, min(first + CHUNK, COUNT)):
+        simulate(seed)
+
+
+def test_the_runs_are_not_idle() -> None:
+    """A simulation in which nothing happens proves nothing: every fault and outcome must occur."""
+    seen: set[str] = set()
+    acknowledged = 0
+    for seed in range(60):
+        run = simulate(seed)
+        acknowledged += len(run.acknowledged)
+        seen |= {f"{operation} {outcome}" for _, operation, _, outcome in run.trace}
+    assert acknowledged > 300
+    for event in (
+        "put_new ConflictError",
+        "put_new fail before",
+        "put_new fail after",
+        "put_new crash before",
+        "put_new crash after",
+        "delete ok",
+        "get fail before",
+        "list fail after",
+        "replace_if ok",
+    ):
+        assert event in seen
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    """A failure that cannot be replayed cannot be understood: two runs of a seed are identical."""
+    for seed in range(20):
+        first, second = simulate(seed), simulate(seed)
+        assert first.trace == second.trace
+        assert first.acknowledged == second.acknowledged
+        assert first.main._objects == second.main._objects
+    assert simulate(1).trace != simulate(2).trace
+
+
+def plant_no_question_after_silence(patch: pytest.MonkeyPatch) -> None:
+    """F8 broken: a writer that slept acknowledges without asking the manifest."""
+    patch.setattr(journal.Journal, "_confirm", lambda self, sent_at: None)
+
+
+def plant_barriers_trimmed_at_once(patch: pytest.MonkeyPatch) -> None:
+    """F8 broken from the other side: the collector keeps no barrier."""
+    patch.setattr(trim, "_may_be_barrier", lambda log, position, listed: False)
+
+
+def plant_conflict_taken_for_success(patch: pytest.MonkeyPatch) -> None:
+    """F7 broken: whatever lies at our position is taken for our own entry."""
+    original = journal.Journal._put
+
+    def put(self: journal.Journal, entry: journal.Entry, encoded: journal.Encoded) -> object:
+        found = original(self, entry, encoded)
+        return replace(found, entry=entry)
+
+    patch.setattr(journal.Journal, "_put", put)
+
+
+def plant_lost_answer_taken_for_failure(patch: pytest.MonkeyPatch) -> None:
+    """F7 broken: after an error the row is sent again as a new entry, at the next position."""
+
+    def push(self: tiny.Tiny, row: str) -> None:
+        try:
+            original(self, row)
+        except StepwellError:
+            original(tiny.Tiny(self.store, self.env, self.journal_store, self.settings), row)
+
+    original = tiny.Tiny.push
+    patch.setattr(tiny.Tiny, "push", push)
+
+
+def plant_flush_past_the_tip(patch: pytest.MonkeyPatch) -> None:
+    """The replay position covers one entry more than the runs hold."""
+
+    def flush(self: tiny.Tiny) -> None:
+        rows, self.unflushed = self.unflushed[-1:], self.unflushed[:-1]
+        original(self)
+        self.unflushed = rows
+
+    original = tiny.Tiny.flush
+    patch.setattr(tiny.Tiny, "flush", flush)
+
+
+def plant_no_look_at_the_boundary(patch: pytest.MonkeyPatch) -> None:
+    """A manifest created in a hole that the collector left counts as committed."""
+
+    def read(self: sequenced.Boundary, name: str) -> int:
+        return 0 if name == "manifest" else original(self, name)
+
+    original = sequenced.Boundary.read
+    patch.setattr(sequenced.Boundary, "read", read)
+
+
+def plant_absent_when_unavailable(patch: pytest.MonkeyPatch) -> None:
+    """F10 broken: a failed look-up counts as absence."""
+
+    def exists(self: world.SimStore, path: str) -> bool:
+        try:
+            return original(self, path)
+        except world.UnavailableError:
+            return False
+
+    original = world.SimStore.exists
+    patch.setattr(world.SimStore, "exists", exists)
+    # Without put-if-absent behind it, believing a failed look-up overwrites an entry.
+    original_put = world.SimStore.put_new
+
+    def put_new(self: world.SimStore, path: str, data: object) -> None:
+        try:
+            original_put(self, path, data)  # type: ignore[arg-type]
+        except ConflictError:
+            self.inner.delete(path)
+            original_put(self, path, data)  # type: ignore[arg-type]
+
+    patch.setattr(world.SimStore, "put_new", put_new)
+    patch.setattr(opening, "probe", lambda store, env: None)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        plant_no_question_after_silence,
+        plant_barriers_trimmed_at_once,
+        plant_conflict_taken_for_success,
+        plant_lost_answer_taken_for_failure,
+        plant_flush_past_the_tip,
+        plant_no_look_at_the_boundary,
+        plant_absent_when_unavailable,
+    ],
+)
+def test_a_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A simulator that finds nothing may be blind: each of these bugs must be found by some seed."""
+    plant(monkeypatch)
+    for seed in range(1500):
+        try:
+            simulate(seed)
+        except (ViolationError, StepwellError):
+            return
+    pytest.fail(f"{plant.__name__} was not found")

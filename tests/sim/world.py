@@ -1,0 +1,403 @@
+"""The simulated world: one thread, one clock, one source of chance; every run follows from its seed.
+
+Writers, readers and a collector are tasks that pause around every store call. The world chooses who
+moves next, who is struck by which fault, who sleeps for how long, and checks the invariants after
+every change of the store. A violated invariant ends the run with the seed that shows it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import TypeVar
+
+from stepwell.env import ulid
+from stepwell.errors import (
+    ConflictError,
+    FencedError,
+    StepwellError,
+    TruncatedError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from stepwell.journal import codec, paths
+from stepwell.journal.entry import Recorded
+from stepwell.journal.journal import Settings
+from stepwell.journal.log import JournalReader, Log
+from stepwell.model import Bytes, Position
+from stepwell.state.manifest import FORMAT, Manifest, Manifests, from_json
+from stepwell.store.base import Listed, Object, Store
+from stepwell.store.memory import MemoryStore
+from stepwell.store.retry import Retry
+from stepwell.store.sealed import unseal
+from stepwell.testing import Crash
+from tests.pausing import Task, pause
+from tests.tiny import RUN_FORMAT, Tiny, collect, rows_of, stored_rows
+
+T = TypeVar("T")
+
+KEEP_S = 100.0
+STEPS = 500
+SETTINGS = Settings(barrier_keep_s=KEEP_S, retry=Retry(attempts=3, wait_s_first=0.01))
+
+EXPECTED = (FencedError, UnavailableError, UnknownOutcomeError, ConflictError)
+"""What a process may meet in a world of faults and rivals. Anything else is a violation."""
+
+
+class ViolationError(AssertionError):
+    """An invariant does not hold."""
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.time = datetime(2026, 1, 1, tzinfo=timezone.utc)
+        self.started = self.time
+        self.trace: list[tuple[str, str, str, str]] = []
+        self.acknowledged: set[str] = set()
+        self.calm = False
+        self.fault_rate = self.random.choice([0.0, 0.01, 0.03, 0.1])
+        self.crash_rate = self.random.choice([0.0, 0.002, 0.01])
+        clock = SimEnv(self, "store", 0.0)
+        self.main = MemoryStore(clock, "main")
+        separate = self.random.random() < 0.3
+        self.journal = MemoryStore(clock, "journal") if separate else self.main
+        self.checker = Checker(self)
+        self.tasks: dict[str, Task] = {}
+        self.frozen: dict[str, int] = {}
+        for number in range(self.random.randint(1, 3)):
+            self._add(f"writer{number}", writer)
+        self._add("collector", collector)
+        for number in range(self.random.randint(0, 2)):
+            self._add(f"reader{number}", reader)
+
+    def _add(self, name: str, body: Callable[[Process], None]) -> None:
+        skew = self.random.uniform(-KEEP_S / 4, KEEP_S / 4)
+        process = Process(self, name, skew)
+        self.tasks[name] = Task(lambda: body(process))
+
+    def run(self) -> World:
+        for step in range(STEPS):
+            self._move(step)
+        # The storm is over: everybody still at work finishes, then a last writer takes stock.
+        self.calm = True
+        for task in self.tasks.values():
+            task.run()
+            self._check_ended(task)
+        self._take_stock()
+        return self
+
+    def _move(self, step: int) -> None:
+        chance = self.random.random()
+        self.time += timedelta(milliseconds=self.random.randint(0, 500))
+        if chance < 0.005:
+            # A long silence: enough for barriers to be collected.
+            self.time += timedelta(seconds=self.random.uniform(0, 3 * KEEP_S))
+        awake = [n for n, t in self.tasks.items() if not t.done and self.frozen.get(n, 0) <= step]
+        if not awake:
+            return
+        name = self.random.choice(awake)
+        if self.random.random() < 0.01:
+            self.frozen[name] = step + self.random.randint(10, 200)
+            return
+        self.tasks[name].step()
+        self._check_ended(self.tasks[name])
+
+    def _check_ended(self, task: Task) -> None:
+        if task.error is not None:
+            raise task.error
+
+    def _take_stock(self) -> None:
+        env = SimEnv(self, "auditor", 0.0)
+        journal = None if self.journal is self.main else self.journal
+        before = stored_rows(self.main, env, journal)
+        last = Tiny(self.main, env, journal, SETTINGS)
+        if last.rows() != before:
+            raise ViolationError(f"opening changed the rows: {before} -> {last.rows()}")
+        last.push("the end")
+        last.flush()
+        last.close()
+        collect(self.main, env, journal_store=journal, barrier_keep_s=0.0)
+        rows = Tiny(self.main, env, journal, SETTINGS).rows()
+        if rows != [*before, "the end"]:
+            raise ViolationError(f"a clean flush changed the rows: {before} -> {rows}")
+        if not self.acknowledged <= set(rows):
+            raise ViolationError(f"lost: {self.acknowledged - set(rows)}")
+
+
+class SimEnv:
+    """The world's clock with a skew of one's own, and its chance."""
+
+    def __init__(self, world: World, host: str, skew_s: float) -> None:
+        self.host = host
+        self.pid = 1
+        self._world = world
+        self._skew = timedelta(seconds=skew_s)
+
+    def now(self) -> datetime:
+        return self._world.time + self._skew
+
+    def uptime(self) -> float:
+        return (self._world.time - self._world.started).total_seconds()
+
+    def sleep(self, seconds: float) -> None:
+        pause()
+
+    def jitter(self) -> float:
+        return self._world.random.random()
+
+    def new_id(self) -> str:
+        return ulid(self.now(), self._world.random.getrandbits(80))
+
+
+class Process:
+    """One process: its environment, and stores that die with it."""
+
+    def __init__(self, world: World, name: str, skew_s: float) -> None:
+        self.world = world
+        self.name = name
+        self.env = SimEnv(world, name, skew_s)
+        self.random = world.random
+        self.restart()
+
+    def restart(self) -> None:
+        self.dead = False
+        self.main: Store = SimStore(self, self.world.main)
+        separate = self.world.journal is not self.world.main
+        self.journal: Store | None = SimStore(self, self.world.journal) if separate else None
+
+    @property
+    def running(self) -> bool:
+        return not self.world.calm
+
+
+def writer(process: Process) -> None:
+    """Opens, pushes, flushes, is fenced, crashes, opens again."""
+    world, count = process.world, 0
+    while process.running:
+        try:
+            tiny = Tiny(process.main, process.env, process.journal, SETTINGS)
+            for _ in range(process.random.randint(1, 12)):
+                choice = process.random.random()
+                if choice < 0.75:
+                    count += 1
+                    row = f"{process.name}.{count}"
+                    tiny.push(row)
+                    world.acknowledged.add(row)
+                    world.checker.check()
+                elif choice < 0.9:
+                    tiny.flush()
+                else:
+                    process.env.sleep(1)
+            if process.random.random() < 0.3:
+                tiny.close()
+        except Crash:
+            process.restart()
+        except EXPECTED:
+            pause()
+
+
+def collector(process: Process) -> None:
+    """Trims and collects without pause; another may run as well."""
+    while process.running:
+        try:
+            keep = KEEP_S
+            collect(
+                process.main, process.env, journal_store=process.journal, barrier_keep_s=keep
+            )
+            pause()
+        except Crash:
+            process.restart()
+        except EXPECTED:
+            pause()
+
+
+def reader(process: Process) -> None:
+    """Follows the journal from the latest manifest; whatever it sees must be true."""
+    while process.running:
+        try:
+            manifests = Manifests(process.main, process.env)
+            latest = manifests.latest()
+            if latest is None:
+                pause()
+                continue
+            log = Log(process.journal or process.main, latest.manifest.lineage)
+            following = JournalReader(log, manifests.boundary, latest.manifest.replay)
+            while process.running and process.random.random() < 0.9:
+                seen = [row for item in following.poll(5) for row in rows_of(item)]
+                process.world.checker.check_seen(process.name, seen)
+                pause()
+        except Crash:
+            process.restart()
+        except TruncatedError:
+            pause()  # It was left behind, and starts again.
+        except EXPECTED:
+            pause()
+
+
+class SimStore:
+    """One process's way to a store: it pauses, it is struck by faults, it leaves a trace."""
+
+    def __init__(self, process: Process, inner: MemoryStore) -> None:
+        self._process = process
+        self._world = process.world
+        self.inner = inner
+        self.uri = inner.uri
+        self._cut = ""
+
+    def get(self, path: str) -> Object | None:
+        found = self._call("get", path, lambda: self.inner.get(path))
+        if found is not None and path != self._cut and self._strikes(0.2):
+            self._cut = path
+            return Object(found.data[: len(found.data) // 2], found.etag)  # Cut off on the way.
+        self._cut = ""
+        return found
+
+    def get_range(self, path: str, start: int, length: int) -> bytes | None:
+        return self._call("get_range", path, lambda: self.inner.get_range(path, start, length))
+
+    def put_new(self, path: str, data: Bytes | Sequence[Bytes]) -> None:
+        self._call("put_new", path, lambda: self.inner.put_new(path, data), changes=True)
+
+    def replace_if(self, path: str, data: Bytes, etag: str) -> None:
+        self._call(
+            "replace_if", path, lambda: self.inner.replace_if(path, data, etag), changes=True
+        )
+
+    def list(
+        self, prefix: str = "", *, after: str = "", limit: int | None = None
+    ) -> tuple[Listed, ...]:
+        return self._call(
+            "list", prefix, lambda: self.inner.list(prefix, after=after, limit=limit)
+        )
+
+    def delete(self, path: str) -> None:
+        self._world.checker.check_delete(path)
+        self._call("delete", path, lambda: self.inner.delete(path), changes=True)
+
+    def exists(self, path: str) -> bool:
+        return self._call("exists", path, lambda: self.inner.exists(path))
+
+    def _call(
+        self, operation: str, path: str, apply: Callable[[], T], *, changes: bool = False
+    ) -> T:
+        process = self._process
+        if process.dead:
+            raise Crash
+        pause()
+        self._strike(operation, path, "before")
+        outcome = "ok"
+        try:
+            return apply()
+        except StepwellError as error:
+            outcome = type(error).__name__
+            raise
+        finally:
+            self._world.trace.append((process.name, operation, path, outcome))
+            if changes:
+                self._world.checker.check()
+                pause()
+            self._strike(operation, path, "after")
+
+    def _strike(self, operation: str, path: str, when: str) -> None:
+        if self._world.calm:
+            return
+        if self._world.random.random() < self._world.crash_rate:
+            self._process.dead = True
+            self._world.trace.append((self._process.name, operation, path, f"crash {when}"))
+            raise Crash
+        if self._strikes():
+            self._world.trace.append((self._process.name, operation, path, f"fail {when}"))
+            raise UnavailableError(f"injected {when} {operation} {path}")
+
+    def _strikes(self, factor: float = 1.0) -> bool:
+        if self._world.calm:
+            return False
+        return self._world.random.random() < self._world.fault_rate * factor
+
+
+class Checker:
+    """The invariants, computed from the stored bytes alone, by a way of its own."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._manifests: dict[bytes, Manifest] = {}
+        self._entries: dict[bytes, Recorded] = {}
+        self._runs: dict[bytes, list[str]] = {}
+        self._latest = 0
+        self._epoch = 0
+        self._replay = 0
+
+    def check(self) -> list[str]:
+        """The rows the store holds now; `ViolationError` if anything is wrong with them."""
+        manifest = self._latest_manifest()
+        if manifest is None:
+            return []
+        rows = [row for run in manifest.runs for row in self._run(run.path)]
+        cursor = manifest.replay
+        objects = self._world.journal._objects
+        while (found := objects.get(paths.entry(cursor.next))) is not None:
+            where = paths.entry(cursor.next)
+            cursor, recorded = cursor.advance(self._entry(found[0], where), where)
+            if not recorded.void:
+                rows += rows_of(recorded)
+        last = max((p for p in objects if p.endswith(".arrow")), default="")
+        if last > paths.entry(max(cursor.position, Position(1))):
+            raise ViolationError(f"a gap after position {cursor.position}, but {last} exists")
+        if len(rows) != len(set(rows)):
+            raise ViolationError(f"doubled rows: {sorted(rows)}")
+        if not self._world.acknowledged <= set(rows):
+            raise ViolationError(f"lost rows: {self._world.acknowledged - set(rows)}")
+        return rows
+
+    def check_seen(self, reader: str, seen: list[str]) -> None:
+        if not set(seen) <= set(self.check()):
+            raise ViolationError(f"{reader} saw rows that are not there: {seen}")
+
+    def check_delete(self, path: str) -> None:
+        """Only behind the boundary, never the latest manifest, never what it names."""
+        manifest = self._latest_manifest()
+        name = paths.parse(path)
+        if name.kind == "probe":
+            return
+        if manifest is None or name.number is None:
+            raise ViolationError(f"deleted {path}")
+        if name.kind == "entry" and name.number > manifest.replay.position:
+            raise ViolationError(f"deleted {path} above the replay position")
+        if name.kind == "manifest" and name.number >= self._latest:
+            raise ViolationError(f"deleted the latest manifest {path}")
+
+    def _latest_manifest(self) -> Manifest | None:
+        objects = self._world.main._objects
+        path = max((p for p in objects if p.startswith(paths.MANIFESTS)), default=None)
+        if path is None:
+            if self._latest:
+                raise ViolationError("every manifest is gone")
+            return None
+        data = objects[path][0]
+        if data not in self._manifests:
+            fields = unseal(data, format=FORMAT, object=path)
+            self._manifests[data] = from_json(fields.child("body"))
+        manifest = self._manifests[data]
+        number = paths.parse(path).number or 0
+        now = (number, manifest.claim.epoch, manifest.replay.position)
+        if not (now[0] >= self._latest and now[1] >= self._epoch and now[2] >= self._replay):
+            raise ViolationError(f"the manifest went back: {now}")
+        self._latest, self._epoch, self._replay = now
+        return manifest
+
+    def _entry(self, data: bytes, where: str) -> Recorded:
+        if data not in self._entries:
+            self._entries[data] = Recorded(*codec.decode(data, where))
+        return self._entries[data]
+
+    def _run(self, path: str) -> list[str]:
+        found = self._world.main._objects.get(path)
+        if found is None:
+            raise ViolationError(f"the manifest names {path}, which is gone")
+        if found[0] not in self._runs:
+            fields = unseal(found[0], format=RUN_FORMAT, object=path)
+            self._runs[found[0]] = fields.any("rows")
+        return self._runs[found[0]]

@@ -1,0 +1,142 @@
+"""A pipeline reduced to its bones: rows in, rows kept. What the real engine does, without Spark.
+
+It uses the very classes of the package: `open_writer`, `Writer.append`, `Writer.commit`, `trim`.
+A row is a text; a flush writes all rows since the last one into a run object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from stepwell.engine.open import Writer, open_writer
+from stepwell.env import Env
+from stepwell.journal import paths
+from stepwell.journal.entry import Draft, Input, Kind, Recorded
+from stepwell.journal.journal import Settings
+from stepwell.journal.log import Cursor, Log
+from stepwell.journal.trim import trim
+from stepwell.model import Checksum, Transaction, checksum
+from stepwell.state.manifest import Manifest, Manifests, Run
+from stepwell.store.base import Store
+from stepwell.store.sealed import seal, unseal
+
+RUN_FORMAT = "stepwell-tinyrun/1"
+
+
+def draft(env: Env, row: str, transaction: int = 1) -> Draft:
+    data = row.encode()
+    item = Input("push", "t", 1, checksum([data]), None, data)
+    return Draft(Kind.STEP, Transaction(transaction), 0, True, env.now(), (item,))
+
+
+def rows_of(recorded: Recorded) -> list[str]:
+    return [bytes(item.data or b"").decode() for item in recorded.entry.draft.inputs]
+
+
+class Tiny:
+    """A writer with its rows in memory. Raises whatever the package raises."""
+
+    def __init__(
+        self,
+        store: Store,
+        env: Env,
+        journal_store: Store | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self.store = store
+        self.journal_store = journal_store or store
+        self.env = env
+        self.settings = settings or Settings()
+        self.unflushed: list[str] = []
+        self.writer: Writer = open_writer(
+            store, env, journal_store=journal_store, replay=self._replay, settings=self.settings
+        )
+
+    def _replay(self, recorded: Recorded) -> None:
+        self.unflushed += rows_of(recorded)
+
+    def push(self, row: str) -> None:
+        """Durable when it returns."""
+        number = self.writer.manifest.transaction + len(self.unflushed) + 1
+        self.writer.append(draft(self.env, row, number))
+        self.unflushed.append(row)
+
+    def flush(self) -> None:
+        """The run first, then the manifest that names it and moves the replay position."""
+        tip = self.writer.journal.tip
+        if tip == self.writer.manifest.replay:
+            return
+        rows = list(self.unflushed)
+        runs: tuple[Run, ...] = ()
+        if rows:
+            path = paths.run("t", self.env.new_id())
+            body = seal(RUN_FORMAT, {"rows": rows})
+            self.store.put_new(path, body)
+            runs = (Run("t", path, len(body), len(rows), Checksum(checksum([body]))),)
+
+        def change(before: Manifest) -> Manifest:
+            return replace(
+                before,
+                runs=before.runs + runs,
+                replay=tip,
+                transaction=Transaction(before.transaction + len(rows)),
+            )
+
+        self.writer.commit(change, "flush")
+        self.unflushed = []
+
+    def rows(self) -> list[str]:
+        return [*flushed_rows(self.store, self.writer.manifest), *self.unflushed]
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def collect(
+    store: Store, env: Env, *, journal_store: Store | None = None, barrier_keep_s: float
+) -> None:
+    """Trim the journal behind the replay position and drop manifests behind the latest."""
+    manifests = Manifests(store, env)
+    latest = manifests.latest()
+    if latest is None:
+        return
+    trim(
+        journal_store or store,
+        env,
+        manifests.boundary,
+        latest.manifest.replay.position,
+        barrier_keep_s=barrier_keep_s,
+    )
+    if latest.id > 1:
+        manifests.collect(latest.id - 1)
+
+
+def stored_rows(store: Store, env: Env, journal_store: Store | None = None) -> list[str]:
+    """Every row the store holds, read without writing: runs, then the journal's end."""
+    latest = Manifests(store, env).latest()
+    if latest is None:
+        return []
+    rows = flushed_rows(store, latest.manifest)
+    for recorded in entries(journal_store or store, latest.manifest.replay):
+        rows += rows_of(recorded)
+    return rows
+
+
+def entries(store: Store, cursor: Cursor) -> Iterator[Recorded]:
+    """The entries after a place, checked; void ones left out."""
+    log = Log(store)
+    while (found := log.read(cursor.next)) is not None:
+        cursor, found = cursor.advance(found, log.where(cursor.next))
+        if not found.void:
+            yield found
+
+
+def flushed_rows(store: Store, manifest: Manifest) -> list[str]:
+    rows: list[str] = []
+    for run in manifest.runs:
+        found = store.get(run.path)
+        if found is None:
+            raise AssertionError(f"the manifest names {run.path}, which is gone")
+        rows += unseal(found.data, format=RUN_FORMAT, object=run.path).any("rows")
+    return rows
