@@ -1,7 +1,7 @@
 """Running several writers in one thread, and stopping each between any two of its store calls.
 
 Every task is a greenlet. A `PausingStore` gives control back to whoever drives the tasks before and
-after every call, so a test decides which writer moves next, and the same decisions give the same run.
+after every call, so a test decides which writer moves next, and can decide so again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The only door to time, randomness, identity and sleep.
 
-Everything above takes an `Env` as an argument, so a simulator can drive the clock, name every id and
-replay a run from its seed. `tests/test_tidy.py` refuses `time`, `random` and `uuid` anywhere else.
+Everything above takes an `Env` as an argument, so a simulator can drive the clock, name every id
+and replay a run from its seed. `tests/test_tidy.py` refuses `time`, `random` and `uuid` anywhere
+else.
 """
 
 from __future__ import annotations

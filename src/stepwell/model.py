@@ -25,7 +25,9 @@ Checksum = NewType("Checksum", str)
 Bytes = bytes | bytearray | memoryview
 
 NO_CHECKSUM = Checksum("0" * 32)
-"""What the first entry's chain starts from, and what stands in a checksum's place while it is computed."""
+"""What the first entry's chain starts from, and what stands in a checksum's place while it is
+computed.
+"""
 
 _ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _CHECKSUM = re.compile(r"[0-9a-f]{32}")
@@ -67,7 +69,9 @@ def format_time(time: datetime) -> str:
     >>> format_time(datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc))
     '2026-01-02T03:04:05.000000Z'
     """
-    return time.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    return (
+        time.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    )
 
 
 def parse_time(text: str) -> datetime:

@@ -1,7 +1,7 @@
 """The public test kit: a driven clock, a store that fails on demand, a disk that forgets.
 
-A crash test reads like this: run once on a `FaultyStore` to count its calls, then once per call with
-`crash_at(n, "before")` and `crash_at(n, "after")`, reopen on the inner store, and compare.
+A crash test reads like this: run once on a `FaultyStore` to count its calls, then once per call
+with `crash_at(n, "before")` and `crash_at(n, "after")`, reopen on the inner store, and compare.
 """
 
 from __future__ import annotations
@@ -108,7 +108,11 @@ class FaultyStore:
     """Any store, with faults by plan and a record of every call."""
 
     def __init__(
-        self, inner: Store, plan: Plan | None = None, *, sleep: Callable[[float], None] | None = None
+        self,
+        inner: Store,
+        plan: Plan | None = None,
+        *,
+        sleep: Callable[[float], None] | None = None,
     ) -> None:
         self.inner = inner
         self.plan = plan
@@ -140,10 +144,10 @@ class FaultyStore:
     def replace_if(self, path: str, data: Bytes, etag: str) -> None:
         self._call("replace_if", path, lambda: self.inner.replace_if(path, data, etag))
 
-    def list(self, prefix: str = "", *, after: str = "", limit: int | None = None) -> tuple[Listed, ...]:
-        return self._call(
-            "list", prefix, lambda: self.inner.list(prefix, after=after, limit=limit)
-        )
+    def list(
+        self, prefix: str = "", *, after: str = "", limit: int | None = None
+    ) -> tuple[Listed, ...]:
+        return self._call("list", prefix, lambda: self.inner.list(prefix, after=after, limit=limit))
 
     def delete(self, path: str) -> None:
         self._call("delete", path, lambda: self.inner.delete(path))
@@ -215,7 +219,7 @@ class SimulatedDisk:
         self._handles = 0
 
     def cut_power(self) -> None:
-        """Lose what was not synced, wholly or in part. Open handles of the dead process are void."""
+        """Lose what was not synced, wholly or in part."""
         self._staged.clear()
         self._lose(self._root)
 

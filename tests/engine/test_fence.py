@@ -65,7 +65,7 @@ class World:
             collect(self.store, self.env, barrier_keep_s=KEEP_S)
 
     def check(self, *tasks: Task) -> None:
-        """Nothing acknowledged is lost or doubled, and at most one writer still has the pipeline."""
+        """Nothing acknowledged is lost or doubled; at most one writer still has the pipeline."""
         rows = stored_rows(self.store, self.env)
         assert sorted(rows) == sorted(set(rows)), "a row is there twice"
         assert set(self.acknowledged) <= set(rows), "an acknowledged row is lost"
@@ -90,7 +90,9 @@ def pauses_of_an_open() -> int:
 
 @pytest.mark.parametrize("flushes", [False, True], ids=["appends", "flushes-and-collects"])
 def test_old_writer_acts_at_every_pause_of_its_successor(flushes: bool) -> None:
-    """F2, F3: an old writer that acts between any two steps of the fence loses nothing, doubles nothing."""
+    """F2, F3: an old writer that acts between any two steps of the fence loses nothing, doubles
+    nothing.
+    """
     for pause in range(pauses_of_an_open() + 1):
         world = World()
         task = world.successor("b").run(pause)
@@ -103,9 +105,9 @@ def test_old_writer_acts_at_every_pause_of_its_successor(flushes: bool) -> None:
 @pytest.mark.parametrize("flushes", [False, True], ids=["appends", "flushes-and-collects"])
 @pytest.mark.parametrize("first", ["b", "c"])
 def test_of_three_writers_paused_anywhere_only_the_last_survives(first: str, flushes: bool) -> None:
-    """F2, F6: a fencer fenced by a third, at every pair of pauses, never serves a row that is lost."""
+    """F2, F6: a fencer fenced by a third, at every pair of pauses, never loses a row."""
     pauses = pauses_of_an_open()
-    for pause_b in range(0, pauses + 1):
+    for pause_b in range(pauses + 1):
         for pause_c in range(pause_b % 3, pauses + 1, 3):
             world = World()
             b, c = world.successor("b"), world.successor("c")
@@ -138,7 +140,7 @@ def test_old_writer_is_fenced_before_the_successor_serves() -> None:
 
 
 def test_successor_that_dies_before_its_barrier_leaves_the_old_writer_serving() -> None:
-    """F2: between claim and barrier the old writer may still acknowledge, and a third replays it."""
+    """F2: until the barrier the old writer may still acknowledge, and a third replays it."""
     for pause in range(pauses_of_an_open()):
         world = World()
         dead = world.successor("b").run(pause)

@@ -63,7 +63,9 @@ inputs = st.builds(
 
 @given(st.lists(inputs, max_size=12), st.sampled_from(Kind), st.booleans())
 def test_every_entry_comes_back_as_it_was(items: list[Input], kind: Kind, closes: bool) -> None:
-    """J12: what a version of the format writes it reads back, whatever the users' names and rows are."""
+    """J12: what a version of the format writes it reads back, whatever the users' names and rows
+    are.
+    """
     written = entry(*items, kind=kind)
     written = replace(written, draft=replace(written.draft, closes=closes))
     read, digest = codec.decode(encoded(written), WHERE)
@@ -168,7 +170,9 @@ def test_an_unknown_version_is_refused_with_both_versions_named() -> None:
     ],
 )
 def test_a_field_that_is_missing_or_wrong_is_named(field: str, value: str | None) -> None:
-    """K2: a wrong field under a right seal is an error that names object and field, never a default."""
+    """K2: a wrong field under a right seal is an error that names object and field, never a
+    default.
+    """
     with pytest.raises(CorruptError) as refused:
         codec.decode(resealed({field: value}), WHERE)
     assert refused.value.object == WHERE

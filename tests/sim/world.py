@@ -1,4 +1,4 @@
-"""The simulated world: one thread, one clock, one source of chance; every run follows from its seed.
+"""The simulated world: one thread, one clock, one source of chance, all from a seed.
 
 Writers, readers and a collector are tasks that pause around every store call. The world chooses who
 moves next, who is struck by which fault, who sleeps for how long, and checks the invariants after
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import TypeVar
 
@@ -188,7 +189,9 @@ def writer(process: Process) -> None:
                     world.acknowledged.add(row)
                     world.checker.check()
                 elif choice < 0.9:
-                    tiny.flush()
+                    # Unavailable means that nothing was committed, so the handle may be used again.
+                    with suppress(UnavailableError):
+                        tiny.flush()
                 else:
                     process.env.sleep(1)
             if process.random.random() < 0.3:
@@ -204,9 +207,7 @@ def collector(process: Process) -> None:
     while process.running:
         try:
             keep = KEEP_S
-            collect(
-                process.main, process.env, journal_store=process.journal, barrier_keep_s=keep
-            )
+            collect(process.main, process.env, journal_store=process.journal, barrier_keep_s=keep)
             pause()
         except Crash:
             process.restart()
@@ -269,9 +270,7 @@ class SimStore:
     def list(
         self, prefix: str = "", *, after: str = "", limit: int | None = None
     ) -> tuple[Listed, ...]:
-        return self._call(
-            "list", prefix, lambda: self.inner.list(prefix, after=after, limit=limit)
-        )
+        return self._call("list", prefix, lambda: self.inner.list(prefix, after=after, limit=limit))
 
     def delete(self, path: str) -> None:
         self._world.checker.check_delete(path)

@@ -23,10 +23,12 @@ from dataclasses import replace
 
 from stepwell.env import Env
 from stepwell.errors import (
+    BugError,
     ConflictError,
     CorruptError,
     FencedError,
     InvalidError,
+    UnavailableError,
     UnknownOutcomeError,
 )
 from stepwell.journal import paths
@@ -72,8 +74,19 @@ class Writer:
         self._journal.check()
         try:
             return self._holder.commit(change, doing)
-        except (FencedError, UnknownOutcomeError) as error:
+        except (UnavailableError, ConflictError, InvalidError, BugError):
+            raise  # Nothing was committed.
+        except FencedError as error:
             self._journal.end(error)
+            raise
+        except BaseException as error:
+            # Also an interrupt from the keyboard: memory and store may disagree from here on.
+            self._journal.end(
+                UnknownOutcomeError(
+                    f"an earlier commit to the manifest ({doing}) has an unknown outcome: {error}",
+                    hint="open the pipeline again: it will see whether it was made",
+                )
+            )
             raise
 
     def close(self) -> None:
@@ -100,7 +113,7 @@ def open_writer(
     replay: Callable[[Recorded], None] = lambda recorded: None,
     settings: Settings | None = None,
 ) -> Writer:
-    """Take over a pipeline, or begin one in an empty store. `replay` is fed what must be replayed."""
+    """Take over a pipeline, or begin one in an empty store. `replay` is fed what to replay."""
     settings = settings or Settings()
     journal_store = journal_store or store
     manifests = Manifests(store, env, settings.retry)
@@ -163,8 +176,8 @@ def _only_if_empty(manifests: Manifests, store: Store, journal_store: Store) -> 
             f"{store.uri}/{paths.MANIFESTS}",
             f"there is no manifest, but {place.uri} is not empty: it holds {others[0]}"
             + (" and more" if len(others) > 1 else ""),
-            hint="nothing was touched. If a pipeline lived here, restore the manifest/ objects from "
-            "a backup; for a new pipeline choose an empty place",
+            hint="nothing was touched. If a pipeline lived here, restore the manifest/ objects "
+            "from a backup; for a new pipeline choose an empty place",
         )
     return None
 
@@ -182,7 +195,7 @@ def _check_journal(journal_store: Store, manifest: Manifest) -> Identity | None:
 
 
 def _attach(journal_store: Store, manifest: Manifest, env: Env) -> str:
-    """The id of the journal, marking a fresh journal store as ours. Checked again: it is ours now."""
+    """The id of the journal; a fresh journal store is marked as ours."""
     identity = _check_journal(journal_store, manifest)
     if identity is not None:
         return identity.id

@@ -2,8 +2,9 @@
 
 What the log needs stands in the schema's metadata, as text; one row per source holds the inputs:
 
-    metadata   checksum format lineage epoch position put_id kind transaction step closes time previous
-    columns    source, table, rows, checksum, reference, data
+    metadata   checksum format lineage epoch position put_id
+               kind transaction step closes time previous
+    columns    source table rows checksum reference data
 
 An IPC file holds its schema twice, in the first message and in the footer, so the checksum stands
 twice as well: `xxh3-128:` and 32 hex digits, once within the first 4096 bytes and once within the

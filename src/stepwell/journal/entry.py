@@ -71,4 +71,4 @@ class Recorded:
     entry: Entry
     checksum: Checksum
     void: bool = False
-    """Written by a lower epoch above a higher one's entry: never acknowledged, never replayed."""
+    """A barrier put above an entry of a higher epoch, by a writer that had lost already."""

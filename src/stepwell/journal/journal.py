@@ -5,8 +5,9 @@ Invariants:
 * A position is taken by put-if-absent and by nothing else (F1). An append is one PUT (F4).
 * One append at a time: the position a stalled writer would take next is therefore exactly where
   its successor's barrier lies, and it cannot get past it (F3).
-* An append that returned is durable. One that raised `FencedError` wrote nothing. One that raised
-  `UnknownOutcomeError` may have; the handle is poisoned, and whoever opens next will see (F7).
+* An append that returned is durable. One that raised `FencedError` is not acknowledged, and was not
+  written (but for a writer which was silent for long: see `_confirm`). One that raised
+  `UnknownOutcomeError` may have been; the handle is poisoned, and whoever opens next sees it (F7).
 * A handle that is fenced or poisoned stays so: every later write and read on it fails.
 
 A crash leaves an entry, whole, or none. Opening leaves at most a barrier, which holds no data and
@@ -46,7 +47,8 @@ BARRIER_KEEP_S = 24 * 3600.0
 @dataclass(frozen=True, slots=True)
 class Settings:
     barrier_keep_s: float = BARRIER_KEEP_S
-    """How long a barrier outlives its use. A writer silent for half of it asks before it answers."""
+    """How long a barrier outlives its use. A writer silent for half of it asks before it answers.
+    """
     retry: Retry = Retry()
 
 
@@ -119,8 +121,8 @@ class Journal:
     def replay(self) -> Iterator[Recorded]:
         """The entries above the replay position up to our barrier, checked, in order.
 
-        Barriers and void entries are passed over (F5). An entry that is not there means that another writer took over and collected it, or else
-        that data is lost; the two are told apart.
+        Barriers and void entries are passed over (F5). An entry that is not there means that
+        another writer took over and collected it, or that data is lost; the two are told apart.
         """
         self.check()
         cursor, barrier = self._replayed, self._barrier.entry.position
@@ -150,7 +152,7 @@ class Journal:
             except BaseException as error:
                 # Also an interrupt from the keyboard: the PUT may be on its way.
                 self._ended = UnknownOutcomeError(
-                    f"an earlier append at {self._log.where(self._tip.next)} failed with an unknown "
+                    f"an earlier append at {self._log.where(self._tip.next)} has an unknown "
                     f"outcome: {error}",
                     hint="open the pipeline again: it will see whether the entry is there",
                 )
@@ -245,7 +247,7 @@ class Journal:
         return Recorded(entry, encoded.checksum)
 
     def _confirm(self, sent_at: float) -> None:
-        """Before an append is acknowledged: could it have landed in a hole that a collector left? (F8)
+        """Before an append is acknowledged: may it lie in a hole that a collector left? (F8)
 
         A barrier is kept for `barrier_keep_s`. If the last append was confirmed less than half of
         that ago, then no barrier that was put since can be gone, and being able to write proves
@@ -258,13 +260,17 @@ class Journal:
         self._confirmed_at = sent_at
 
     def _find_end(self) -> Cursor:
-        last = self._log.last(self._replayed.position)
-        if last == self._replayed.position:
-            return self._replayed
-        found = self._log.read(last)
-        if found is None:
+        try:
+            last = self._log.last(self._replayed.position)
+            if last == self._replayed.position:
+                return self._replayed
+            found = self._log.read(last)
+            if found is None:
+                raise self._missing(last)
+        except TruncatedError:
+            # Another writer may have taken over and collected it; then it is not lost.
             self._guard.check("the pipeline was not opened")
-            raise self._missing(last)
+            raise
         if found.entry.epoch > self._epoch:
             raise self._not_ours(found.entry)
         return Cursor(last, found.checksum)

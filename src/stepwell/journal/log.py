@@ -33,12 +33,21 @@ class Cursor:
     def advance(self, found: Recorded, object: str) -> tuple[Cursor, Recorded]:
         """Pass the next entry, checking that it belongs here.
 
-        An entry of a lower epoch than one before it was written by a writer already fenced. It was
-        never acknowledged, so it is void: passed, and not given to anybody. Its place in the chain
-        is not checked, for its author could not know the entry before it.
+        A barrier of a lower epoch than an entry before it was put by a writer that had lost the
+        pipeline already and did not know: it is void, passed, and not given to anybody. Its place
+        in the chain is not checked, for its author could not know the entry before it. But an entry
+        with data cannot come to lie there; if one does, the entry between was lost, and another
+        writer's barrier has taken its place.
         """
         entry = found.entry
         if entry.epoch < self.epoch:
+            if not entry.is_barrier:
+                raise CorruptError(
+                    object,
+                    f"has epoch {entry.epoch}, but an entry before it has epoch {self.epoch}",
+                    field="epoch",
+                    hint="an entry before it was lost or replaced: run `stepwell verify`",
+                )
             void = Recorded(entry, found.checksum, void=True)
             return Cursor(entry.position, found.checksum, self.epoch), void
         if entry.previous != self.checksum:
@@ -86,11 +95,31 @@ class Log:
         return Recorded(entry, checksum)
 
     def last(self, after: Position) -> Position:
-        """The last position taken, `after` if none above it is."""
-        taken = last_taken(
-            lambda number: self.store.exists(paths.entry(Position(number))), int(after)
-        )
-        return Position(taken)
+        """The last position taken, `after` if none above it is. O(log n) requests.
+
+        An entry that was lost looks like the end, and a barrier in its place would bury those
+        behind it. So a few positions beyond are looked at, too: they must be free. (A wider hole is
+        met later, when a writer comes to the entry behind it: see `Cursor.advance`.)
+        """
+        while True:
+            last = last_taken(self._exists, int(after))
+            if not any(self._exists(last + 1 + step) for step in _BEYOND):
+                return Position(last)
+            # Positions are taken in order, so the first must be taken by now, or it was lost.
+            if not self._exists(last + 1):
+                raise TruncatedError(
+                    self.where(Position(last + 1)),
+                    "the entry is missing, though there are entries after it",
+                    hint="restore the object from a backup, or go back to a checkpoint: "
+                    "`stepwell restore`",
+                )
+            after = Position(last + 1)
+
+    def _exists(self, number: int) -> bool:
+        return self.store.exists(paths.entry(Position(number)))
+
+
+_BEYOND = (1, 2, 8, 64)
 
 
 class JournalReader:

@@ -39,7 +39,7 @@ def same_claim(before: Manifest, after: Manifest) -> bool:
 
 
 def next_epoch(before: Manifest, after: Manifest) -> bool:
-    """A claim raises the epoch by one: two claims of one epoch are stopped by the version's number."""
+    """A claim raises the epoch by one: of two claims of an epoch one loses its version's number."""
     return after.claim.epoch == before.claim.epoch + 1
 
 

@@ -173,7 +173,9 @@ class Manifests:
                 return Holder(self, self.create(found.id + 1, after))
             except ConflictError:
                 found = None
-        raise ConflictError(f"{self.store.uri}: {_TRIES} claims in a row were lost to other writers")
+        raise ConflictError(
+            f"{self.store.uri}: {_TRIES} claims in a row were lost to other writers"
+        )
 
     def create(self, id: int, manifest: Manifest) -> Stored:
         """Commit a version as it is; for `begin`, `claim` and `Holder`, which check it first."""
@@ -219,7 +221,7 @@ class Holder:
         return self._current
 
     def check(self, undone: str) -> None:
-        """`FencedError` if another writer has claimed the pipeline since. One request, as a rule."""
+        """`FencedError` if another writer has claimed the pipeline since. One request mostly."""
         id = self._manifests.latest_id(after=self._current.id - 1)
         # Our version is the latest, which is never collected, or there is a later one.
         if id is None:
@@ -247,7 +249,9 @@ class Holder:
         raise ConflictError(f"{undone}: {_TRIES} attempts in a row were lost to other commits")
 
     def _adopt(self, undone: str) -> None:
-        """Build upon another's version of our own epoch (a clone's pin, say); yield to a higher one."""
+        """Build upon another's version of our own epoch (a clone's pin, say); yield to a higher
+        one.
+        """
         newer = self._manifests.latest()
         if newer is None or newer.id < self._current.id or newer.epoch < self.claim.epoch:
             raise self._rolled_back()
@@ -258,7 +262,7 @@ class Holder:
     def _rolled_back(self) -> CorruptError:
         return CorruptError(
             self._manifests.where(self._current.id),
-            f"the store no longer has what epoch {self.claim.epoch} committed: it went back in time",
+            f"the store lacks what epoch {self.claim.epoch} committed: it went back in time",
             hint="a backup was restored under a running pipeline? stop, and run `stepwell verify`",
         )
 

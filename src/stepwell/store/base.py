@@ -1,6 +1,6 @@
 """The store protocol: what Stepwell asks of storage, and what a crash leaves after each call.
 
-Three rules hold for every store, and the contract suite (`tests/store/test_contract.py`) runs them all:
+Three rules hold for every store; the contract suite (`tests/store/test_contract.py`) checks them:
 
 * An object becomes visible whole or not at all, and what is visible is durable.
 * "Absent" is an answer of the storage: `None` or `False`. A call that failed raises
@@ -50,7 +50,7 @@ class Store(Protocol):
         """The whole object, or None if there is none. Reads only: a crash leaves nothing."""
 
     def get_range(self, path: str, start: int, length: int) -> bytes | None:
-        """`length` bytes from `start`; fewer only where the object ends. None if there is no object.
+        """`length` bytes from `start`, fewer only where the object ends; None if there is none.
 
         Reads only: a crash leaves nothing.
         """
@@ -69,7 +69,9 @@ class Store(Protocol):
         new one, whole; once it returns the new one is durable.
         """
 
-    def list(self, prefix: str = "", *, after: str = "", limit: int | None = None) -> tuple[Listed, ...]:
+    def list(
+        self, prefix: str = "", *, after: str = "", limit: int | None = None
+    ) -> tuple[Listed, ...]:
         """Objects whose path starts with `prefix` (empty, or ending in `/`), sorted by path.
 
         Only paths greater than `after`, at most `limit`. A listing that fails on the way raises; it
@@ -91,7 +93,7 @@ _SEGMENT = re.compile(r"[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*")
 
 
 def check_path(path: str) -> str:
-    """A path is segments joined by `/`; none is empty, starts with `.` or holds a control character.
+    """A path is segments joined by `/`, none empty, hidden (`.x`) or with control characters.
 
     So no name that came from a user can leave the prefix, and names with a leading dot stay ours.
 

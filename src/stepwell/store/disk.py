@@ -65,7 +65,7 @@ class Disk(Protocol):
         """False only if the system says that there is none."""
 
     def walk(self, directory: str) -> Iterator[tuple[str, int, datetime]]:
-        """Path, size and time of every file below, hidden names left out; nothing if it is absent."""
+        """Path, size and time of every file below but hidden ones; nothing if it is absent."""
 
     def lock(self, path: str) -> AbstractContextManager[None]:
         """A context that holds an exclusive lock on `path`, released if the process dies."""
@@ -75,8 +75,8 @@ class RealDisk:
     """This machine's file systems.
 
     Where the system can (Linux), a file is staged without a name (`O_TMPFILE`): a crash leaves no
-    rubbish, and a directory entry less is written and removed. Elsewhere it is staged under a hidden
-    name in the same directory, and a crash may leave that name behind: `.tmp-*`, never listed.
+    rubbish, and a directory entry less is written and removed. Elsewhere it is staged under a
+    hidden name in the same directory, and a crash may leave that behind: `.tmp-*`, never listed.
     """
 
     def __init__(self, env: Env, *, unnamed: bool = True) -> None:

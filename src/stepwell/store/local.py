@@ -73,7 +73,9 @@ class LocalStore:
             except (FileNotFoundError, NotADirectoryError):
                 raise stale from None
 
-    def list(self, prefix: str = "", *, after: str = "", limit: int | None = None) -> tuple[Listed, ...]:
+    def list(
+        self, prefix: str = "", *, after: str = "", limit: int | None = None
+    ) -> tuple[Listed, ...]:
         root = f"{self._root}/{check_prefix(prefix)}".rstrip("/")
         with self._explained("list", prefix, root) as name:
             skip = len(self._root) + 1

@@ -51,7 +51,9 @@ class MemoryStore:
         self._writes += 1
         self._objects[path] = (body, str(self._writes), self._env.now())
 
-    def list(self, prefix: str = "", *, after: str = "", limit: int | None = None) -> tuple[Listed, ...]:
+    def list(
+        self, prefix: str = "", *, after: str = "", limit: int | None = None
+    ) -> tuple[Listed, ...]:
         check_prefix(prefix)
         with self._lock:
             found = [

@@ -68,7 +68,7 @@ def _read_sealed(store: Store, path: str, format: str) -> tuple[Fields, str] | N
 
 
 def reread(read: Callable[[], T]) -> T:
-    """Read, and once more if what came was damaged: a body cut off on the way is no damaged object."""
+    """Read, and once more if damaged: a body cut off on the way is not a damaged object."""
     try:
         return read()
     except CorruptError:
@@ -84,7 +84,7 @@ def check_format(found: str, expected: str, object: str) -> None:
     if found_kind != kind or not found_version.isdecimal():
         raise CorruptError(object, f"expected {expected!r}, found {found!r}", field="format")
     raise InvalidError(
-        f"{object} has {kind} format {found_version}; this version of Stepwell reads format {version}",
+        f"{object} has {kind} format {found_version}; this Stepwell reads format {version}",
         hint="upgrade Stepwell on this machine: pip install --upgrade stepwell"
         if int(found_version) > int(version)
         else "open it once with the version of Stepwell that wrote it",
@@ -92,7 +92,9 @@ def check_format(found: str, expected: str, object: str) -> None:
 
 
 class Fields:
-    """A parsed JSON object whose fields are read by type; what is wrong is named by object and field."""
+    """A parsed JSON object whose fields are read by type; what is wrong is named by object and
+    field.
+    """
 
     def __init__(self, content: Json, object: str, path: str = "") -> None:
         self.object = object

@@ -119,7 +119,7 @@ class Sequence:
         return f"{self.store.uri}/{self.path(id)}"
 
     def latest(self) -> Version | None:
-        """The latest version, in two requests as long as a page holds the names; None if none is."""
+        """The latest version, in two requests if a page holds the names; None if there is none."""
         while True:
             id = self.latest_id()
             if id is None:
@@ -152,25 +152,27 @@ class Sequence:
         put_id = self._env.new_id()
         content = {"id": id, "epoch": epoch, "put_id": put_id, "body": body}
         data = seal(self._format, content)
-        self._put(id, put_id, data)
-        if id <= self._boundary.read(self.name):
-            raise ConflictError(f"{self.where(id)} was collected: it is older than the latest version")
+        unknown = f"{self.where(id)} may or may not have been committed"
+        self._retry.run(lambda: self._put(id, put_id, data), self._env, unknown)
+        # The version is there, so from here on a failure is an unknown outcome as well.
+        boundary = self._retry.run(lambda: self._boundary.read(self.name), self._env, unknown)
+        if id <= boundary:
+            raise ConflictError(
+                f"{self.where(id)} was collected: it is older than the latest version"
+            )
         return self._version(id, unseal(data, format=self._format, object=self.where(id)))
 
     def _put(self, id: int, put_id: str, data: bytes) -> None:
-        def put() -> None:
-            try:
-                self.store.put_new(self.path(id), data)
-            except ConflictError:
-                # It may be our own, sent twice because the first answer was lost.
-                found = self.read(id)
-                if found is None or found.put_id != put_id:
-                    raise
-
-        self._retry.run(put, self._env, f"{self.where(id)} may or may not have been written")
+        try:
+            self.store.put_new(self.path(id), data)
+        except ConflictError:
+            # It may be our own, sent twice because the first answer was lost.
+            found = self.read(id)
+            if found is None or found.put_id != put_id:
+                raise
 
     def ids(self) -> tuple[int, ...]:
-        """Every number there is, in order: for collectors and people, not for finding the latest."""
+        """Every number there is, in order: for collectors, not for finding the latest."""
         parsed = (self._parse(item.path) for item in self.store.list(self._prefix))
         return tuple(id for id in parsed if id is not None)
 
@@ -181,7 +183,9 @@ class Sequence:
         finds out (F8). Any number of collectors may run; a crash leaves the rest to the next one.
         """
         latest = self.latest()
-        ensure(latest is not None and up_to < latest.id, f"the latest {self.name} is never collected")
+        ensure(
+            latest is not None and up_to < latest.id, f"the latest {self.name} is never collected"
+        )
         boundary = self._boundary.advance(self.name, up_to)
         doomed = tuple(id for id in self.ids() if id <= boundary and id not in keep)
         for id in doomed:

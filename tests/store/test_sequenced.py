@@ -1,0 +1,229 @@
+"""Numbered versions alone: one winner per number, boundaries, lost answers, few requests."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from stepwell.errors import (
+    BugError,
+    ConflictError,
+    CorruptError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from stepwell.model import Epoch
+from stepwell.store.memory import MemoryStore
+from stepwell.store.retry import Retry
+from stepwell.store.sealed import seal
+from stepwell.store.sequenced import Boundary, Sequence, last_taken
+from stepwell.testing import FaultyStore, ManualEnv, fail_at, short_read_at, storm
+
+FORMAT = "stepwell-thing/1"
+
+
+def sequence(store: object, env: ManualEnv | None = None) -> Sequence:
+    return Sequence(
+        store,  # type: ignore[arg-type]
+        env or ManualEnv(),
+        name="thing",
+        prefix="thing/",
+        format=FORMAT,
+        boundary=Boundary(store, "gc/boundary.json"),  # type: ignore[arg-type]
+        retry=Retry(attempts=3),
+    )
+
+
+def filled(count: int) -> tuple[MemoryStore, Sequence]:
+    store = MemoryStore(ManualEnv())
+    things = sequence(store)
+    for id in range(1, count + 1):
+        things.create(id, Epoch(1), {"n": id})
+    return store, things
+
+
+def test_of_many_authors_one_wins_each_number() -> None:
+    """F1: two authors can never both commit the version after the one they read."""
+    store, _ = filled(0)
+    won: list[int] = []
+
+    def author(seed: int) -> None:
+        things = sequence(store, ManualEnv(seed))
+        for id in range(1, 51):
+            try:
+                things.create(id, Epoch(1), {"author": seed})
+                won.append(id)
+            except ConflictError:
+                pass
+
+    threads = [threading.Thread(target=author, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(won) == list(range(1, 51))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 999, 1000, 1001, 2345])
+def test_the_latest_is_found_in_few_requests(count: int) -> None:
+    """F6: the latest version is found by one listing, whatever their number; large ones by a
+    search.
+    """
+    store, _ = filled(count)
+    watched = FaultyStore(store)
+    latest = sequence(watched).latest()
+    assert (latest.id if latest else 0) == count
+    assert len(watched.calls) <= (2 if count < 1000 else 26)
+
+
+def test_the_latest_is_found_past_versions_kept_for_checkpoints() -> None:
+    """F6: versions kept below the boundary leave gaps, which must not be taken for the end."""
+    store, things = filled(2500)
+    keep = frozenset(range(2, 2400, 2))
+    things.collect(2400, keep)
+    latest = things.latest()
+    assert latest is not None
+    assert latest.id == 2500
+    assert things.latest_id(after=2499) == 2500
+    assert things.latest_id(after=2500) is None
+
+
+def test_a_create_whose_answer_was_lost_is_recognised() -> None:
+    """F7: the create that was applied and reported failed is not taken for somebody else's."""
+    for number in (1, 2):
+        store = MemoryStore(ManualEnv())
+        faulty = FaultyStore(store, fail_at(number, "after"))
+        version = sequence(faulty).create(1, Epoch(1), {"n": 1})
+        stored = sequence(store).latest()
+        assert stored is not None
+        assert stored.put_id == version.put_id
+
+
+def test_a_create_that_never_reached_the_store_is_sent_again() -> None:
+    """F7: an error before anything was applied costs a retry and leaves no gap."""
+    store = MemoryStore(ManualEnv())
+    sequence(FaultyStore(store, fail_at(1, "before"))).create(1, Epoch(1), {})
+    assert sequence(store).ids() == (1,)
+
+
+def test_retries_are_bounded_and_end_in_an_unknown_outcome() -> None:
+    """F7: a storm that outlasts the retries is an outcome nobody knows, said as such."""
+    faulty = FaultyStore(MemoryStore(ManualEnv()), storm(1, 99))
+    with pytest.raises(UnknownOutcomeError) as unknown:
+        sequence(faulty).create(1, Epoch(1), {})
+    assert "3 attempts" in str(unknown.value)
+    assert len(faulty.calls) == 3
+
+
+def test_a_failed_look_up_is_never_absence() -> None:
+    """F10: neither a listing, a read nor a look at the boundary that failed counts as "none"."""
+    store, _ = filled(1500)
+    watched = FaultyStore(store)
+    sequence(watched).latest()
+    for number in range(1, len(watched.calls) + 1):
+        with pytest.raises(UnavailableError):
+            sequence(FaultyStore(store, fail_at(number, "before"))).latest()
+
+
+def test_a_body_cut_off_on_the_way_is_read_again() -> None:
+    """F10: a short body is neither absence nor damage while a second read is whole."""
+    store, _ = filled(3)
+    latest = sequence(FaultyStore(store, short_read_at(2))).latest()
+    assert latest is not None
+    assert latest.id == 3
+
+
+def test_a_create_in_a_hole_left_by_the_collector_is_a_conflict() -> None:
+    """F8: a stalled author whose number was collected is not committed; the latest is unchanged."""
+    store, things = filled(5)
+    things.collect(4)
+    with pytest.raises(ConflictError):
+        things.create(3, Epoch(1), {"stale": True})
+    latest = things.latest()
+    assert latest is not None
+    assert latest.body.number("n") == 5
+    assert things.collect(4) == (3,), "the rubbish goes with the next collection"
+
+
+def test_the_latest_version_is_never_collected() -> None:
+    """F8: a collector told to remove the latest stops before it deletes anything."""
+    store, things = filled(3)
+    with pytest.raises(BugError):
+        things.collect(3)
+    assert things.ids() == (1, 2, 3)
+
+
+def test_the_boundary_only_goes_up_however_many_move_it() -> None:
+    """F8: two collectors at once cannot move the boundary back, and both names are kept."""
+    store = MemoryStore(ManualEnv())
+    boundary = Boundary(store, "gc/boundary.json")
+    assert boundary.read("journal") == 0
+    assert boundary.advance("journal", 0) == 0
+    assert boundary.advance("journal", 5) == 5
+    assert boundary.advance("journal", 3) == 5
+    assert boundary.advance("manifest", 2) == 2
+    threads = [
+        threading.Thread(target=boundary.advance, args=("journal", number))
+        for number in range(6, 40)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (boundary.read("journal"), boundary.read("manifest")) == (39, 2)
+
+
+def test_a_collection_stopped_anywhere_is_finished_by_the_next() -> None:
+    """F8: the boundary goes first, so a collector that dies leaves only rubbish behind it."""
+    from stepwell.testing import Crash, crash_at
+
+    store, things = filled(6)
+    watched = FaultyStore(store)
+    sequence(watched).collect(5)
+    for number in range(1, len(watched.calls) + 1):
+        for when in ("before", "after"):
+            store, things = filled(6)
+            with pytest.raises(Crash):
+                sequence(FaultyStore(store, crash_at(number, when))).collect(5)
+            latest = things.latest()
+            assert latest is not None
+            assert latest.id == 6
+            things.collect(5)
+            assert things.ids() == (6,)
+
+
+def test_a_version_under_another_versions_name_is_corrupt() -> None:
+    """K2: two versions swapped by a person are noticed, by the number inside."""
+    store, things = filled(2)
+    found = store.get(things.path(1))
+    assert found is not None
+    store.delete(things.path(2))
+    store.put_new(things.path(2), found.data)
+    with pytest.raises(CorruptError) as corrupt:
+        things.latest()
+    assert corrupt.value.field == "id"
+    assert things.where(2) == corrupt.value.object
+
+
+def test_a_damaged_boundary_is_an_error_not_zero() -> None:
+    """K2: an unreadable boundary never means that nothing was collected."""
+    for data in (b"", b"{}", seal("stepwell-boundary/1", {"numbers": {"thing": -1}})):
+        store = MemoryStore(ManualEnv())
+        store.put_new("gc/boundary.json", data)
+        with pytest.raises(CorruptError):
+            Boundary(store, "gc/boundary.json").read("thing")
+        with pytest.raises(CorruptError):
+            sequence(store).create(1, Epoch(1), {})
+
+
+def test_the_end_is_found_in_a_logarithmic_number_of_questions() -> None:
+    for count in (0, 1, 2, 3, 100, 1000, 99_999, 100_000):
+        asked: list[int] = []
+
+        def exists(number: int, count: int = count, asked: list[int] = asked) -> bool:
+            asked.append(number)
+            return number <= count
+
+        assert last_taken(exists, 0) == count
+        assert len(asked) <= 2 * max(1, count).bit_length() + 2
