@@ -192,7 +192,7 @@ def test_a_lost_journal_store_is_noticed_when_the_pipeline_is_opened() -> None:
     main, journal = separate()
     text = refused(main, memory("journal"))
     assert "holds no journal" in text
-    assert "stepwell restore" in text
+    assert "hint: nothing was written" in text
     assert Tiny(main, ManualEnv(1), journal).rows() == ["a"]
 
 

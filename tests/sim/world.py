@@ -39,7 +39,7 @@ from tests.tiny import RUN_FORMAT, Tiny, collect, rows_of, stored_rows
 T = TypeVar("T")
 
 KEEP_S = 100.0
-STEPS = 500
+STEPS = 1000
 SETTINGS = Settings(barrier_keep_s=KEEP_S, retry=Retry(attempts=3, wait_s_first=0.01))
 
 EXPECTED = (FencedError, UnavailableError, UnknownOutcomeError, ConflictError)
@@ -59,24 +59,29 @@ class World:
         self.trace: list[tuple[str, str, str, str]] = []
         self.acknowledged: set[str] = set()
         self.calm = False
+        self.storm = False
         self.fault_rate = self.random.choice([0.0, 0.01, 0.03, 0.1])
         self.crash_rate = self.random.choice([0.0, 0.002, 0.01])
-        clock = SimEnv(self, "store", 0.0)
+        clock = SimEnv(self, "store")
         self.main = MemoryStore(clock, "main")
         separate = self.random.random() < 0.3
         self.journal = MemoryStore(clock, "journal") if separate else self.main
         self.checker = Checker(self)
+        self.storm_until = 0
+        self.silences: set[int] = set()
+        self.processes: list[Process] = []
         self.tasks: dict[str, Task] = {}
         self.frozen: dict[str, int] = {}
         for number in range(self.random.randint(1, 3)):
             self._add(f"writer{number}", writer)
-        self._add("collector", collector)
+        for number in range(self.random.randint(1, 2)):
+            self._add(f"collector{number}", collector)
         for number in range(self.random.randint(0, 2)):
             self._add(f"reader{number}", reader)
 
     def _add(self, name: str, body: Callable[[Process], None]) -> None:
-        skew = self.random.uniform(-KEEP_S / 4, KEEP_S / 4)
-        process = Process(self, name, skew)
+        process = Process(self, name)
+        self.processes.append(process)
         self.tasks[name] = Task(lambda: body(process))
 
     def run(self) -> World:
@@ -93,25 +98,39 @@ class World:
     def _move(self, step: int) -> None:
         chance = self.random.random()
         self.time += timedelta(milliseconds=self.random.randint(0, 500))
-        if chance < 0.005:
+        if chance < 0.004 or step in self.silences:
             # A long silence: enough for barriers to be collected.
             self.time += timedelta(seconds=self.random.uniform(0, 3 * KEEP_S))
+        elif chance < 0.007:
+            self.storm_until = step + self.random.randint(5, 40)
+        elif chance < 0.02:
+            # Somebody's wall clock jumps, within what the time that barriers are kept allows for.
+            skew = self.random.uniform(-KEEP_S / 4, KEEP_S / 4)
+            self.random.choice(self.processes).env.skew = timedelta(seconds=skew)
+        self.storm = step < self.storm_until and self.fault_rate > 0
         awake = [n for n, t in self.tasks.items() if not t.done and self.frozen.get(n, 0) <= step]
         if not awake:
             return
         name = self.random.choice(awake)
-        if self.random.random() < 0.01:
-            self.frozen[name] = step + self.random.randint(10, 200)
+        if self.random.random() < (0.015 if name.startswith("writer") else 0.003):
+            self._freeze(name, step)
             return
         self.tasks[name].step()
         self._check_ended(self.tasks[name])
+
+    def _freeze(self, name: str, step: int) -> None:
+        """A process stops, perhaps for so long that barriers are collected meanwhile."""
+        steps = self.random.randint(10, 250)
+        self.frozen[name] = step + steps
+        if self.random.random() < 0.5:
+            self.silences.add(step + steps * 2 // 3)
 
     def _check_ended(self, task: Task) -> None:
         if task.error is not None:
             raise task.error
 
     def _take_stock(self) -> None:
-        env = SimEnv(self, "auditor", 0.0)
+        env = SimEnv(self, "auditor")
         journal = None if self.journal is self.main else self.journal
         before = stored_rows(self.main, env, journal)
         last = Tiny(self.main, env, journal, SETTINGS)
@@ -131,14 +150,14 @@ class World:
 class SimEnv:
     """The world's clock with a skew of one's own, and its chance."""
 
-    def __init__(self, world: World, host: str, skew_s: float) -> None:
+    def __init__(self, world: World, host: str) -> None:
         self.host = host
         self.pid = 1
+        self.skew = timedelta(0)
         self._world = world
-        self._skew = timedelta(seconds=skew_s)
 
     def now(self) -> datetime:
-        return self._world.time + self._skew
+        return self._world.time + self.skew
 
     def uptime(self) -> float:
         return (self._world.time - self._world.started).total_seconds()
@@ -156,10 +175,10 @@ class SimEnv:
 class Process:
     """One process: its environment, and stores that die with it."""
 
-    def __init__(self, world: World, name: str, skew_s: float) -> None:
+    def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
-        self.env = SimEnv(world, name, skew_s)
+        self.env = SimEnv(world, name)
         self.random = world.random
         self.restart()
 
@@ -182,13 +201,13 @@ def writer(process: Process) -> None:
             tiny = Tiny(process.main, process.env, process.journal, SETTINGS)
             for _ in range(process.random.randint(1, 12)):
                 choice = process.random.random()
-                if choice < 0.75:
+                if choice < 0.65:
                     count += 1
                     row = f"{process.name}.{count}"
                     tiny.push(row)
                     world.acknowledged.add(row)
                     world.checker.check()
-                elif choice < 0.9:
+                elif choice < 0.92:
                     # Unavailable means that nothing was committed, so the handle may be used again.
                     with suppress(UnavailableError):
                         tiny.flush()
@@ -314,7 +333,8 @@ class SimStore:
     def _strikes(self, factor: float = 1.0) -> bool:
         if self._world.calm:
             return False
-        return self._world.random.random() < self._world.fault_rate * factor
+        rate = 0.8 if self._world.storm else self._world.fault_rate
+        return self._world.random.random() < rate * factor
 
 
 class Checker:

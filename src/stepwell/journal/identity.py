@@ -49,13 +49,13 @@ def check_identity(
         raise JournalStoreMismatch(
             f"{store.uri} holds the journal of another pipeline: expected lineage {lineage}, "
             f"found {found.lineage}",
-            hint="set `journal.store` back to this pipeline's own journal store",
+            hint="open the pipeline with its own journal store",
         )
     if id is None or closed or (found is not None and found.id == id):
         return
     what = "no journal" if found is None else f"journal {found.id}"
     raise JournalStoreMismatch(
         f"{store.uri} holds {what}, but this pipeline's unreplayed entries are in journal {id}",
-        hint="set `journal.store` back to the store that has it; if that store is lost for good, "
-        "`stepwell restore` goes back to a checkpoint, without what was acknowledged after it",
+        hint="nothing was written: open the pipeline with the journal store that has it, or "
+        "restore that store from a backup; what was acknowledged is in there",
     )

@@ -112,6 +112,7 @@ class Journal:
             recorded = self._take(barrier)
             while recorded is None:
                 self._guard.check(f"the barrier at position {self._tip.next} was not written")
+                self._catch_up()
                 recorded = self._take(barrier)
             self._barrier = recorded
             self._guard.check("the pipeline was not opened")
@@ -210,7 +211,7 @@ class Journal:
                 where,
                 f"another writer wrote it in our own epoch {self._epoch}",
                 field="epoch",
-                hint="a store was copied or shared by two pipelines: run `stepwell verify`",
+                hint="a store was copied, or two pipelines share it: see `stepwell inspect journal`",
             )
         undone = f"entry {found.position} of epoch {self._epoch} was not written"
         try:
@@ -229,7 +230,7 @@ class Journal:
             where,
             f"has epoch {found.epoch}, but the latest manifest says {self._epoch}",
             field="epoch",
-            hint="the store of the manifest went back in time: run `stepwell verify`",
+            hint="the store of the manifest went back in time: see `stepwell inspect manifest`",
         )
 
     def _put(self, entry: Entry, encoded: Encoded) -> Recorded:
@@ -275,9 +276,21 @@ class Journal:
             raise self._not_ours(found.entry)
         return Cursor(last, found.checksum)
 
+    def _catch_up(self) -> None:
+        """Pass, by reading alone, what the old writer has added.
+
+        Reading is quicker than its appending, so the end is reached, and the next attempt to put
+        the barrier follows at once upon an empty position. Else a writer that never pauses could
+        be ahead of us for ever.
+        """
+        while (found := self._log.read(self._tip.next)) is not None:
+            if found.entry.epoch >= self._epoch:
+                raise self._not_ours(found.entry)
+            self._tip, _ = self._tip.advance(found, self._log.where(self._tip.next))
+
     def _missing(self, position: Position) -> TruncatedError:
         return TruncatedError(
             self._log.where(position),
             "the entry is missing, and no other writer took over",
-            hint="restore the object from a backup, or go back to a checkpoint: `stepwell restore`",
+            hint="restore the object from a backup",
         )

@@ -46,7 +46,7 @@ class Cursor:
                     object,
                     f"has epoch {entry.epoch}, but an entry before it has epoch {self.epoch}",
                     field="epoch",
-                    hint="an entry before it was lost or replaced: run `stepwell verify`",
+                    hint="an entry before it was lost or replaced: see `stepwell inspect journal`",
                 )
             void = Recorded(entry, found.checksum, void=True)
             return Cursor(entry.position, found.checksum, self.epoch), void
@@ -55,7 +55,7 @@ class Cursor:
                 object,
                 f"names {entry.previous} as the entry before it, which is {self.checksum}",
                 field="previous",
-                hint="an entry was replaced or is missing: run `stepwell verify`",
+                hint="an entry was replaced or is missing: see `stepwell inspect journal`",
             )
         return Cursor(entry.position, found.checksum, entry.epoch), found
 
@@ -110,8 +110,7 @@ class Log:
                 raise TruncatedError(
                     self.where(Position(last + 1)),
                     "the entry is missing, though there are entries after it",
-                    hint="restore the object from a backup, or go back to a checkpoint: "
-                    "`stepwell restore`",
+                    hint="nothing was written there: restore the object from a backup",
                 )
             after = Position(last + 1)
 

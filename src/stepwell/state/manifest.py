@@ -9,10 +9,10 @@ grip on a pipeline: it commits, and it is the guard which tells the journal that
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Any
 
 from stepwell.env import Env
 from stepwell.errors import ConflictError, CorruptError, FencedError, InvalidError
@@ -188,12 +188,12 @@ class Manifests:
         if manifest.status is Status.INCOMPLETE:
             raise InvalidError(
                 f"{self.store.uri} is a clone that was not completed; it cannot be opened",
-                hint="run the same `stepwell clone` again: it goes on where it stopped",
+                hint="run the same clone again: it goes on where it stopped",
             )
         if manifest.status is Status.DELETING:
             raise InvalidError(
                 f"{self.store.uri} is being destroyed; it cannot be opened",
-                hint="run `stepwell destroy` again to finish",
+                hint="destroy it again to finish",
             )
 
     def _stored(self, version: Version) -> Stored:
@@ -208,10 +208,14 @@ class Manifests:
 
 
 class Holder:
-    """One writer's grip on a pipeline, from its claim until another writer's."""
+    """One writer's grip on a pipeline, from its claim until another writer's.
+
+    Safe to use from several threads; they take turns.
+    """
 
     def __init__(self, manifests: Manifests, claimed: Stored) -> None:
         self._manifests = manifests
+        self._lock = threading.RLock()
         self._current = claimed
         self.claim = claimed.manifest.claim
 
@@ -222,12 +226,13 @@ class Holder:
 
     def check(self, undone: str) -> None:
         """`FencedError` if another writer has claimed the pipeline since. One request mostly."""
-        id = self._manifests.latest_id(after=self._current.id - 1)
-        # Our version is the latest, which is never collected, or there is a later one.
-        if id is None:
-            raise self._rolled_back()
-        if id > self._current.id:
-            self._adopt(undone)
+        with self._lock:
+            id = self._manifests.latest_id(after=self._current.id - 1)
+            # Our version is the latest, which is never collected, or there is a later one.
+            if id is None:
+                raise self._rolled_back()
+            if id > self._current.id:
+                self._adopt(undone)
 
     def commit(self, change: Change, doing: str) -> Stored:
         """Apply a change to the latest version and commit it, however often somebody else is first.
@@ -236,16 +241,17 @@ class Holder:
         leaves the change made or not. `UnknownOutcomeError`: it may have been; open again.
         """
         undone = f"{doing}: not committed to the manifest"
-        self.check(undone)
-        for _ in range(_TRIES):
-            before = self._current.manifest
-            after = change(before)
-            invariants.check_commit(before, after)
-            try:
-                self._current = self._manifests.create(self._current.id + 1, after)
-                return self._current
-            except ConflictError:
-                self._adopt(undone)
+        with self._lock:
+            self.check(undone)
+            for _ in range(_TRIES):
+                before = self._current.manifest
+                after = change(before)
+                invariants.check_commit(before, after)
+                try:
+                    self._current = self._manifests.create(self._current.id + 1, after)
+                    return self._current
+                except ConflictError:
+                    self._adopt(undone)
         raise ConflictError(f"{undone}: {_TRIES} attempts in a row were lost to other commits")
 
     def _adopt(self, undone: str) -> None:
@@ -263,7 +269,7 @@ class Holder:
         return CorruptError(
             self._manifests.where(self._current.id),
             f"the store lacks what epoch {self.claim.epoch} committed: it went back in time",
-            hint="a backup was restored under a running pipeline? stop, and run `stepwell verify`",
+            hint="was a backup restored under a running pipeline? see `stepwell inspect manifest`",
         )
 
 
@@ -282,12 +288,31 @@ def fenced(uri: str, by: Claim, undone: str) -> FencedError:
 
 
 def to_json(manifest: Manifest) -> dict[str, Json]:
-    def plain(pairs: list[tuple[str, Any]]) -> dict[str, Json]:
-        return {name: value.value if isinstance(value, Enum) else value for name, value in pairs}
+    """The body as it is stored; `from_json` is its inverse."""
+    claim = manifest.claim
+    return {
+        "lineage": manifest.lineage,
+        "claim": {
+            "epoch": claim.epoch,
+            "host": claim.host,
+            "pid": claim.pid,
+            "time": format_time(claim.time),
+        },
+        "status": manifest.status.value,
+        "replay": _flat(manifest.replay),
+        "transaction": manifest.transaction,
+        "journal": _flat(manifest.journal),
+        "program": manifest.program,
+        "runs": [_flat(run) for run in manifest.runs],
+        "checkpoints": [_flat(checkpoint) for checkpoint in manifest.checkpoints],
+        "pins": [_flat(pin) for pin in manifest.pins],
+        "parent": manifest.parent,
+    }
 
-    body = asdict(manifest, dict_factory=plain)
-    body["claim"]["time"] = format_time(manifest.claim.time)
-    return body
+
+def _flat(value: Cursor | JournalRef | Run | CheckpointRef | Pin) -> dict[str, Json]:
+    # Not asdict(), which copies every key range deeply.
+    return {item.name: getattr(value, item.name) for item in fields(value)}
 
 
 def from_json(body: Fields) -> Manifest:

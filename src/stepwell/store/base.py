@@ -2,10 +2,11 @@
 
 Three rules hold for every store; the contract suite (`tests/store/test_contract.py`) checks them:
 
-* An object becomes visible whole or not at all, and what is visible is durable.
+* An object becomes visible whole or not at all. Whoever wrote it, or was refused because of it,
+  may count on it: it is durable.
 * "Absent" is an answer of the storage: `None` or `False`. A call that failed raises
   `UnavailableError` and is never taken for absence (F10).
-* A write that raised `UnavailableError` may or may not have been applied. A `put_new` that raised
+* A write that raised `UnavailableError` may or may not have been applied. One that raised
   `ConflictError` may have lost to its own earlier attempt, because a client below may have sent it
   again after a lost answer. So whoever writes puts an id of its own into the bytes and looks (F7).
 """
@@ -89,7 +90,7 @@ class Store(Protocol):
         """Whether there is an object. Reads only: a crash leaves nothing."""
 
 
-_SEGMENT = re.compile(r"[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*")
+_SEGMENT = re.compile(r"[^./\\\x00-\x1f\x7f\ud800-\udfff][^/\\\x00-\x1f\x7f\ud800-\udfff]*")
 
 
 def check_path(path: str) -> str:
@@ -103,6 +104,12 @@ def check_path(path: str) -> str:
     if not all(_SEGMENT.fullmatch(segment) for segment in path.split("/")):
         raise InvalidError(f"not a path inside a store: {path!r}")
     return path
+
+
+def check_range(start: int, length: int) -> None:
+    """A range counts from the beginning; there is no counting from the end."""
+    if start < 0 or length < 0:
+        raise InvalidError(f"not a range of bytes: {length} from {start}")
 
 
 def check_prefix(prefix: str) -> str:

@@ -11,7 +11,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -135,9 +135,12 @@ class RealDisk:
         staged.name = None
 
     def discard(self, staged: Staged) -> None:
-        if staged.name is not None:
-            os.unlink(staged.name)
-        os.close(staged.fd)
+        try:
+            if staged.name is not None:
+                with suppress(FileNotFoundError):  # Its directory was removed under us.
+                    os.unlink(staged.name)
+        finally:
+            os.close(staged.fd)
 
     def sync_directory(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

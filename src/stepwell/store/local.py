@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from stepwell.env import Env
 from stepwell.errors import ConflictError, UnavailableError
 from stepwell.model import Bytes, checksum
-from stepwell.store.base import Listed, Object, check_path, check_prefix, page
+from stepwell.store.base import Listed, Object, check_path, check_prefix, check_range, page
 from stepwell.store.disk import Disk, RealDisk, Staged
 
 
@@ -38,6 +38,7 @@ class LocalStore:
         return None if data is None else Object(data, checksum([data]))
 
     def get_range(self, path: str, start: int, length: int) -> bytes | None:
+        check_range(start, length)
         return self._read(path, lambda name: self._disk.read(name, start, length))
 
     def _read(self, path: str, read: Callable[[str], bytes]) -> bytes | None:

@@ -12,7 +12,7 @@ from datetime import datetime
 from stepwell.env import Env
 from stepwell.errors import ConflictError
 from stepwell.model import Bytes
-from stepwell.store.base import Listed, Object, check_path, check_prefix, join, page
+from stepwell.store.base import Listed, Object, check_path, check_prefix, check_range, join, page
 
 
 class MemoryStore:
@@ -29,6 +29,7 @@ class MemoryStore:
         return Object(found[0], found[1]) if found else None
 
     def get_range(self, path: str, start: int, length: int) -> bytes | None:
+        check_range(start, length)
         found = self.get(path)
         return found.data[start : start + length] if found else None
 

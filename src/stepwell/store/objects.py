@@ -34,7 +34,7 @@ from stepwell.errors import (
 )
 from stepwell.model import Bytes
 from stepwell.store.answers import VARIABLES, Answer, Scheme
-from stepwell.store.base import Listed, Object, check_path, check_prefix, join, page
+from stepwell.store.base import Listed, Object, check_path, check_prefix, check_range, join, page
 
 if TYPE_CHECKING:
     from obstore import GetOptions, PutMode
@@ -119,6 +119,7 @@ class ObjectsStore:
         return None if found is None else Object(*found)
 
     def get_range(self, path: str, start: int, length: int) -> bytes | None:
+        check_range(start, length)
         if length == 0:  # HTTP has no way to ask for that.
             return b"" if self.exists(path) else None
         found = self._read(path, (start, start + length))

@@ -2,7 +2,7 @@
 
     {"checksum":"<32 hex digits>","format":"stepwell-manifest/1",...}
 
-The first 46 bytes never change their shape, in any version to come: that is the seal. The checksum
+The first 45 bytes never change their shape, in any version to come: that is the seal. The checksum
 covers every byte after them, so a byte flipped, cut off or added anywhere is found before the JSON
 is even parsed (K2); and because the seal is checked first, an unknown format is told apart from
 damage (J12). `Fields` then reads the parsed object, field by field, with types.

@@ -1,0 +1,5 @@
+"""`python -m stepwell` is `stepwell`."""
+
+from stepwell.cli.main import main
+
+main()

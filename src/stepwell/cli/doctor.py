@@ -1,0 +1,288 @@
+"""`stepwell doctor`: is everything here that is needed? What is not, and how to get it.
+
+A check that finds something needed missing makes the exit code 1. Java and Spark are warnings for
+now, since nothing runs on them yet. The store is tried for real, in a place of its own inside it
+that is removed afterwards; a crash leaves a hidden directory, or objects below `probe/`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from enum import Enum
+from importlib import metadata
+from statistics import median
+
+from stepwell.cli.place import local_root
+from stepwell.cli.screen import Screen
+from stepwell.env import Env, SystemEnv
+from stepwell.errors import StepwellError
+from stepwell.store.base import Store
+from stepwell.store.locate import open_store
+from stepwell.store.probe import capabilities
+
+PYTHON = (3, 10)
+NEEDED = {"pyarrow": (18,), "obstore": (0, 11), "xxhash": (3, 5)}
+JAVA, SPARK = 17, 4
+WRITES_LOCAL, WRITES_REMOTE = 50, 5
+SLOW_MS = 50.0
+IN_MEMORY = ("tmpfs", "ramfs")
+
+
+class Status(str, Enum):
+    OK = "ok"
+    WARNING = "warning"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What was looked at, how it is, and the command that makes it better."""
+
+    name: str
+    status: Status
+    detail: str
+    fix: str | None = None
+
+
+def show(place: str | None, *, json: bool) -> bool:
+    """Print every check as it is made; True if nothing needed is missing."""
+    screen, checks = Screen(), []
+    for check in examine(place, SystemEnv(), os.environ):
+        checks.append(check)
+        if not json:
+            _render(screen, check)
+    well = all(check.status is not Status.MISSING for check in checks)
+    if json:
+        screen.json({"ok": well, "checks": [asdict(check) for check in checks]})
+    else:
+        screen.line()
+        screen.line(_verdict(checks))
+    return well
+
+
+def examine(place: str | None, env: Env, environ: Mapping[str, str]) -> Iterator[Check]:
+    yield check_python(sys.version_info[:3])
+    for name, least in NEEDED.items():
+        yield check_package(name, least)
+    yield check_java(environ)
+    yield check_spark()
+    try:
+        with _throw_away(place or ".", env) as (store, where):
+            yield check_store(store, where, env)
+            yield check_speed(store, where, env)
+    except (StepwellError, OSError) as error:
+        elsewhere = "give another place: stepwell doctor PATH_OR_URI"
+        if isinstance(error, StepwellError):
+            yield Check("store", Status.MISSING, error.message, error.hint or elsewhere)
+        else:
+            yield Check("store", Status.MISSING, str(error), elsewhere)
+
+
+def check_python(version: tuple[int, ...]) -> Check:
+    text = ".".join(map(str, version))
+    if version >= PYTHON:
+        return Check("python", Status.OK, text)
+    least = ".".join(map(str, PYTHON))
+    return Check(
+        "python", Status.MISSING, f"{text}, but {least} is needed", "install a newer Python"
+    )
+
+
+def check_package(name: str, least: tuple[int, ...]) -> Check:
+    wanted = f"{name}>={'.'.join(map(str, least))}"
+    fix = f'{_pip()} "{wanted}"'
+    try:
+        importlib.import_module(name)
+        version = metadata.version(name)
+    except Exception as error:  # noqa: BLE001 - a broken package may raise anything while it loads
+        return Check(name, Status.MISSING, f"cannot be imported: {error}", fix)
+    if _numbers(version) < least:
+        return Check(name, Status.MISSING, f"{version}, but {wanted} is needed", fix)
+    return Check(name, Status.OK, version)
+
+
+def check_java(environ: Mapping[str, str]) -> Check:
+    home = environ.get("JAVA_HOME")
+    program = f"{home}/bin/java" if home else shutil.which("java", path=environ.get("PATH", ""))
+    where = f"JAVA_HOME={home}" if home else f"{program}"
+    if program is None or not os.path.exists(program):
+        problem = f"{where} has no bin/java" if home else "not found, neither JAVA_HOME nor on PATH"
+        return Check("java", Status.WARNING, f"{problem}; views on Spark will need it", _get_java())
+    try:
+        said = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, timeout=30, check=True
+        ).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check("java", Status.WARNING, f"{program} does not run: {error}", _get_java())
+    matched = re.search(r'version "(?:1\.)?(\d+)([^"]*)"', said)
+    if matched is None:
+        return Check("java", Status.WARNING, f"{program} tells no version", _get_java())
+    version = f"{matched[1]}{matched[2]} ({where})"
+    if int(matched[1]) < JAVA:
+        problem = f"{version}, but Spark {SPARK} needs Java {JAVA} or newer"
+        return Check("java", Status.WARNING, problem, _get_java())
+    return Check("java", Status.OK, version)
+
+
+def check_spark() -> Check:
+    # Asked of the installer's notes: importing pyspark takes long, and starting it longer.
+    fix = f'{_pip()} "pyspark>={SPARK}"'
+    try:
+        version = metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        return Check("pyspark", Status.WARNING, "not installed; views on Spark will need it", fix)
+    if _numbers(version) < (SPARK,):
+        return Check("pyspark", Status.WARNING, f"{version}, but Spark {SPARK} is needed", fix)
+    return Check("pyspark", Status.OK, version)
+
+
+def check_store(store: Store, where: str, env: Env) -> Check:
+    found = capabilities(store, env)
+    words = {
+        "put-if-absent": found.put_if_absent,
+        "compare-and-swap": found.compare_and_swap,
+        "sorted listing": found.sorted_listing,
+        "read after write": found.read_after_write,
+    }
+    if all(words.values()):
+        return Check("store", Status.OK, f"{where}: {', '.join(words)}")
+    lacking = " nor ".join(word for word, there in words.items() if not there)
+    return Check(
+        "store",
+        Status.MISSING,
+        f"{where} does not keep {lacking}: two writers could overwrite each other",
+        "use a local directory, Amazon S3, Google Cloud Storage, Azure Blob Storage, or a server "
+        "that honours If-None-Match and If-Match",
+    )
+
+
+def check_speed(store: Store, where: str, env: Env) -> Check:
+    """How long it takes until a small object is durable, which is what an append waits for."""
+    root = local_root(store)
+    number = WRITES_LOCAL if root else WRITES_REMOTE
+    body = bytes(1000)
+    taken: list[float] = []
+    for index in range(number):
+        path = f"speed/{index:04d}"
+        start = env.uptime()
+        store.put_new(path, body)
+        taken.append(env.uptime() - start)
+    for index in range(number):
+        store.delete(f"speed/{index:04d}")
+    middle_ms = median(taken) * 1000
+    a_second = 1000 / middle_ms if middle_ms else float("inf")
+    detail = (
+        f"a durable write takes {middle_ms:.2g} ms (median of {number}): "
+        f"about {_rounded(a_second)} appends a second"
+    )
+    if root and (kind := _in_memory(root)):
+        return Check(
+            "speed",
+            Status.WARNING,
+            f"{detail}, because {where} is in memory ({kind}): nothing there survives a power cut",
+            "keep pipelines on a disk",
+        )
+    if middle_ms > SLOW_MS and root:
+        return Check("speed", Status.WARNING, f"{detail}, which is slow", "use a local SSD")
+    return Check("speed", Status.OK, detail)
+
+
+@contextmanager
+def _throw_away(place: str, env: Env) -> Iterator[tuple[Store, str]]:
+    """A store inside the place, removed afterwards, and the name of the place for people."""
+    store = open_store(place, env)
+    root = local_root(store)
+    if root is None:
+        inside = open_store(f"{store.uri}/probe/{env.new_id()}", env)
+        try:
+            yield inside, store.uri
+        finally:
+            # What cannot be removed counts as nothing, and must not hide why we are here.
+            with suppress(StepwellError):
+                for listed in inside.list():
+                    inside.delete(listed.path)
+        return
+    # A store that is still to be made will lie on the same disk as the directory it is made in.
+    existing = root
+    while not os.path.exists(existing):
+        existing = os.path.dirname(existing)
+    with tempfile.TemporaryDirectory(prefix=".stepwell-doctor-", dir=existing) as directory:
+        yield open_store(directory, env), existing
+
+
+def _in_memory(path: str) -> str | None:
+    """The kind of the file system, if it is one that never reaches a disk. Known on Linux only."""
+    kinds: dict[str, str] = {}
+    try:
+        with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
+            for line in mounts:
+                _, point, kind, *_ = line.split(" ")
+                kinds[point] = kind
+    except OSError:
+        return None
+    here = os.path.realpath(path)
+    while here not in kinds and here != "/":
+        here = os.path.dirname(here)
+    kind = kinds.get(here, "")
+    return kind if kind in IN_MEMORY else None
+
+
+def _render(screen: Screen, check: Check) -> None:
+    styles = {Status.OK: "", Status.WARNING: "yellow", Status.MISSING: "red"}
+    label = f"{check.status.value:<9}{check.name:<9}"
+    screen.paragraph(check.detail, first=label, style=styles[check.status])
+    if check.fix:
+        screen.paragraph(check.fix, first=" " * 18 + "-> ")
+
+
+def _verdict(checks: list[Check]) -> str:
+    missing = [check.name for check in checks if check.status is Status.MISSING]
+    if missing:
+        return f"Not ready: {', '.join(missing)}. The lines with -> say what to do."
+    if any(check.status is Status.WARNING for check in checks):
+        return "Ready: everything needed now is here. The warnings can wait."
+    return "Ready: everything is here."
+
+
+def _get_java() -> str:
+    known: dict[str, Callable[[], str | None]] = {
+        f"brew install openjdk@{JAVA}": lambda: shutil.which("brew"),
+        f"sudo apt-get install openjdk-{JAVA}-jre-headless": lambda: shutil.which("apt-get"),
+        f"sudo dnf install java-{JAVA}-openjdk-headless": lambda: shutil.which("dnf"),
+    }
+    for command, there in known.items():
+        if there():
+            return command
+    return f"install a Java {JAVA} runtime, for example from https://adoptium.net"
+
+
+def _pip() -> str:
+    return f"{os.path.relpath(sys.executable) if _near() else sys.executable} -m pip install"
+
+
+def _near() -> bool:
+    """Whether the interpreter lies below the current directory, where a short path is clearer."""
+    return os.path.abspath(sys.executable).startswith(os.getcwd() + os.sep)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: enough to compare with a lower bound."""
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
+
+
+def _rounded(number: float) -> str:
+    """Two digits that mean something.
+
+    >>> _rounded(2468.0), _rounded(17.3)
+    ('2,500', '17')
+    """
+    return f"{float(f'{number:.2g}'):,.0f}"

@@ -1,0 +1,100 @@
+"""How a command ends when it does not end well: a message for a person, or JSON, and an exit code.
+
+An error of `stepwell.errors` is shown as its message and its hint, never as a traceback. Anything
+else that gets here is a bug of ours, and says so. STEPWELL_TRACEBACK=1 shows where it comes from.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from stepwell.errors import StepwellError
+
+ERROR, USAGE = 1, 2
+
+# Some versions of typer carry a copy of click, others import it; this is the class that is used.
+UsageError: Any = typer.BadParameter.__mro__[1]
+
+
+class Commands(TyperGroup):
+    """The root of the command line, which turns whatever a command raises into an exit code."""
+
+    def main(self, args: Sequence[str] | None = None, *more: Any, **named: Any) -> NoReturn:
+        arguments = list(sys.argv[1:] if args is None else args)
+        as_json = "--json" in arguments
+        named["standalone_mode"] = False
+        # Also under `python -m stepwell`, so that usage and errors name the same command.
+        named["prog_name"] = "stepwell"
+        try:
+            code = super().main(arguments, *more, **named)
+        except UsageError as error:
+            if type(error).__name__ == "NoArgsIsHelpError" and not as_json:
+                error.show()  # Its message is the whole help.
+                sys.exit(USAGE)
+            command = error.ctx.command_path if error.ctx else "stepwell"
+            hint = f"{command} --help"
+            report(error.format_message(), hint, "UsageError", as_json=as_json)
+            sys.exit(USAGE)
+        except StepwellError as error:
+            show_traceback()
+            details = {"epoch", "host", "pid", "time", "object", "field"}
+            known = {name: getattr(error, name) for name in details if hasattr(error, name)}
+            report(error.message, error.hint, type(error).__name__, as_json=as_json, **known)
+            sys.exit(ERROR)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                # Whoever read our output (`| head`) has seen enough. Nothing may be written to
+                # that pipe any more, not even by the interpreter on its way out.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                sys.exit(ERROR)
+            bug(error, as_json)
+        except Exception as error:  # noqa: BLE001 - nothing is swallowed: it is reported as a bug
+            bug(error, as_json)
+        sys.exit(code or 0)
+
+
+def bug(error: Exception, as_json: bool) -> NoReturn:
+    show_traceback()
+    report(
+        f"unexpected {type(error).__name__}: {error}",
+        "this is a bug in Stepwell; run the same command with STEPWELL_TRACEBACK=1 to see where, "
+        "and report it",
+        type(error).__name__,
+        as_json=as_json,
+    )
+    sys.exit(ERROR)
+
+
+def report(
+    message: str,
+    hint: str | None = None,
+    kind: str = "StepwellError",
+    *,
+    as_json: bool,
+    **details: object,
+) -> None:
+    """Say on standard error what went wrong."""
+    if as_json:
+        content = {"type": kind, "message": message, "hint": hint, **details}
+        print(json.dumps({"error": content}, ensure_ascii=False), file=sys.stderr)
+        return
+    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    colour = sys.stderr.isatty() and not plain
+    for label, text, style in (("error:", message, "red"), ("hint:", hint, "cyan")):
+        if text:
+            shown = typer.style(label, fg=style, bold=True) if colour else label
+            print(f"{shown} {text}", file=sys.stderr)
+
+
+def show_traceback() -> None:
+    if os.environ.get("STEPWELL_TRACEBACK", "0") not in ("", "0"):
+        traceback.print_exc()

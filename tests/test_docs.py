@@ -1,0 +1,221 @@
+"""The docs say what the program does: pages are current, links lead somewhere, sessions are true.
+
+A session is compared word by word, with what differs from run to run (numbers, ids, times, places)
+made equal on both sides. A line of `...` in it stands for anything.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from stepwell.engine.open import open_writer
+from stepwell.journal import paths
+from stepwell.journal.entry import Draft, Kind
+from stepwell.journal.trim import trim
+from stepwell.model import Position, Transaction
+from stepwell.state.manifest import Manifests
+from stepwell.store.memory import MemoryStore
+from stepwell.testing import ManualEnv
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("benchmarks/*.md")])
+
+
+def generator() -> ModuleType:
+    """docs/generate.py, which is a script and not part of any package."""
+    spec = importlib.util.spec_from_file_location("generate_docs", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_command_line_reference_is_current() -> None:
+    """A reference that lags behind is worse than none; `make docs` writes it."""
+    generate = generator()
+    assert generate.CLI.read_text(encoding="utf-8") == generate.cli_reference(), "run: make docs"
+
+
+def test_every_command_is_documented() -> None:
+    """What is not in the reference does not exist for its readers."""
+    help_texts = subprocess.run(
+        [sys.executable, "-m", "stepwell", "--help"], capture_output=True, text=True, timeout=60
+    ).stdout
+    commands = re.findall(r"^  (\S+)  ", help_texts.partition("Commands:")[2], re.MULTILINE)
+    assert len(commands) >= 3
+    page = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
+    assert [name for name in commands if f"\n## stepwell {name}\n" not in page] == []
+    assert "demo-writer" not in page, "what is hidden stays hidden"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """A dead link is found by a reader, at the worst moment."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    dead = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        aim = (page.parent / file).resolve() if file else page
+        if not aim.exists() or (anchor and anchor not in anchors(aim)):
+            dead.append(target)
+    assert dead == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_and_its_sessions_are_true(tmp_path: Path) -> None:
+    """Whoever follows the README must see what the README shows."""
+    text = README.read_text(encoding="utf-8")
+    (snippet,) = fences(text, "python")
+    (tmp_path / "orders.py").write_text(snippet, encoding="utf-8")
+    sessions = [step for block in fences(text, "console") for step in steps(block)]
+    shown = {command: output for command, output in sessions if output}
+    assert list(shown) == [
+        "make demo",
+        "python orders.py",
+        "stepwell inspect journal ./state",
+        "stepwell --version",
+    ]
+    for command, output in shown.items():
+        compare(output, run(command, tmp_path), command)
+
+
+def test_the_snippet_that_opens_an_entry_runs(tmp_path: Path) -> None:
+    """Any Arrow reader opens an entry, as the map of files says."""
+    (snippet,) = fences((DOCS / "internals" / "files.md").read_text(encoding="utf-8"), "python")
+    (orders,) = fences(README.read_text(encoding="utf-8"), "python")
+    (tmp_path / "orders.py").write_text(orders, encoding="utf-8")
+    (tmp_path / "open.py").write_text(snippet, encoding="utf-8")
+    run("python orders.py", tmp_path)
+    assert run("python open.py", tmp_path).startswith("b'step'")
+
+
+def test_the_readme_compares_what_it_claims_to_compare() -> None:
+    """A comparison that accepts anything would accept a README that lies."""
+    compare("a 1 row\n...\nend", "a 7 row\nmiddle\nend", "x")
+    compare(
+        "at file:///tmp/x since 2026-01-02 03:04:05",
+        "at file:///a/b since 2027-11-12 13:14:15",
+        "x",
+    )
+    for output in ("a 7 rows\nend", "b 7 row\nend", "end\na 7 row"):
+        with pytest.raises(AssertionError):
+            compare("a 1 row\n...\nend", output, "x")
+
+
+def test_the_map_of_files_shows_objects_as_the_code_writes_them() -> None:
+    """A format described wrongly misleads whoever has to repair one by hand."""
+    env = ManualEnv(7, host="worker-7", pid=4711)
+    store = MemoryStore(env)
+    writer = open_writer(store, env)
+    writer.append(Draft(Kind.STEP, Transaction(1), 0, True, env.now()))
+    written = [data(store, paths.IDENTITY), data(store, paths.manifest(2))]
+    tip = writer.journal.tip
+    writer.commit(lambda manifest: replace(manifest, replay=tip), "flush")
+    manifests = Manifests(store, env)
+    trim(store, env, manifests.boundary, Position(tip.position))
+    manifests.collect(2)
+    written.insert(1, data(store, paths.BOUNDARY))
+    page = (DOCS / "internals" / "files.md").read_text(encoding="utf-8")
+    examples = [block.strip() for block in fences(page, "json")]
+    assert [without_ids(example) for example in examples] == [without_ids(text) for text in written]
+    for example in examples:
+        for field in json.loads(example).get("body", {}):
+            assert f"| `body.{field}" in page, f"{field} is not explained"
+
+
+def test_the_map_of_files_names_every_object() -> None:
+    """A name in the code that the map does not have is a byte nobody answers for."""
+    page = (DOCS / "internals" / "files.md").read_text(encoding="utf-8")
+    for name in ("manifest/", "journal/", "runs/", "checkpoints/", "outbox/", paths.IDENTITY):
+        assert name in page
+    assert paths.BOUNDARY in page
+
+
+def test_the_glossary_is_sorted_and_has_each_word_once() -> None:
+    """A word with two lines has two meanings."""
+    page = (DOCS / "concepts" / "glossary.md").read_text(encoding="utf-8")
+    words = re.findall(r"^\| ([a-z][^|]*?) \|", page, re.MULTILINE)[1:]
+    assert len(words) > 30
+    assert words == sorted(set(words), key=lambda word: word.replace("-", " "))
+
+
+def data(store: MemoryStore, path: str) -> str:
+    found = store.get(path)
+    assert found is not None, path
+    return found.data.decode()
+
+
+def without_ids(text: str) -> str:
+    return re.sub(r"\b[0-9a-f]{32}\b", "CHECKSUM", re.sub(r"\b[0-9A-Z]{26}\b", "ID", text))
+
+
+def fences(text: str, language: str) -> list[str]:
+    """The code blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def steps(session: str) -> list[tuple[str, str]]:
+    """The commands of a session with the output that follows each."""
+    parts = re.split(r"^\$ (.+)\n", session, flags=re.MULTILINE)
+    return list(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def run(command: str, directory: Path) -> str:
+    """What a command of a session prints, run by this very interpreter."""
+    words = command.replace("make demo", "stepwell demo").split()
+    program = {"stepwell": ["-m", "stepwell"], "python": []}[words[0]]
+    ended = subprocess.run(
+        [sys.executable, *program, *words[1:]],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def compare(shown: str, printed: str, command: str) -> None:
+    """Each part of what is shown occurs in what was printed, in this order."""
+    words = comparable(printed)
+    at = 0
+    for part in re.split(r"^\.\.\.$", shown, flags=re.MULTILINE):
+        wanted = comparable(part)
+        while words[at : at + len(wanted)] != wanted:
+            at += 1
+            assert at <= len(words), f"{command} does not print (any more): {' '.join(wanted)}"
+        at += len(wanted)
+
+
+def comparable(text: str) -> list[str]:
+    """The words of a text, with what differs from run to run made equal."""
+    for pattern, name in (
+        (r"file://\S+", "URI"),
+        (r"\b[0-9A-Z]{26}\b", "ID"),
+        (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{6}Z)?", "TIME"),
+        (r"\bhost [^,\s]+", "host HOST"),
+        (r"\d[\d.,]*\d|\d", "N"),
+    ):
+        text = re.sub(pattern, name, text)
+    return text.split()
