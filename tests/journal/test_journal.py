@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -284,6 +285,29 @@ def test_a_writer_that_goes_on_during_the_search_for_the_end_leaves_no_hole() ->
             tiny.push("meanwhile")
 
     assert Log(FaultyStore(store, plan)).last(Position(1)) >= 5
+
+
+def test_a_barrier_that_finds_its_place_taken_steps_forward_and_asks_each_time() -> None:
+    """F2: entries of an old writer that never pauses are passed, the epoch checked at each."""
+    env, store, tiny = opened(1)
+    ahead = iter(range(10))
+
+    def plan(call: Call) -> None:
+        if call.operation == "put_new" and call.path.startswith("journal/"):
+            for number in ahead:
+                tiny.push(f"meanwhile-{number}")
+                tiny.push(f"meanwhile-{number}-too")
+                return
+
+    watched = FaultyStore(store, plan)
+    successor = Tiny(watched, ManualEnv(1), settings=SETTINGS)
+    assert successor.writer.barrier == 1 + 1 + 20 + 1
+    assert len(successor.rows()) == 21
+    puts = [n for n, call in enumerate(watched.calls) if call.path.endswith(".arrow")]
+    attempts = [n for n in puts if watched.calls[n].operation == "put_new"]
+    assert len(attempts) == 11
+    for first, second in pairwise(attempts):
+        assert "list" in {call.operation for call in watched.calls[first:second]}
 
 
 def test_an_entry_of_our_own_epoch_by_another_hand_stops_hard() -> None:

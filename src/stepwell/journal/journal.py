@@ -211,7 +211,7 @@ class Journal:
                 where,
                 f"another writer wrote it in our own epoch {self._epoch}",
                 field="epoch",
-                hint="a store was copied, or two pipelines share it: see `stepwell inspect journal`",
+                hint="a store was copied or is shared by two pipelines: `stepwell inspect journal`",
             )
         undone = f"entry {found.position} of epoch {self._epoch} was not written"
         try:
