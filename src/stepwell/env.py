@@ -76,6 +76,7 @@ class SystemEnv:
 
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = [first + second for first in _CROCKFORD for second in _CROCKFORD]
 
 
 def ulid(at: datetime, randomness: int) -> str:
@@ -86,4 +87,4 @@ def ulid(at: datetime, randomness: int) -> str:
     """
     milliseconds = (at - EPOCH) // timedelta(milliseconds=1)
     number = (milliseconds << 80) | (randomness & ((1 << 80) - 1))
-    return "".join(_CROCKFORD[(number >> shift) & 31] for shift in range(125, -1, -5))
+    return "".join([_PAIRS[(number >> shift) & 1023] for shift in range(120, -1, -10)])

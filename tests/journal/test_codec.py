@@ -82,6 +82,46 @@ def test_large_data_is_the_same_bytes_whether_copied_or_handed_on(size: int) -> 
         assert [item.data for item in read.draft.inputs] == [item.data for item in items]
 
 
+@given(
+    st.lists(inputs, max_size=12),
+    st.sampled_from(Kind),
+    st.booleans(),
+    st.tuples(*[st.integers(0, 10**19)] * 4),
+)
+def test_the_quick_way_of_writing_gives_the_bytes_of_arrows_own_writer(
+    items: list[Input], kind: Kind, closes: bool, numbers: tuple[int, int, int, int]
+) -> None:
+    """J12: filling in a learned frame is an optimisation, and not a second format."""
+    epoch, position, transaction, step = numbers
+    written = replace(entry(*items, kind=kind), epoch=Epoch(epoch), position=Position(position))
+    changed = replace(written.draft, closes=closes, transaction=Transaction(transaction), step=step)
+    written = replace(written, draft=changed)
+    sink = pa.BufferOutputStream()
+    batch = codec._batch(changed.inputs)
+    metadata = {
+        "checksum": "xxh3-128:" + NO_CHECKSUM,
+        "format": "stepwell-journal/1",
+        "lineage": written.lineage,
+        "kind": kind.value,
+        "closes": "true" if closes else "false",
+        "epoch": str(epoch),
+        "position": str(position),
+        "put_id": written.put_id,
+        "transaction": str(transaction),
+        "step": str(step),
+        "time": format_time(changed.time),
+        "previous": written.previous,
+    }
+    with pa.ipc.new_file(sink, batch.schema.with_metadata(metadata)) as writer:
+        writer.write_batch(batch)
+    plain = sink.getvalue().to_pybytes()
+    digest = checksum([plain]).encode()
+    seal = b"xxh3-128:" + NO_CHECKSUM.encode()
+    first, last = plain.index(seal) + 9, plain.rindex(seal) + 9
+    expected = plain[:first] + digest + plain[first + 32 : last] + digest + plain[last + 32 :]
+    assert encoded(written) == expected
+
+
 def test_any_arrow_reader_opens_an_entry() -> None:
     """J12: an entry is a plain Arrow IPC file, with what it is in the schema's metadata."""
     reader = pa.ipc.open_file(pa.BufferReader(SMALL))

@@ -17,9 +17,9 @@ counts for no transaction (F5).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from stepwell.env import Env
 from stepwell.errors import (
@@ -38,8 +38,6 @@ from stepwell.journal.log import Cursor, Log
 from stepwell.model import Epoch, Position, Transaction, format_time
 from stepwell.store.base import Store
 from stepwell.store.retry import Retry
-
-T = TypeVar("T")
 
 BARRIER_KEEP_S = 24 * 3600.0
 
@@ -187,21 +185,18 @@ class Journal:
             draft=draft,
         )
         encoded = encode(entry)
-        found = self._retry(
+        found = self._settings.retry.run(
             lambda: self._put(entry, encoded),
-            f"{self._log.where(position)} may or may not have been written",
+            self._env,
+            lambda: f"{self._log.where(position)} may or may not have been written",
         )
-        if found.entry.put_id == entry.put_id:
-            self._confirm(sent_at)
-            self._tip = Cursor(position, encoded.checksum, self._epoch)
-            return Recorded(entry, encoded.checksum)
-        if found.entry.epoch >= self._epoch:
-            raise self._not_ours(found.entry)
-        self._tip, _ = self._tip.advance(found, self._log.where(position))
-        return None
-
-    def _retry(self, call: Callable[[], T], unknown: str) -> T:
-        return self._settings.retry.run(call, self._env, unknown)
+        if found.put_id != entry.put_id:
+            if found.epoch >= self._epoch:
+                raise self._not_ours(found)
+            return None
+        self._confirm(sent_at)
+        self._tip = Cursor(position, encoded.checksum, self._epoch)
+        return Recorded(entry, encoded.checksum)
 
     def _not_ours(self, found: Entry) -> StepwellError:
         """Why an entry of our epoch or a later one, written by somebody else, stops us."""
@@ -233,8 +228,8 @@ class Journal:
             hint="the store of the manifest went back in time: see `stepwell inspect manifest`",
         )
 
-    def _put(self, entry: Entry, encoded: Encoded) -> Recorded:
-        """Create the entry, or say which one lies there."""
+    def _put(self, entry: Entry, encoded: Encoded) -> Entry:
+        """Create the entry, or say which one lies there; one of a writer before us is passed."""
         path = paths.entry(entry.position)
         try:
             self._log.store.put_new(path, encoded.parts)
@@ -244,8 +239,10 @@ class Journal:
                 # Somebody trimmed it after we lost to it: it was far behind, and so are we.
                 self._guard.check(f"entry {entry.position} of epoch {self._epoch} was not written")
                 raise self._missing(entry.position) from None
-            return found
-        return Recorded(entry, encoded.checksum)
+            if found.entry.epoch < self._epoch:
+                self._tip, _ = self._tip.advance(found, self._log.where(entry.position))
+            return found.entry
+        return entry
 
     def _confirm(self, sent_at: float) -> None:
         """Before an append is acknowledged: may it lie in a hole that a collector left? (F8)
@@ -256,7 +253,9 @@ class Journal:
         """
         if self._env.uptime() - self._confirmed_at >= self._settings.barrier_keep_s / 2:
             undone = f"entry {self._tip.next} of epoch {self._epoch} was not acknowledged"
-            self._retry(lambda: self._guard.check(undone), f"{undone}, and may count or not")
+            self._settings.retry.run(
+                lambda: self._guard.check(undone), self._env, lambda: f"{undone}, but may count"
+            )
         # The time of sending, not of the answer: the entry landed some time between the two.
         self._confirmed_at = sent_at
 

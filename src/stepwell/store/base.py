@@ -90,7 +90,8 @@ class Store(Protocol):
         """Whether there is an object. Reads only: a crash leaves nothing."""
 
 
-_SEGMENT = re.compile(r"[^./\\\x00-\x1f\x7f\ud800-\udfff][^/\\\x00-\x1f\x7f\ud800-\udfff]*")
+_SEGMENT = r"[^./\\\x00-\x1f\x7f\ud800-\udfff][^/\\\x00-\x1f\x7f\ud800-\udfff]*"
+_PATH = re.compile(f"{_SEGMENT}(?:/{_SEGMENT})*")
 
 
 def check_path(path: str) -> str:
@@ -101,7 +102,7 @@ def check_path(path: str) -> str:
     >>> check_path("runs/orders/01J.parquet")
     'runs/orders/01J.parquet'
     """
-    if not all(_SEGMENT.fullmatch(segment) for segment in path.split("/")):
+    if not _PATH.fullmatch(path):
         raise InvalidError(f"not a path inside a store: {path!r}")
     return path
 

@@ -201,10 +201,9 @@ def _write_all(fd: int, parts: Sequence[Bytes]) -> None:
             waiting[0] = waiting[0][written:]
 
 
-def _sync(fd: int) -> None:
+def _sync_fully(fd: int) -> None:
     # On macOS fsync() stops at the drive's own cache; F_FULLFSYNC goes through it.
-    full = getattr(fcntl, "F_FULLFSYNC", None)
-    if full is None:
-        os.fsync(fd)
-    else:
-        fcntl.fcntl(fd, full)
+    fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # type: ignore[attr-defined,unused-ignore]
+
+
+_sync = _sync_fully if hasattr(fcntl, "F_FULLFSYNC") else os.fsync

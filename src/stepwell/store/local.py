@@ -49,16 +49,24 @@ class LocalStore:
                 return None
 
     def put_new(self, path: str, data: Bytes | Sequence[Bytes]) -> None:
+        # Written out, where the other methods use contexts: this is every append.
         parts = [data] if isinstance(data, (bytes, bytearray, memoryview)) else data
-        with self._explained("write", path) as name:
-            directory = os.path.dirname(name)
-            with self._staged(directory, parts) as staged:
-                try:
-                    self._disk.link(staged, name)
-                except FileExistsError:
-                    self._disk.sync_directory(directory)
-                    raise ConflictError(f"{self.uri}/{path} exists") from None
-            self._disk.sync_directory(directory)
+        name = f"{self._root}/{check_path(path)}"
+        directory = name[: name.rindex("/")]
+        disk = self._disk
+        try:
+            staged = self._stage(directory, parts)
+            try:
+                disk.sync(staged)
+                disk.link(staged, name)
+            except FileExistsError:
+                disk.sync_directory(directory)
+                raise ConflictError(f"{self.uri}/{path} exists") from None
+            finally:
+                disk.discard(staged)
+            disk.sync_directory(directory)
+        except OSError as error:
+            raise self._failed("write", path, error) from error
 
     def replace_if(self, path: str, data: Bytes, etag: str) -> None:
         with self._explained("write", path) as name:
@@ -68,8 +76,12 @@ class LocalStore:
                 with self._disk.lock(f"{directory}/.{base}.lock"):
                     if checksum([self._disk.read(name)]) != etag:
                         raise stale
-                    with self._staged(directory, [data]) as staged:
+                    staged = self._stage(directory, [data])
+                    try:
+                        self._disk.sync(staged)
                         self._disk.rename(staged, name)
+                    finally:
+                        self._disk.discard(staged)
                     self._disk.sync_directory(directory)
             except (FileNotFoundError, NotADirectoryError):
                 raise stale from None
@@ -98,21 +110,14 @@ class LocalStore:
             except NotADirectoryError:
                 return False
 
-    @contextmanager
-    def _staged(self, directory: str, parts: Sequence[Bytes]) -> Iterator[Staged]:
-        """Stage and sync; whatever happens then, nothing of the staging is left."""
+    def _stage(self, directory: str, parts: Sequence[Bytes]) -> Staged:
         if directory not in self._settled:
             self._settle(directory)
         try:
-            staged = self._disk.stage(directory, parts)
+            return self._disk.stage(directory, parts)
         except FileNotFoundError:  # Somebody removed the directory under us.
             self._settle(directory)
-            staged = self._disk.stage(directory, parts)
-        try:
-            self._disk.sync(staged)
-            yield staged
-        finally:
-            self._disk.discard(staged)
+            return self._disk.stage(directory, parts)
 
     def _settle(self, directory: str) -> None:
         """Make a directory and all above it, and sync every one of them into its parent.
@@ -141,9 +146,12 @@ class LocalStore:
         try:
             yield name
         except OSError as error:
-            raise UnavailableError(
-                f"cannot {verb} {self.uri}/{path}: {error.strerror or error}", hint=_hint(error)
-            ) from error
+            raise self._failed(verb, path, error) from error
+
+    def _failed(self, verb: str, path: str, error: OSError) -> UnavailableError:
+        return UnavailableError(
+            f"cannot {verb} {self.uri}/{path}: {error.strerror or error}", hint=_hint(error)
+        )
 
 
 def _hint(error: OSError) -> str | None:

@@ -20,7 +20,7 @@ class Retry:
     wait_s_first: float = 0.05
     wait_s_max: float = 2.0
 
-    def run(self, call: Callable[[], T], env: Env, unknown: str) -> T:
+    def run(self, call: Callable[[], T], env: Env, unknown: Callable[[], str]) -> T:
         """Call until it answers. `unknown` says what is not known once the attempts are spent.
 
         Only for calls that may safely be applied twice, or that recognise their own first attempt.
@@ -31,9 +31,9 @@ class Retry:
             except UnavailableError as error:
                 if number == self.attempts:
                     raise UnknownOutcomeError(
-                        f"{unknown}: {number} attempts failed, the last with: {error.message}",
+                        f"{unknown()}: {number} attempts failed, the last with: {error.message}",
                         hint="check the storage, then open the pipeline again: it will see which",
                     ) from error
                 limit = min(self.wait_s_max, self.wait_s_first * 2 ** (number - 1))
                 env.sleep(limit * (0.5 + env.jitter() / 2))
-        raise UnknownOutcomeError(f"{unknown}: no attempt was allowed")
+        raise UnknownOutcomeError(f"{unknown()}: no attempt was allowed")

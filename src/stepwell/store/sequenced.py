@@ -152,7 +152,10 @@ class Sequence:
         put_id = self._env.new_id()
         content = {"id": id, "epoch": epoch, "put_id": put_id, "body": body}
         data = seal(self._format, content)
-        unknown = f"{self.where(id)} may or may not have been committed"
+
+        def unknown() -> str:
+            return f"{self.where(id)} may or may not have been committed"
+
         self._retry.run(lambda: self._put(id, put_id, data), self._env, unknown)
         # The version is there, so from here on a failure is an unknown outcome as well.
         boundary = self._retry.run(lambda: self._boundary.read(self.name), self._env, unknown)
