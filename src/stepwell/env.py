@@ -62,8 +62,7 @@ class SystemEnv:
     def uptime(self) -> float:
         # CLOCK_MONOTONIC stands still while a laptop sleeps, and a writer that slept is exactly
         # the one that must notice (F8). Systems without CLOCK_BOOTTIME count sleep themselves.
-        clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-        return time.clock_gettime(clock)
+        return time.clock_gettime(_CLOCK)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -75,6 +74,7 @@ class SystemEnv:
         return ulid(self.now(), int.from_bytes(os.urandom(10), "big"))
 
 
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [first + second for first in _CROCKFORD for second in _CROCKFORD]
 

@@ -69,9 +69,9 @@ def format_time(time: datetime) -> str:
     >>> format_time(datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc))
     '2026-01-02T03:04:05.000000Z'
     """
-    return (
-        time.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
-    )
+    if time.tzinfo is not timezone.utc:
+        time = time.astimezone(timezone.utc)
+    return time.isoformat(timespec="microseconds")[:26] + "Z"
 
 
 def parse_time(text: str) -> datetime:

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
 from stepwell.errors import CorruptError
 from stepwell.journal.entry import Draft, Entry, Input, Kind
-from stepwell.journal.frame import COLUMNS, SEAL, ZEROS, frame
+from stepwell.journal.frame import COLUMNS, SEAL, ZEROS, Frame, Shape, learn
 from stepwell.model import (
     Bytes,
     Checksum,
@@ -59,12 +60,7 @@ class Encoded:
 
 def encode(entry: Entry) -> Encoded:
     draft = entry.draft
-    fixed = (
-        ("format", FORMAT),
-        ("lineage", entry.lineage),
-        ("kind", draft.kind.value),
-        ("closes", "true" if draft.closes else "false"),
-    )
+    inputs = draft.inputs
     values = (
         str(entry.epoch),
         str(entry.position),
@@ -74,10 +70,16 @@ def encode(entry: Entry) -> Encoded:
         format_time(draft.time),
         entry.previous,
     )
-    inputs = draft.inputs
     shape = tuple([(item.reference is not None, item.data is not None) for item in inputs])
-    parts, digest = frame(fixed, _VALUES, tuple(map(len, values)), shape).fill(values, inputs)
-    return Encoded(parts, digest)
+    frame = _frame(entry.lineage, draft.kind.value, draft.closes, tuple(map(len, values)), shape)
+    return Encoded(*frame.fill(values, inputs))
+
+
+@lru_cache(maxsize=256)
+def _frame(lineage: str, kind: str, closes: bool, lengths: tuple[int, ...], shape: Shape) -> Frame:
+    flag = "true" if closes else "false"
+    fixed = {"format": FORMAT, "lineage": lineage, "kind": kind, "closes": flag}
+    return learn(fixed, _VALUES, lengths, shape)
 
 
 def decode(data: bytes, object: str) -> tuple[Entry, Checksum]:

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
+from operator import itemgetter
 
 import pyarrow as pa
 
@@ -33,7 +34,8 @@ COLUMNS = pa.schema(
 SEAL = b"xxh3-128:"
 ZEROS = NO_CHECKSUM.encode()
 
-Metadata = tuple[tuple[str, str], ...]
+Shape = tuple[tuple[bool, bool], ...]
+"""Of each input, whether it has a reference, and whether it has data."""
 
 
 class Frame:
@@ -44,7 +46,11 @@ class Frame:
     """
 
     def __init__(
-        self, fixed: Metadata, names: tuple[str, ...], lengths: tuple[int, ...], sample: list[Input]
+        self,
+        fixed: dict[str, str],
+        names: tuple[str, ...],
+        lengths: tuple[int, ...],
+        sample: list[Input],
     ) -> None:
         batch = _batch(sample)
         message = batch.serialize().to_pybytes()
@@ -104,14 +110,10 @@ class Frame:
         return struct.pack("<qi4x8s", self._start, self._header, size)
 
 
-@lru_cache(maxsize=256)
-def frame(
-    fixed: Metadata,
-    names: tuple[str, ...],
-    lengths: tuple[int, ...],
-    shape: tuple[tuple[bool, bool], ...],
+def learn(
+    fixed: dict[str, str], names: tuple[str, ...], lengths: tuple[int, ...], shape: Shape
 ) -> Frame:
-    """The frame for metadata of these lengths and inputs with or without reference and data."""
+    """The frame for values of these names and lengths, and inputs of this shape."""
     # The long name makes the length of the columns a number that stands nowhere else.
     sample = [
         Input("s" * 1237, "t", 1, NO_CHECKSUM, "r" if reference else None, b"d" if data else None)
@@ -129,37 +131,52 @@ class Columns:
     __slots__ = ("parts", "places", "size")
 
     def __init__(self, inputs: Sequence[Input]) -> None:
-        count = len(inputs)
         references = [None if i.reference is None else i.reference.encode() for i in inputs]
         datas = [item.data for item in inputs]
-        small = [
-            b"",
+        ends = _ends(datas)
+        small = (
             *_names(tuple([item.source for item in inputs])),
-            b"",
             *_names(tuple([item.table for item in inputs])),
-            b"",
-            struct.pack(f"<{count}q", *[item.rows for item in inputs]),
-            b"",
+            struct.pack(f"<{len(inputs)}q", *[item.rows for item in inputs]),
             *_texts([item.checksum.encode() for item in inputs]),
             _validity(references),
             *_texts([reference or b"" for reference in references]),
             _validity(datas),
-            struct.pack(f"<{count + 1}q", *_ends(datas)),
-        ]
-        given = [data for data in datas if data is not None]
-        numbers: list[int] = []
-        offset = 0
-        for length in [*map(len, small), sum(map(len, given))]:
-            numbers += (offset, length)
-            offset += (length + 7) & -8
-        padding = -numbers[-1] % 8
-        self.places = struct.pack(f"<{len(numbers)}q", *numbers)
-        self.size = struct.pack("<q", offset)
-        head = b"".join([part + bytes(-len(part) % 8) for part in small])
-        self.parts: list[Bytes] = [head, *given, bytes(padding)] if padding else [head, *given]
+            struct.pack(f"<{len(ends)}q", *ends),
+        )
+        format, places, offset = _layout(tuple(map(len, small)))
+        length = ends[-1]
+        padded = (length + 7) & -8
+        self.places = places + struct.pack("<2q", offset, length)
+        self.size = struct.pack("<q", offset + padded)
+        self.parts: list[Bytes] = [format % small, *[data for data in datas if data is not None]]
+        if padded > length:
+            self.parts.append(bytes(padded - length))
 
     def joined(self) -> bytes:
         return b"".join(self.parts)
+
+
+@lru_cache(maxsize=256)
+def _layout(lengths: tuple[int, ...]) -> tuple[bytes, bytes, int]:
+    """How buffers of these lengths lie: a format that pads them, their places, their end.
+
+    The columns that hold no nulls have an empty buffer first, where others say which are null.
+    """
+    numbers: list[int] = []
+    offset = 0
+    format = b""
+    for index, length in enumerate(lengths):
+        if index in _WITHOUT_NULLS:
+            numbers += (offset, 0)
+        numbers += (offset, length)
+        offset += (length + 7) & -8
+        format += b"%b" + bytes(-length % 8)
+    return format, struct.pack(f"<{len(numbers)}q", *numbers), offset
+
+
+_WITHOUT_NULLS = (0, 2, 4, 5)
+"""Where, among the buffers of `Columns`, those of source, table, rows and checksum begin."""
 
 
 @lru_cache(maxsize=256)
@@ -191,17 +208,24 @@ class _Stretch:
     def __init__(
         self, whole: bytes, low: int, high: int, places: dict[int, tuple[int, int]]
     ) -> None:
-        self._indexes = []
+        indexes = []
         format = []
         for place in sorted(place for place in places if low <= place < high):
             index, length = places[place]
-            self._indexes.append(index)
+            indexes.append(index)
             format += [whole[low:place].replace(b"%", b"%%"), b"%b"]
             low = place + length
         self._format = b"".join([*format, whole[low:high].replace(b"%", b"%%")])
 
+        # A pick of one is no tuple, but fills a format with one place just as well.
+        self._pick = itemgetter(*indexes) if indexes else _nothing
+
     def fill(self, values: Sequence[bytes]) -> bytes:
-        return self._format % tuple([values[index] for index in self._indexes])
+        return self._format % self._pick(values)
+
+
+def _nothing(values: Sequence[bytes]) -> tuple[bytes, ...]:
+    return ()
 
 
 def _only(whole: bytes, wanted: bytes, low: int, high: int, beside: bytes = b"") -> int:
@@ -214,9 +238,9 @@ def _only(whole: bytes, wanted: bytes, low: int, high: int, beside: bytes = b"")
 
 
 def _write(
-    fixed: Metadata, names: tuple[str, ...], values: tuple[str, ...], batch: pa.RecordBatch
+    fixed: dict[str, str], names: tuple[str, ...], values: tuple[str, ...], batch: pa.RecordBatch
 ) -> bytes:
-    metadata = {"checksum": SEAL + ZEROS, **dict(fixed), **dict(zip(names, values, strict=True))}
+    metadata = {"checksum": SEAL + ZEROS, **fixed, **dict(zip(names, values, strict=True))}
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, COLUMNS.with_metadata(metadata)) as writer:
         writer.write_batch(batch)

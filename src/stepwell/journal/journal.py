@@ -87,6 +87,9 @@ class Journal:
         self._settings = settings or Settings()
         self._lock = threading.Lock()
         self._tip = replayed
+        # One for all: a handle puts at most one entry to a position, and is poisoned if it does not
+        # know what became of it. So this and the position tell its entries from anybody else's.
+        self._put_id = env.new_id()
         self._confirmed_at = env.uptime()
         self._ended: StepwellError | None = UnknownOutcomeError(
             "this journal was not opened", hint="call take_over first"
@@ -180,16 +183,20 @@ class Journal:
             lineage=self._lineage,
             epoch=self._epoch,
             position=position,
-            put_id=self._env.new_id(),
+            put_id=self._put_id,
             previous=self._tip.checksum,
             draft=draft,
         )
         encoded = encode(entry)
-        found = self._settings.retry.run(
-            lambda: self._put(entry, encoded),
-            self._env,
-            lambda: f"{self._log.where(position)} may or may not have been written",
-        )
+        try:
+            found = self._put(entry, encoded)
+        except UnavailableError as error:
+            found = self._settings.retry.go_on(
+                error,
+                lambda: self._put(entry, encoded),
+                self._env,
+                lambda: f"{self._log.where(position)} may or may not have been written",
+            )
         if found.put_id != entry.put_id:
             if found.epoch >= self._epoch:
                 raise self._not_ours(found)

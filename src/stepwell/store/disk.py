@@ -192,13 +192,19 @@ class RealDisk:
 
 def _write_all(fd: int, parts: Sequence[Bytes]) -> None:
     """Gather-write; the system may take less than it was given, so go on where it stopped."""
-    waiting = [memoryview(part).cast("B") for part in parts if len(part)]
+    if len(parts) <= _IOV_MAX:
+        written = os.writev(fd, parts)
+        if written == sum(map(len, parts)):
+            return
+    else:
+        written = 0
+    waiting = [memoryview(part).cast("B") for part in parts]
     while waiting:
-        written = os.writev(fd, waiting[:_IOV_MAX])
         while waiting and written >= len(waiting[0]):
             written -= len(waiting.pop(0))
-        if written:
+        if waiting:
             waiting[0] = waiting[0][written:]
+            written = os.writev(fd, waiting[:_IOV_MAX])
 
 
 def _sync_fully(fd: int) -> None:

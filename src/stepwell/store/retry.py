@@ -25,15 +25,23 @@ class Retry:
 
         Only for calls that may safely be applied twice, or that recognise their own first attempt.
         """
-        for number in range(1, self.attempts + 1):
+        try:
+            return call()
+        except UnavailableError as error:
+            return self.go_on(error, call, env, unknown)
+
+    def go_on(
+        self, error: UnavailableError, call: Callable[[], T], env: Env, unknown: Callable[[], str]
+    ) -> T:
+        """The same, for a call whose first attempt has failed already."""
+        for number in range(1, self.attempts):
+            limit = min(self.wait_s_max, self.wait_s_first * 2 ** (number - 1))
+            env.sleep(limit * (0.5 + env.jitter() / 2))
             try:
                 return call()
-            except UnavailableError as error:
-                if number == self.attempts:
-                    raise UnknownOutcomeError(
-                        f"{unknown()}: {number} attempts failed, the last with: {error.message}",
-                        hint="check the storage, then open the pipeline again: it will see which",
-                    ) from error
-                limit = min(self.wait_s_max, self.wait_s_first * 2 ** (number - 1))
-                env.sleep(limit * (0.5 + env.jitter() / 2))
-        raise UnknownOutcomeError(f"{unknown()}: no attempt was allowed")
+            except UnavailableError as again:
+                error = again
+        raise UnknownOutcomeError(
+            f"{unknown()}: {self.attempts} attempts failed, the last with: {error.message}",
+            hint="check the storage, then open the pipeline again: it will see which",
+        ) from error
