@@ -12,9 +12,9 @@ from dataclasses import replace
 from stepwell.engine.open import Writer, open_writer
 from stepwell.env import Env
 from stepwell.journal import paths
-from stepwell.journal.entry import Draft, Input, Kind, Recorded
+from stepwell.journal.entry import Cursor, Draft, Input, Kind, Recorded
 from stepwell.journal.journal import Settings
-from stepwell.journal.log import Cursor, Log
+from stepwell.journal.log import Log
 from stepwell.journal.trim import trim
 from stepwell.model import Checksum, Transaction, checksum
 from stepwell.state.manifest import Manifest, Manifests, Run
@@ -104,7 +104,6 @@ def collect(
     trim(
         journal_store or store,
         env,
-        manifests.boundary,
         latest.manifest.replay.position,
         barrier_keep_s=barrier_keep_s,
     )

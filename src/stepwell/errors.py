@@ -46,8 +46,13 @@ class FencedError(StepwellError):
 class UnavailableError(StepwellError):
     """The storage or a sink did not answer, or answered with an error: try later.
 
-    Raised by a write, it does not tell whether the write was applied.
+    Raised by a write, it does not tell whether the write was applied, unless `not_applied` says
+    that it certainly was not.
     """
+
+    def __init__(self, message: str, *, hint: str | None = None, not_applied: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.not_applied = not_applied
 
 
 class UnknownOutcomeError(StepwellError):

@@ -14,7 +14,6 @@ from stepwell.journal import codec, paths
 from stepwell.journal.entry import Draft, Entry, Kind
 from stepwell.journal.trim import trim
 from stepwell.model import NO_CHECKSUM, Epoch, Position, Transaction
-from stepwell.state.manifest import Manifests
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import FaultyStore, ManualEnv
 from tests.cli.conftest import Pipeline, Run, flip, snapshot
@@ -224,7 +223,7 @@ def test_what_was_trimmed_is_no_gap() -> None:
     tip = writer.journal.tip
     writer.commit(lambda manifest: replace(manifest, replay=tip), "flush")
     writer.append(Draft(Kind.STEP, Transaction(6), 0, True, env.now()))
-    trim(store, env, Manifests(store, env).boundary, Position(tip.position))
+    trim(store, env, Position(tip.position))
     view = read_view(store, env)
     assert view.positions == (1, 7, 8), "two barriers, and what came after"
     assert view.whole, view.problems

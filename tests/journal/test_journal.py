@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 
 import pytest
 
 from stepwell.engine.open import Writer, open_writer
 from stepwell.errors import (
-    ConflictError,
     CorruptError,
     FencedError,
+    InvalidError,
     StepwellError,
     TruncatedError,
     UnavailableError,
     UnknownOutcomeError,
 )
 from stepwell.journal import codec, paths
-from stepwell.journal.entry import Draft, Entry, Kind
+from stepwell.journal.entry import Cursor, Draft, Entry, Input, Kind
 from stepwell.journal.journal import Settings
-from stepwell.journal.log import Cursor, JournalReader, Log
+from stepwell.journal.log import JournalReader, Log
 from stepwell.journal.trim import trim
 from stepwell.model import NO_CHECKSUM, Epoch, Position, Transaction
 from stepwell.state.manifest import Manifests
@@ -238,7 +240,7 @@ def test_a_void_barrier_is_stepped_over_by_writer_replay_and_reader() -> None:
     manifests = Manifests(store, env)
     latest = manifests.latest()
     assert latest is not None
-    reader = JournalReader(Log(store), manifests.boundary, latest.manifest.replay)
+    reader = JournalReader(Log(store), latest.manifest.replay)
     assert [row for item in reader.poll() for row in rows_of(item)] == ["before", "after"]
 
 
@@ -383,35 +385,57 @@ def test_a_silent_writer_that_cannot_ask_is_poisoned() -> None:
 def test_trim_removes_only_what_lies_behind_and_says_what() -> None:
     """F8: nothing above the position given is touched, nor anything that is no entry."""
     env, store, tiny = opened(4)
-    boundary = Manifests(store, env).boundary
+    boundary = Log(store).boundary
     store.put_new("journal/notes.txt", b"a person's file")
     env.advance(100)
-    assert trim(store, env, boundary, Position(3), barrier_keep_s=10) == (1, 2, 3)
+    assert trim(store, env, Position(3), barrier_keep_s=10) == (1, 2, 3)
     assert boundary.read("journal") == 3
     left = [item.path for item in store.list("journal/")]
-    assert left == [paths.entry(Position(p)) for p in (4, 5)] + [
+    assert left == [
+        *[paths.entry(Position(p)) for p in (4, 5)],
+        paths.JOURNAL_BOUNDARY,
         paths.IDENTITY,
         "journal/notes.txt",
     ]
-    assert trim(store, env, boundary, Position(2), barrier_keep_s=10) == ()
+    assert trim(store, env, Position(2), barrier_keep_s=10) == ()
 
 
 def test_trim_keeps_a_damaged_entry_that_may_be_a_barrier() -> None:
     """F8: what cannot be told from a barrier is kept as long as one."""
-    env, store, _ = opened()
+    env, store, tiny = opened()
     store.delete(paths.entry(Position(1)))
     store.put_new(paths.entry(Position(1)), b"damaged")
-    boundary = Manifests(store, env).boundary
-    assert trim(store, env, boundary, Position(1), barrier_keep_s=10) == ()
+    assert trim(store, env, Position(1), barrier_keep_s=10) == ()
     env.advance(11)
-    assert trim(store, env, boundary, Position(1), barrier_keep_s=10) == (1,)
+    tiny.push("shows the storage's clock")
+    assert trim(store, env, Position(1), barrier_keep_s=10) == (1,)
+
+
+def test_a_collector_whose_clock_is_ahead_makes_no_barrier_old() -> None:
+    """F8: only the storage's own clock can; else a stalled writer would get past its fence."""
+    env, store, old = opened(2)
+    Tiny(store, env, settings=SETTINGS).flush()
+    ahead = ManualEnv(5)
+    ahead.advance(100 * SETTINGS.barrier_keep_s)
+    collect(store, ahead, barrier_keep_s=SETTINGS.barrier_keep_s)
+    with pytest.raises(FencedError):
+        old.push("too late")
+
+
+def test_a_machine_that_was_paused_asks_before_it_answers() -> None:
+    """F8: while a hypervisor pauses a machine its boot clock stands still; the wall clock tells."""
+    store = MemoryStore(ManualEnv())
+    faulty, tiny = faulty_writer(store)
+    tiny.env.time += timedelta(seconds=SETTINGS.barrier_keep_s)  # type: ignore[attr-defined]
+    tiny.push("a")
+    assert [call.operation for call in faulty.calls] == ["put_new", "list"]
 
 
 def follow(store: MemoryStore, env: ManualEnv) -> JournalReader:
     manifests = Manifests(store, env)
     latest = manifests.latest()
     assert latest is not None
-    return JournalReader(Log(store), manifests.boundary, latest.manifest.replay)
+    return JournalReader(Log(store), latest.manifest.replay)
 
 
 def test_a_reader_follows_across_writers_and_writes_nothing() -> None:
@@ -571,13 +595,61 @@ def test_nothing_works_before_the_barrier_is_placed() -> None:
         journal.append(Draft(Kind.CLOSE, Transaction(1), 0, True, env.now()))
 
 
-def test_an_entry_is_never_overwritten() -> None:
-    """F1: put-if-absent is the only way into the journal; what is there stays as it is."""
-    env, store, tiny = opened(1)
-    before = store.get(paths.entry(Position(2)))
-    with pytest.raises(ConflictError):
-        store.put_new(paths.entry(Position(2)), b"other")
-    assert store.get(paths.entry(Position(2))) == before
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Draft(Kind.BARRIER, Transaction(1), 0, True, ManualEnv().now()),
+        Draft(Kind.STEP, Transaction(-1), 0, True, ManualEnv().now()),
+        Draft(Kind.STEP, Transaction(1), -1, True, ManualEnv().now()),
+        Draft(
+            Kind.STEP,
+            Transaction(1),
+            0,
+            True,
+            ManualEnv().now(),
+            (Input("a\ud800", "t", 1, NO_CHECKSUM),),
+        ),
+        Draft(
+            Kind.STEP,
+            Transaction(1),
+            0,
+            True,
+            ManualEnv().now(),
+            (Input("a", "t", 2**63, NO_CHECKSUM),),
+        ),
+    ],
+    ids=["barrier", "transaction", "step", "surrogate", "overflow"],
+)
+def test_what_could_not_be_read_again_is_never_written(bad: Draft) -> None:
+    """K2: it is refused before anything is sent, and the writer can go on."""
+    env, store, tiny = opened()
+    before = store.list()
+    with pytest.raises(InvalidError):
+        tiny.writer.append(bad)
+    assert store.list() == before
+    tiny.push("good")
+    assert reopened(store) == ["good"]
+
+
+def test_a_view_of_numbers_is_written_whole() -> None:
+    """F1: its length in items is not its length in bytes."""
+    env, store, tiny = opened()
+    numbers = array("q", [1, 2, 3])
+    item = Input("push", "t", 3, NO_CHECKSUM, None, memoryview(numbers))
+    recorded = tiny.writer.append(Draft(Kind.STEP, Transaction(1), 0, True, env.now(), (item,)))
+    found = Log(store).read(recorded.entry.position)
+    assert found is not None
+    assert bytes(found.entry.draft.inputs[0].data or b"") == numbers.tobytes()
+
+
+def test_a_fenced_handle_keeps_no_frames_alive() -> None:
+    """F3: the same error is raised again and again; its traceback must not grow with each time."""
+    env, store, tiny = opened()
+    Tiny(store, ManualEnv(1))
+    for _ in range(50):
+        with pytest.raises(FencedError) as fenced:
+            tiny.push("late")
+    assert len(fenced.traceback) < 10
 
 
 def test_a_closed_writer_refuses_with_a_hint() -> None:

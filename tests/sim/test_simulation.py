@@ -14,6 +14,7 @@ import pytest
 from stepwell.engine import open as opening
 from stepwell.errors import ConflictError, StepwellError, UnavailableError, UnknownOutcomeError
 from stepwell.journal import journal, trim
+from stepwell.state import manifest
 from stepwell.store import sequenced
 from stepwell.store.retry import Retry
 from tests import tiny
@@ -74,7 +75,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 def plant_no_question_after_silence(patch: pytest.MonkeyPatch) -> None:
     """F8 broken: a writer that slept acknowledges without asking the manifest."""
-    patch.setattr(journal.Journal, "_confirm", lambda self, sent_at: None)
+    patch.setattr(journal.Journal, "_confirm", lambda self, sent_at, sent_on: None)
 
 
 def plant_barriers_trimmed_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -84,13 +85,13 @@ def plant_barriers_trimmed_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def plant_conflict_taken_for_success(patch: pytest.MonkeyPatch) -> None:
     """F7 broken: whatever lies at our position is taken for our own entry."""
-    original = journal.Journal._put
+    original = journal.Journal._put_once
 
     def put(self: journal.Journal, entry: journal.Entry, encoded: journal.Encoded) -> object:
         original(self, entry, encoded)
         return entry
 
-    patch.setattr(journal.Journal, "_put", put)
+    patch.setattr(journal.Journal, "_put_once", put)
 
 
 def plant_lost_answer_taken_for_failure(patch: pytest.MonkeyPatch) -> None:
@@ -131,14 +132,15 @@ def plant_no_look_at_the_boundary(patch: pytest.MonkeyPatch) -> None:
 def plant_unknown_taken_for_unavailable(patch: pytest.MonkeyPatch) -> None:
     """A commit that may have been made is reported as not made, and is made once more."""
 
-    def create(self: sequenced.Sequence, id: int, epoch: int, body: object) -> object:
+    def commit(self: manifest.Holder, change: manifest.Change, doing: str) -> object:
         try:
-            return original(self, id, epoch, body)  # type: ignore[arg-type]
+            return original(self, change, doing)
         except UnknownOutcomeError as error:
+            self.under_way = False
             raise UnavailableError(error.message) from error
 
-    original = sequenced.Sequence.create
-    patch.setattr(sequenced.Sequence, "create", create)
+    original = manifest.Holder.commit
+    patch.setattr(manifest.Holder, "commit", commit)
     # With a single attempt, lost answers come through often enough to be met.
     patch.setattr(world, "SETTINGS", replace(world.SETTINGS, retry=Retry(attempts=1)))
 

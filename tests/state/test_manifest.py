@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stepwell.errors import BugError, ConflictError, CorruptError, FencedError, InvalidError
-from stepwell.journal.log import Cursor
+from stepwell.journal.entry import Cursor
 from stepwell.model import NO_CHECKSUM, Checksum, Claim, Epoch, Position, Transaction, checksum
 from stepwell.state import invariants
 from stepwell.state.manifest import (
@@ -325,3 +325,48 @@ def test_a_claim_changes_the_claim_and_nothing_else() -> None:
 def test_every_rule_is_proven_here() -> None:
     """F6: a rule without a test that breaks it may be no rule."""
     assert set(RULES) == {rule.__name__ for rule in invariants._ALWAYS} | {"same_claim"}
+
+
+def test_a_manifest_that_could_not_be_read_again_is_never_stored() -> None:
+    """K2: one bad value, stored, would make the pipeline unopenable for good."""
+    store, manifests = begun()
+    holder = manifests.begin()
+    before = store.list()
+    for bad in (
+        {"runs": (Run("t", "p", 1, 1, Checksum("abc")),)},
+        {"runs": (Run("t", "p", -1, 1, checksum([])),)},
+        {"program": {"a": {1, 2}}},
+        {"program": (1, 2)},
+        {"transaction": 1.5},
+    ):
+        with pytest.raises(BugError):
+            holder.commit(lambda m, bad=bad: replace(m, **bad), "bad")
+    assert store.list() == before
+    holder.commit(advance(), "good")
+
+
+def test_an_epoch_claimed_a_second_time_stops_the_first_holder() -> None:
+    """F6: after a rollback somebody may hold our very epoch; its manifest is not ours."""
+    store, manifests = begun(ManualEnv(host="first"))
+    holder = manifests.begin()
+    store.delete("manifest/00000000000000000001.json")
+    other = Manifests(store, ManualEnv(1, host="second")).begin()
+    other.commit(advance(), "x")
+    for act in (lambda: holder.check("x"), lambda: holder.commit(advance(), "x")):
+        with pytest.raises(CorruptError) as corrupt:
+            act()
+        assert "back in time" in str(corrupt.value)
+
+
+def test_an_amendment_takes_no_epoch_and_the_holder_builds_upon_it() -> None:
+    """F6: a clone pins its parent while the parent's writer goes on; neither change is lost."""
+    store, manifests = begun()
+    holder = manifests.begin()
+    pin = Pin(ID, "clone", ID)
+    amended = manifests.amend(lambda m: replace(m, pins=(pin,)), "pin")
+    assert amended.epoch == 1
+    assert holder.commit(advance(), "flush").manifest.pins == (pin,)
+    with pytest.raises(BugError):
+        manifests.amend(lambda m: replace(m, transaction=Transaction(-1)), "bad")
+    with pytest.raises(InvalidError):
+        Manifests(MemoryStore(ManualEnv()), ManualEnv()).amend(lambda m: m, "nothing there")

@@ -314,26 +314,26 @@ def test_a_failed_look_is_never_absence(
 # Other processes
 
 
-def test_a_directory_removed_under_a_running_store_is_made_again(
+def test_a_directory_that_vanishes_under_a_running_store_is_not_made_again(
     store: LocalStore, disk: RecordingDisk
 ) -> None:
-    """K8: and it is made durable again, like the first time."""
+    """K8: a disk was unmounted or moved; what is put in its place would be lost when it returns."""
     store.put_new("a/b/c", b"1")
-    shutil.rmtree(f"{disk.root}/a")
-    assert store.get("a/b/c") is None
-    assert store.list() == ()
-    disk.calls.clear()
-    store.put_new("a/b/c", b"2")
-    assert disk.calls.index("sync_directory a") < disk.calls.index("link a/b/c")
-    found = store.get("a/b/c")
-    assert found is not None
-    assert found.data == b"2"
+    os.rename(disk.root, f"{disk.root}-away")
+    for path in ("a/b/d", "a/e"):
+        with pytest.raises(UnavailableError, match="vanished") as failed:
+            store.put_new(path, b"2")
+        assert failed.value.not_applied
+    assert not os.path.exists(disk.root)
+    os.rename(f"{disk.root}-away", disk.root)
+    store.put_new("a/b/d", b"2")
+    assert [item.path for item in store.list()] == ["a/b/c", "a/b/d"]
 
 
 def test_a_directory_removed_during_a_write_is_an_error_and_leaks_nothing(
     store: LocalStore, disk: RecordingDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F10: the write has failed, and the next one finds its way."""
+    """F10: the write has failed, and so does the next; a new process may make the directory."""
     store.put_new("a/b", b"1")
     files = open_files()
     link = RecordingDisk.link
@@ -346,8 +346,10 @@ def test_a_directory_removed_during_a_write_is_an_error_and_leaks_nothing(
         patch.setattr(RecordingDisk, "link", removed)
         with pytest.raises(UnavailableError, match="a/c"):
             store.put_new("a/c", b"2")
+    with pytest.raises(UnavailableError, match="vanished"):
+        store.put_new("a/c", b"2")
     assert open_files() == files
-    store.put_new("a/c", b"2")
+    LocalStore(disk.root, ENV, disk).put_new("a/c", b"2")
     assert [item.path for item in store.list()] == ["a/c"]
 
 

@@ -27,11 +27,11 @@ from stepwell.cli.screen import Screen, count
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import UnavailableError
 from stepwell.journal import paths
-from stepwell.journal.log import Cursor, JournalReader, Log
+from stepwell.journal.entry import Cursor
+from stepwell.journal.log import JournalReader, Log
 from stepwell.model import Position
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
-from stepwell.store.sequenced import Boundary
 
 ROWS_BEFORE = 10
 """What A has appended when B is let go."""
@@ -212,7 +212,7 @@ def _next(heard: queue.Queue[Told]) -> Told:
 
 def read_rows(store: Store, env: Env) -> list[tuple[str, int]]:
     """Every row in the journal, in its order, as any reader sees it."""
-    reader = JournalReader(Log(store), Boundary(store, paths.BOUNDARY), Cursor())
+    reader = JournalReader(Log(store), Cursor())
     rows: list[tuple[str, int]] = []
     while entries := reader.poll():
         for recorded in entries:

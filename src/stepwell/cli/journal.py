@@ -16,9 +16,9 @@ from stepwell.cli.screen import Row, Screen, count, plain, size, span
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import CorruptError, InvalidError
 from stepwell.journal import paths
-from stepwell.journal.entry import Recorded
+from stepwell.journal.entry import Cursor, Recorded
 from stepwell.journal.identity import Identity, check_identity, read_identity
-from stepwell.journal.log import Cursor, Log
+from stepwell.journal.log import Log
 from stepwell.model import Epoch, Position
 from stepwell.state.manifest import Manifests, Stored
 from stepwell.store.base import Store
@@ -104,7 +104,7 @@ def read_view(
     manifests = Manifests(store, env)
     manifest = _noting(problems, manifests.latest)
     identity = _noting(problems, lambda: read_identity(store))
-    boundary = _noting(problems, lambda: manifests.boundary.read("journal")) or 0
+    boundary = _noting(problems, Log(store).trimmed) or 0
     if not listed and identity is None:
         raise _no_journal(store, manifest, problems)
 

@@ -5,7 +5,7 @@ position in the journal, and so fences whoever had the pipeline. Looking at one 
 its writer is what `Manifests.latest` and `JournalReader` are for.
 
     1 read the latest manifest; none: only if the prefix is empty (K4)
-    2 is this the journal store that belongs to it? is put-if-absent honoured? (F9)
+    2 is this its journal store, and the end of it whole? is put-if-absent honoured? (F9)
     3 claim: epoch + 1, by compare-and-swap
     4 barrier at the first free position above the replay position read *after* the claim
     5 check the epoch once more
@@ -18,23 +18,23 @@ acknowledged is lost, and the next opening starts from 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from stepwell.env import Env
 from stepwell.errors import (
-    BugError,
     ConflictError,
     CorruptError,
     FencedError,
     InvalidError,
-    UnavailableError,
     UnknownOutcomeError,
+    ensure,
 )
 from stepwell.journal import paths
 from stepwell.journal.entry import Draft, Recorded
 from stepwell.journal.identity import Identity, check_identity, read_identity, write_identity
 from stepwell.journal.journal import Journal, Settings
+from stepwell.journal.log import Log
 from stepwell.model import Epoch, Position
 from stepwell.state.manifest import Change, Holder, JournalRef, Manifest, Manifests, Stored
 from stepwell.store.base import Store
@@ -65,6 +65,15 @@ class Writer:
     def journal(self) -> Journal:
         return self._journal
 
+    def check(self, undone: str) -> None:
+        """Ask the store whether this writer still has the pipeline; `FencedError` if not."""
+        self._journal.check()
+        try:
+            self._holder.check(undone)
+        except FencedError as error:
+            self._journal.end(error)
+            raise
+
     def append(self, draft: Draft) -> Recorded:
         """Make a draft durable; see `Journal.append`."""
         return self._journal.append(draft)
@@ -72,37 +81,83 @@ class Writer:
     def commit(self, change: Change, doing: str) -> Stored:
         """Commit a change to the manifest; see `Holder.commit`."""
         self._journal.check()
+        return self._commit(change, doing)
+
+    def _commit(self, change: Change, doing: str) -> Stored:
         try:
             return self._holder.commit(change, doing)
-        except (UnavailableError, ConflictError, InvalidError, BugError):
-            raise  # Nothing was committed.
         except FencedError as error:
             self._journal.end(error)
             raise
         except BaseException as error:
-            # Also an interrupt from the keyboard: memory and store may disagree from here on.
-            self._journal.end(
-                UnknownOutcomeError(
-                    f"an earlier commit to the manifest ({doing}) has an unknown outcome: {error}",
-                    hint="open the pipeline again: it will see whether it was made",
+            if self._holder.under_way:
+                # Also an interrupt from the keyboard: memory and store may disagree from here on.
+                self._journal.end(
+                    UnknownOutcomeError(
+                        f"an earlier commit to the manifest ({doing}) has an unknown outcome: "
+                        f"{getattr(error, 'message', error)}",
+                        hint="open the pipeline again: it will see whether it was made",
+                    )
                 )
-            )
             raise
 
     def close(self) -> None:
         """Leave in good order. If the manifest holds everything, record that the journal may go.
 
-        A writer that was fenced has nothing to leave.
+        Waits for an append under way. A writer that was fenced, poisoned or closed before has
+        nothing to leave.
         """
         try:
-            manifest = self.manifest
-        except (FencedError, UnknownOutcomeError):
+            tip = self._journal.close(
+                InvalidError("this pipeline was closed", hint="open it again")
+            )
+        except (FencedError, UnknownOutcomeError, InvalidError):
             return
-        if manifest.replay == self._journal.tip and not manifest.journal.closed:
-            self.commit(
+        if self._holder.current.manifest.replay == tip:
+            self._commit(
                 lambda m: replace(m, journal=replace(m.journal, closed=True)), "close the journal"
             )
-        self._journal.end(InvalidError("this pipeline was closed", hint="open it again"))
+
+
+class Opening:
+    """A pipeline that is ours, and whose old writer is fenced, but which does not serve yet.
+
+    Replay it to the end, then `serve`. A long replay may commit on the way.
+    """
+
+    def __init__(self, writer: Writer, journal: JournalRef) -> None:
+        self._writer = writer
+        self._journal = journal
+        self._entries = 0
+        self._replayed = False
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._writer.manifest
+
+    def replay(self) -> Iterator[Recorded]:
+        """What must be replayed, in order."""
+        for recorded in self._writer.journal.replay():
+            self._entries += 1
+            yield recorded
+        self._replayed = True
+
+    def commit(self, change: Change, doing: str) -> Stored:
+        return self._writer.commit(change, doing)
+
+    def serve(self) -> Writer:
+        """Record what is new about the journal, which checks the epoch once more."""
+        ensure(self._replayed, "a pipeline serves only once it has been replayed")
+        ref, tip = self._journal, self._writer.journal.tip
+        if not self._entries:
+            # Only barriers lay there. Without this, a pipeline that is opened again and again would
+            # read all of them each time.
+            self.commit(lambda m: replace(m, journal=ref, replay=tip), "open the pipeline")
+        elif self.manifest.journal != ref:
+            self.commit(lambda m: replace(m, journal=ref), "attach the journal store")
+        else:
+            self._writer.check("the pipeline was not opened")
+        return self._writer
 
 
 def open_writer(
@@ -112,8 +167,27 @@ def open_writer(
     journal_store: Store | None = None,
     replay: Callable[[Recorded], None] = lambda recorded: None,
     settings: Settings | None = None,
+    create: bool = True,
 ) -> Writer:
-    """Take over a pipeline, or begin one in an empty store. `replay` is fed what to replay."""
+    """Take over a pipeline and replay it: `take_over` for those who need nothing in between."""
+    opening = take_over(store, env, journal_store=journal_store, settings=settings, create=create)
+    for recorded in opening.replay():
+        replay(recorded)
+    return opening.serve()
+
+
+def take_over(
+    store: Store,
+    env: Env,
+    *,
+    journal_store: Store | None = None,
+    settings: Settings | None = None,
+    create: bool = True,
+) -> Opening:
+    """Steps 1 to 5: claim a pipeline and fence its writer. In an empty store, begin one.
+
+    Without `create` an empty store is refused: where a pipeline is expected, a disk may be missing.
+    """
     settings = settings or Settings()
     journal_store = journal_store or store
     manifests = Manifests(store, env, settings.retry)
@@ -121,8 +195,14 @@ def open_writer(
     found = manifests.latest()
     if found is None:
         found = _only_if_empty(manifests, store, journal_store)
+    if found is None and not create:
+        raise InvalidError(
+            f"there is no pipeline in {store.uri}", hint="check the address, and that it is mounted"
+        )
+    seen = Position(0)
     if found is not None:
         _check_journal(journal_store, found.manifest)
+        found, seen = _look_ahead(manifests, journal_store, found)
     probe(store, env)
     if journal_store is not store:
         probe(journal_store, env)
@@ -138,25 +218,33 @@ def open_writer(
         replayed=claimed.replay,
         guard=holder,
         settings=settings,
+        seen=seen,
     )
     barrier = journal.take_over()
-    entries = 0
-    for recorded in journal.replay():
-        replay(recorded)
-        entries += 1
+    return Opening(Writer(holder, journal, barrier), JournalRef(id=journal_id, closed=False))
 
-    writer = Writer(holder, journal, barrier)
-    ref = JournalRef(id=journal_id, closed=False)
-    if not entries:
-        # Only barriers lay there. Without this, a pipeline that is opened again and again would
-        # read all of them each time.
-        tip = journal.tip
-        writer.commit(lambda m: replace(m, journal=ref, replay=tip), "open the pipeline")
-    elif claimed.journal != ref:
-        writer.commit(lambda m: replace(m, journal=ref), "attach the journal store")
-    else:
-        holder.check("the pipeline was not opened")
-    return writer
+
+def _look_ahead(
+    manifests: Manifests, journal_store: Store, found: Stored
+) -> tuple[Stored, Position]:
+    """Is the end of the journal whole, and of a format that we read? Say where it is.
+
+    Asked before the claim: who cannot open a pipeline must not fence the writer that has it.
+    """
+    while True:
+        log = Log(journal_store, found.manifest.lineage)
+        after = found.manifest.replay.position
+        try:
+            last = log.survey(after)
+            if last > after:
+                log.read(last)
+            return found, last
+        except CorruptError:
+            # Its writer may have flushed and trimmed meanwhile; then there is a newer manifest.
+            newer = manifests.latest()
+            if newer is None or newer.manifest.replay == found.manifest.replay:
+                raise
+            found = newer
 
 
 def _only_if_empty(manifests: Manifests, store: Store, journal_store: Store) -> Stored | None:

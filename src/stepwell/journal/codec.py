@@ -46,6 +46,7 @@ FORMAT = "stepwell-journal/1"
 
 _WINDOW = 4096
 
+_FIXED = ("format", "lineage", "kind", "closes")
 _VALUES = ("epoch", "position", "put_id", "transaction", "step", "time", "previous")
 """The metadata that changes with every entry."""
 
@@ -59,8 +60,11 @@ class Encoded:
 
 
 def encode(entry: Entry) -> Encoded:
+    """The bytes of an entry; ValueError or TypeError for what could not be read again."""
     draft = entry.draft
     inputs = draft.inputs
+    if min([entry.epoch, entry.position, draft.transaction, draft.step]) < 0:
+        raise ValueError("numbers of an entry are not negative")
     values = (
         str(entry.epoch),
         str(entry.position),
@@ -71,15 +75,14 @@ def encode(entry: Entry) -> Encoded:
         entry.previous,
     )
     shape = tuple([(item.reference is not None, item.data is not None) for item in inputs])
-    frame = _frame(entry.lineage, draft.kind.value, draft.closes, tuple(map(len, values)), shape)
-    return Encoded(*frame.fill(values, inputs))
+    flag = "true" if draft.closes else "false"
+    fixed = (FORMAT, entry.lineage, draft.kind.value, flag)
+    return Encoded(*_frame(fixed, tuple(map(len, values)), shape).fill(values, inputs))
 
 
 @lru_cache(maxsize=256)
-def _frame(lineage: str, kind: str, closes: bool, lengths: tuple[int, ...], shape: Shape) -> Frame:
-    flag = "true" if closes else "false"
-    fixed = {"format": FORMAT, "lineage": lineage, "kind": kind, "closes": flag}
-    return learn(fixed, _VALUES, lengths, shape)
+def _frame(fixed: tuple[str, ...], lengths: tuple[int, ...], shape: Shape) -> Frame:
+    return learn(dict(zip(_FIXED, fixed, strict=True)), _VALUES, lengths, shape)
 
 
 def decode(data: bytes, object: str) -> tuple[Entry, Checksum]:

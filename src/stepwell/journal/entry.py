@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from stepwell.model import Bytes, Checksum, Epoch, Position, Transaction
+from stepwell.errors import CorruptError
+from stepwell.model import NO_CHECKSUM, Bytes, Checksum, Epoch, Position, Transaction
 
 
 class Kind(str, Enum):
@@ -72,3 +73,50 @@ class Recorded:
     checksum: Checksum
     void: bool = False
     """A barrier put above an entry of a higher epoch, by a writer that had lost already."""
+
+    @property
+    def cursor(self) -> Cursor:
+        """The place just after this entry: what a flush that holds it makes the replay position."""
+        return Cursor(self.entry.position, self.checksum, self.entry.epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A place in the chain: the entry just passed, its checksum, the highest epoch up to it."""
+
+    position: Position = Position(0)
+    checksum: Checksum = NO_CHECKSUM
+    epoch: Epoch = Epoch(0)
+
+    @property
+    def next(self) -> Position:
+        return Position(self.position + 1)
+
+    def advance(self, found: Recorded, object: str) -> tuple[Cursor, Recorded]:
+        """Pass the next entry, checking that it belongs here.
+
+        A barrier of a lower epoch than an entry before it was put by a writer that had lost the
+        pipeline already and did not know: it is void, passed, and not given to anybody. Its place
+        in the chain is not checked, for its author could not know the entry before it. But an entry
+        with data cannot come to lie there; if one does, the entry between was lost, and another
+        writer's barrier has taken its place.
+        """
+        entry = found.entry
+        if entry.epoch < self.epoch:
+            if not entry.is_barrier:
+                raise CorruptError(
+                    object,
+                    f"has epoch {entry.epoch}, but an entry before it has epoch {self.epoch}",
+                    field="epoch",
+                    hint="an entry before it was lost or replaced: see `stepwell inspect journal`",
+                )
+            void = Recorded(entry, found.checksum, void=True)
+            return Cursor(entry.position, found.checksum, self.epoch), void
+        if entry.previous != self.checksum:
+            raise CorruptError(
+                object,
+                f"names {entry.previous} as the entry before it, which is {self.checksum}",
+                field="previous",
+                hint="an entry was replaced or is missing: see `stepwell inspect journal`",
+            )
+        return Cursor(entry.position, found.checksum, entry.epoch), found

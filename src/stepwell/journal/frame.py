@@ -88,6 +88,9 @@ class Frame:
             )
         ]
 
+        parts, digest = self.fill(plain, sample)
+        ensure(b"".join(parts).replace(digest.encode(), ZEROS) == whole, "a frame fits its sample")
+
     def fill(
         self, values: Sequence[str], inputs: Sequence[Input]
     ) -> tuple[tuple[Bytes, ...], Checksum]:
@@ -132,7 +135,7 @@ class Columns:
 
     def __init__(self, inputs: Sequence[Input]) -> None:
         references = [None if i.reference is None else i.reference.encode() for i in inputs]
-        datas = [item.data for item in inputs]
+        datas = [_flat(item.data) for item in inputs]
         ends = _ends(datas)
         small = (
             *_names(tuple([item.source for item in inputs])),
@@ -192,6 +195,11 @@ def _texts(values: Sequence[bytes]) -> tuple[bytes, bytes]:
 
 def _ends(values: Sequence[Bytes | None]) -> list[int]:
     return list(accumulate([0 if value is None else len(value) for value in values], initial=0))
+
+
+def _flat(data: Bytes | None) -> Bytes | None:
+    """As single bytes: a view of numbers has fewer items than bytes."""
+    return memoryview(data).cast("B") if isinstance(data, memoryview) else data
 
 
 def _validity(values: Sequence[Bytes | None]) -> bytes:

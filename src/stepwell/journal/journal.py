@@ -16,9 +16,11 @@ counts for no transaction (F5).
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from stepwell.env import Env
@@ -26,6 +28,7 @@ from stepwell.errors import (
     ConflictError,
     CorruptError,
     FencedError,
+    InvalidError,
     StepwellError,
     TruncatedError,
     UnavailableError,
@@ -33,8 +36,8 @@ from stepwell.errors import (
 )
 from stepwell.journal import paths
 from stepwell.journal.codec import Encoded, encode
-from stepwell.journal.entry import Draft, Entry, Kind, Recorded
-from stepwell.journal.log import Cursor, Log
+from stepwell.journal.entry import Cursor, Draft, Entry, Kind, Recorded
+from stepwell.journal.log import Log
 from stepwell.model import Epoch, Position, Transaction, format_time
 from stepwell.store.base import Store
 from stepwell.store.retry import Retry
@@ -73,10 +76,12 @@ class Journal:
         replayed: Cursor,
         guard: Guard,
         settings: Settings | None = None,
+        seen: Position = Position(0),
     ) -> None:
         """Does nothing yet: `take_over` makes it usable.
 
-        `replayed` is the place in the chain up to which the manifest holds everything.
+        `replayed` is the place in the chain up to which the manifest holds everything. `seen` is a
+        position known to be taken, if one above it is, to search for the end from.
         """
         self._log = Log(store, lineage)
         self._env = env
@@ -90,7 +95,8 @@ class Journal:
         # One for all: a handle puts at most one entry to a position, and is poisoned if it does not
         # know what became of it. So this and the position tell its entries from anybody else's.
         self._put_id = env.new_id()
-        self._confirmed_at = env.uptime()
+        self._seen = max(seen, replayed.position)
+        self._confirmed_at, self._confirmed_on = env.uptime(), env.now()
         self._ended: StepwellError | None = UnknownOutcomeError(
             "this journal was not opened", hint="call take_over first"
         )
@@ -110,11 +116,11 @@ class Journal:
         with self._lock:
             self._tip = self._find_end()
             barrier = Draft(Kind.BARRIER, Transaction(0), 0, False, self._env.now())
-            recorded = self._take(barrier)
+            recorded = self._put(*self._prepare(barrier))
             while recorded is None:
                 self._guard.check(f"the barrier at position {self._tip.next} was not written")
                 self._catch_up()
-                recorded = self._take(barrier)
+                recorded = self._put(*self._prepare(barrier))
             self._barrier = recorded
             self._guard.check("the pipeline was not opened")
             self._ended = None
@@ -140,69 +146,91 @@ class Journal:
         cursor.advance(self._barrier, self._log.where(barrier))
 
     def append(self, draft: Draft) -> Recorded:
-        """Make a draft durable at the next position. THE commit point of a transaction."""
+        """Make a draft durable at the next position. THE commit point of a transaction.
+
+        `UnavailableError` and `InvalidError`: for certain it was not written, and the handle can
+        still be used.
+        """
+        if draft.kind is Kind.BARRIER:
+            raise InvalidError("a barrier cannot be appended: it holds nothing and is not replayed")
         with self._lock:
             self.check()
-            try:
-                recorded = self._take(draft)
-                while recorded is None:
-                    # A void entry lay there; the next position is as good.
-                    recorded = self._take(draft)
-            except FencedError as error:
-                self._ended = error
-                raise
-            except BaseException as error:
-                # Also an interrupt from the keyboard: the PUT may be on its way.
-                self._ended = UnknownOutcomeError(
-                    f"an earlier append at {self._log.where(self._tip.next)} has an unknown "
-                    f"outcome: {error}",
-                    hint="open the pipeline again: it will see whether the entry is there",
-                )
-                raise
-            return recorded
+            while True:
+                prepared = self._prepare(draft)
+                try:
+                    recorded = self._put(*prepared)
+                except FencedError as error:
+                    self._ended = error
+                    raise
+                except UnavailableError:
+                    raise
+                except BaseException as error:
+                    # Also an interrupt from the keyboard: the PUT may be on its way.
+                    self._ended = UnknownOutcomeError(
+                        f"an earlier append at {self._log.where(self._tip.next)} has an unknown "
+                        f"outcome: {getattr(error, 'message', error)}",
+                        hint="open the pipeline again: it will see whether the entry is there",
+                    )
+                    raise
+                if recorded is not None:
+                    return recorded
+                # A void barrier lay there; the next position is as good.
 
     def check(self) -> None:
         """Raise what ended this handle, if anything did."""
         if self._ended is not None:
-            raise self._ended
+            # Without the traceback of the last time, which would keep its frames alive.
+            raise self._ended.with_traceback(None)
 
     def end(self, error: StepwellError) -> None:
         """Refuse further use, for this reason. Writes nothing; the first reason stays."""
         if self._ended is None:
             self._ended = error
 
-    def _take(self, draft: Draft) -> Recorded | None:
-        """Try to put a draft at the next position.
+    def close(self, error: StepwellError) -> Cursor:
+        """Wait for an append under way, refuse further use, and say where the journal ends."""
+        with self._lock:
+            self.check()
+            self._ended = error
+            return self._tip
 
-        None: another entry lies there, of a writer before us; the tip has passed it, and the caller
-        decides whether to go on. `FencedError`: the entry there is of a writer after us.
-        """
-        sent_at = self._env.uptime()
-        position = self._tip.next
+    def _prepare(self, draft: Draft) -> tuple[Entry, Encoded]:
+        """What is to be written next; nothing is yet."""
         entry = Entry(
             lineage=self._lineage,
             epoch=self._epoch,
-            position=position,
+            position=self._tip.next,
             put_id=self._put_id,
             previous=self._tip.checksum,
             draft=draft,
         )
-        encoded = encode(entry)
         try:
-            found = self._put(entry, encoded)
+            return entry, encode(entry)
+        except (TypeError, ValueError, struct.error) as error:
+            raise InvalidError(f"this cannot be written to the journal: {error}") from error
+
+    def _put(self, entry: Entry, encoded: Encoded) -> Recorded | None:
+        """Put an entry to its position, however often it takes.
+
+        None: another entry lies there, of a writer before us; the tip has passed it, and the caller
+        decides whether to go on. `FencedError`: the entry there is of a writer after us.
+        """
+        sent_at, sent_on = self._env.uptime(), self._env.now()
+        try:
+            found = self._put_once(entry, encoded)
         except UnavailableError as error:
             found = self._settings.retry.go_on(
                 error,
-                lambda: self._put(entry, encoded),
+                lambda: self._put_once(entry, encoded),
                 self._env,
-                lambda: f"{self._log.where(position)} may or may not have been written",
+                lambda: f"{self._log.where(entry.position)} may or may not have been written",
             )
         if found.put_id != entry.put_id:
             if found.epoch >= self._epoch:
                 raise self._not_ours(found)
             return None
-        self._confirm(sent_at)
-        self._tip = Cursor(position, encoded.checksum, self._epoch)
+        self._confirm(sent_at, sent_on)
+        self._tip = Cursor(entry.position, encoded.checksum, self._epoch)
         return Recorded(entry, encoded.checksum)
 
     def _not_ours(self, found: Entry) -> StepwellError:
@@ -235,7 +263,7 @@ class Journal:
             hint="the store of the manifest went back in time: see `stepwell inspect manifest`",
         )
 
-    def _put(self, entry: Entry, encoded: Encoded) -> Entry:
+    def _put_once(self, entry: Entry, encoded: Encoded) -> Entry:
         """Create the entry, or say which one lies there; one of a writer before us is passed."""
         path = paths.entry(entry.position)
         try:
@@ -251,24 +279,27 @@ class Journal:
             return found.entry
         return entry
 
-    def _confirm(self, sent_at: float) -> None:
+    def _confirm(self, sent_at: float, sent_on: datetime) -> None:
         """Before an append is acknowledged: may it lie in a hole that a collector left? (F8)
 
         A barrier is kept for `barrier_keep_s`. If the last append was confirmed less than half of
         that ago, then no barrier that was put since can be gone, and being able to write proves
-        that there is none. Otherwise the manifest must be asked.
+        that there is none. Otherwise the manifest must be asked. The wall clock is looked at, too:
+        a machine whose hypervisor paused it learns of the time it lost from nothing else.
         """
-        if self._env.uptime() - self._confirmed_at >= self._settings.barrier_keep_s / 2:
+        limit = self._settings.barrier_keep_s / 2
+        by_wall = (self._env.now() - self._confirmed_on).total_seconds()
+        if by_wall >= limit or self._env.uptime() - self._confirmed_at >= limit:
             undone = f"entry {self._tip.next} of epoch {self._epoch} was not acknowledged"
             self._settings.retry.run(
                 lambda: self._guard.check(undone), self._env, lambda: f"{undone}, but may count"
             )
         # The time of sending, not of the answer: the entry landed some time between the two.
-        self._confirmed_at = sent_at
+        self._confirmed_at, self._confirmed_on = sent_at, sent_on
 
     def _find_end(self) -> Cursor:
         try:
-            last = self._log.last(self._replayed.position)
+            last = self._log.last(self._seen)
             if last == self._replayed.position:
                 return self._replayed
             found = self._log.read(last)

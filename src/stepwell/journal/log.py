@@ -6,58 +6,14 @@ O(log n) requests; what lies at or below it may be trimmed and is never asked fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from stepwell.errors import CorruptError, TruncatedError
 from stepwell.journal import paths
 from stepwell.journal.codec import decode
-from stepwell.journal.entry import Recorded
-from stepwell.model import NO_CHECKSUM, Checksum, Epoch, Position
+from stepwell.journal.entry import Cursor, Recorded
+from stepwell.model import Position
 from stepwell.store.base import Store
 from stepwell.store.sealed import reread
 from stepwell.store.sequenced import Boundary, last_taken
-
-
-@dataclass(frozen=True, slots=True)
-class Cursor:
-    """A place in the chain: the entry just passed, its checksum, the highest epoch up to it."""
-
-    position: Position = Position(0)
-    checksum: Checksum = NO_CHECKSUM
-    epoch: Epoch = Epoch(0)
-
-    @property
-    def next(self) -> Position:
-        return Position(self.position + 1)
-
-    def advance(self, found: Recorded, object: str) -> tuple[Cursor, Recorded]:
-        """Pass the next entry, checking that it belongs here.
-
-        A barrier of a lower epoch than an entry before it was put by a writer that had lost the
-        pipeline already and did not know: it is void, passed, and not given to anybody. Its place
-        in the chain is not checked, for its author could not know the entry before it. But an entry
-        with data cannot come to lie there; if one does, the entry between was lost, and another
-        writer's barrier has taken its place.
-        """
-        entry = found.entry
-        if entry.epoch < self.epoch:
-            if not entry.is_barrier:
-                raise CorruptError(
-                    object,
-                    f"has epoch {entry.epoch}, but an entry before it has epoch {self.epoch}",
-                    field="epoch",
-                    hint="an entry before it was lost or replaced: see `stepwell inspect journal`",
-                )
-            void = Recorded(entry, found.checksum, void=True)
-            return Cursor(entry.position, found.checksum, self.epoch), void
-        if entry.previous != self.checksum:
-            raise CorruptError(
-                object,
-                f"names {entry.previous} as the entry before it, which is {self.checksum}",
-                field="previous",
-                hint="an entry was replaced or is missing: see `stepwell inspect journal`",
-            )
-        return Cursor(entry.position, found.checksum, entry.epoch), found
 
 
 class Log:
@@ -65,6 +21,7 @@ class Log:
 
     def __init__(self, store: Store, lineage: str | None = None) -> None:
         self.store = store
+        self.boundary = Boundary(store, paths.JOURNAL_BOUNDARY)
         self._lineage = lineage
 
     def where(self, position: Position) -> str:
@@ -94,17 +51,34 @@ class Log:
             )
         return Recorded(entry, checksum)
 
+    def trimmed(self) -> Position:
+        """The position up to which entries may be gone for good; 0 if none ever went."""
+        return Position(self.boundary.read("journal"))
+
     def last(self, after: Position) -> Position:
-        """The last position taken, `after` if none above it is. O(log n) requests.
+        """The last position taken, `after` if none above it is. O(log n) requests."""
+        return Position(last_taken(self._exists, int(after)))
+
+    def survey(self, after: Position) -> Position:
+        """The same, and refuse a journal of which the part above `after` is not whole.
 
         An entry that was lost looks like the end, and a barrier in its place would bury those
         behind it. So a few positions beyond are looked at, too: they must be free. (A wider hole is
-        met later, when a writer comes to the entry behind it: see `Cursor.advance`.)
+        met later, when a writer comes to the entry behind it: see `Cursor.advance`.) And what was
+        trimmed must lie below: else `after` is older than the journal.
         """
+        trimmed = self.trimmed()
+        if trimmed > after:
+            raise TruncatedError(
+                self.where(Position(after + 1)),
+                f"the journal was trimmed up to position {trimmed}, but the manifest needs what "
+                f"comes after {after}",
+                hint="was an old manifest restored from a backup? restore the latest one",
+            )
         while True:
-            last = last_taken(self._exists, int(after))
+            last = self.last(after)
             if not any(self._exists(last + 1 + step) for step in _BEYOND):
-                return Position(last)
+                return last
             # Positions are taken in order, so the first must be taken by now, or it was lost.
             if not self._exists(last + 1):
                 raise TruncatedError(
@@ -124,13 +98,12 @@ _BEYOND = (1, 2, 8, 64)
 class JournalReader:
     """Follows a journal without writing anything, from a place known to be good.
 
-    Sees entries once they are durable, in order, each once; barriers and void entries are passed
+    Sees entries in order, each once; barriers and void entries are passed
     over (F5).
     """
 
-    def __init__(self, log: Log, boundary: Boundary, start: Cursor) -> None:
+    def __init__(self, log: Log, start: Cursor) -> None:
         self._log = log
-        self._boundary = boundary
         self._cursor = start
 
     @property
@@ -162,10 +135,10 @@ class JournalReader:
         return tuple(item for item in passed if not item.void and not item.entry.is_barrier)
 
     def _check_not_trimmed(self, first: Position) -> None:
-        boundary = self._boundary.read("journal")
-        if boundary >= first:
+        trimmed = self._log.trimmed()
+        if trimmed >= first:
             raise TruncatedError(
                 self._log.where(first),
-                f"the journal was trimmed up to position {boundary}",
+                f"the journal was trimmed up to position {trimmed}",
                 hint="read the latest manifest and follow from its replay position",
             )

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import quote, unquote
 
-from stepwell.model import Position, Transaction, is_ulid
+from stepwell.model import Position, Transaction, checksum, is_ulid
 from stepwell.store.probe import PROBE_PREFIX
 
 MANIFESTS = "manifest/"
 JOURNAL = "journal/"
 IDENTITY = "journal/identity.json"
 BOUNDARY = "gc/boundary.json"
+JOURNAL_BOUNDARY = "journal/boundary.json"
 
 Kind = Literal[
     "manifest", "entry", "identity", "run", "checkpoint", "outbox", "boundary", "probe", "unknown"
@@ -62,7 +63,7 @@ def parse(path: str) -> Name:
     """
     if path == IDENTITY:
         return Name("identity")
-    if path == BOUNDARY:
+    if path in (BOUNDARY, JOURNAL_BOUNDARY):
         return Name("boundary")
     if path.startswith(PROBE_PREFIX):
         return Name("probe")
@@ -77,7 +78,7 @@ def parse(path: str) -> Name:
         return Name(
             kind,
             number=None if number is None else int(number),
-            owner=None if owner is None else unquote(owner),
+            owner=None if owner is None else _decode(owner),
             id=id,
         )
     return Name("unknown")
@@ -92,7 +93,19 @@ _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 )
 
 
+_NAME_MAX = 200
+"""File systems take 255 bytes; a longer name ends in `~` and its checksum, and cannot be parsed."""
+
+
 def _encode(name: str) -> str:
+    encoded = quote(name, safe="").replace("~", "%7E")
     # quote() leaves dots alone, but a leading one would make the name hidden, or `..`.
-    encoded = quote(name, safe="")
-    return f"%2E{encoded[1:]}" if encoded.startswith(".") else encoded
+    if encoded.startswith("."):
+        encoded = f"%2E{encoded[1:]}"
+    if len(encoded) > _NAME_MAX:
+        return f"{encoded[: _NAME_MAX - 33]}~{checksum([name.encode()])}"
+    return encoded
+
+
+def _decode(owner: str) -> str | None:
+    return None if "~" in owner else unquote(owner)

@@ -17,28 +17,27 @@ from stepwell.journal.journal import BARRIER_KEEP_S
 from stepwell.journal.log import Log
 from stepwell.model import Position
 from stepwell.store.base import Listed, Store
-from stepwell.store.sequenced import Boundary
 
 _BARRIER_BYTES_MAX = 16 * 1024
 """No barrier is as large; larger entries need not be read to know that they are none."""
 
 
 def trim(
-    store: Store,
-    env: Env,
-    boundary: Boundary,
-    up_to: Position,
-    *,
-    barrier_keep_s: float = BARRIER_KEEP_S,
+    store: Store, env: Env, up_to: Position, *, barrier_keep_s: float = BARRIER_KEEP_S
 ) -> tuple[Position, ...]:
     """Delete the entries up to a position, but for young barriers; say which were deleted."""
-    limit = boundary.advance("journal", int(up_to))
     log = Log(store)
-    young = env.now() - timedelta(seconds=barrier_keep_s)
+    log.boundary.advance("journal", int(up_to))
+    listing = store.list(paths.JOURNAL)
+    # The storage's own clock, as far as it shows, counts more than ours: one that is ahead must not
+    # make a barrier old. The boundary just moved is as a rule the youngest object there.
+    now = min([env.now(), *sorted([item.modified for item in listing])[-1:]])
+    young = now - timedelta(seconds=barrier_keep_s)
     trimmed: list[Position] = []
-    for listed in store.list(paths.JOURNAL):
+    for listed in listing:
         name = paths.parse(listed.path)
-        if name.kind != "entry" or name.number is None or name.number > limit:
+        # Not up to wherever another collector may have moved the boundary: it vouches for that.
+        if name.kind != "entry" or name.number is None or name.number > up_to:
             continue
         position = Position(name.number)
         if listed.modified > young and _may_be_barrier(log, position, listed):

@@ -9,15 +9,25 @@ grip on a pipeline: it commits, and it is the guard which tells the journal that
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 
 from stepwell.env import Env
-from stepwell.errors import ConflictError, CorruptError, FencedError, InvalidError
+from stepwell.errors import (
+    BugError,
+    ConflictError,
+    CorruptError,
+    FencedError,
+    InvalidError,
+    StepwellError,
+    ensure,
+)
 from stepwell.journal import paths
-from stepwell.journal.log import Cursor
+from stepwell.journal.entry import Cursor
 from stepwell.model import Checksum, Claim, Epoch, Position, Transaction, format_time
 from stepwell.state import invariants
 from stepwell.store.base import Store
@@ -178,8 +188,29 @@ class Manifests:
         )
 
     def create(self, id: int, manifest: Manifest) -> Stored:
-        """Commit a version as it is; for `begin`, `claim` and `Holder`, which check it first."""
-        return self._stored(self._sequence.create(id, manifest.claim.epoch, to_json(manifest)))
+        """Commit a version as it is; for `begin`, `claim`, `amend` and `Holder`, which check it."""
+        body = to_json(manifest)
+        try:
+            readable = from_json(Fields(json.loads(json.dumps(body)), self.where(id))) == manifest
+        except (StepwellError, TypeError, ValueError) as error:
+            raise BugError(f"a manifest that could not be read again: {error}") from error
+        ensure(readable, "a manifest is read as it was written")
+        return self._stored(self._sequence.create(id, manifest.claim.epoch, body))
+
+    def amend(self, change: Change, doing: str) -> Stored:
+        """Commit a change without being the holder: a clone's pin, a checkpoint dropped.
+
+        It takes no epoch, and the holder builds upon it. Any number of conflicts are retried.
+        """
+        for _ in range(_TRIES):
+            found = self.latest()
+            if found is None:
+                raise InvalidError(f"{self.store.uri} holds no pipeline")
+            after = change(found.manifest)
+            invariants.check_commit(found.manifest, after)
+            with suppress(ConflictError):
+                return self.create(found.id + 1, after)
+        raise ConflictError(f"{doing}: {_TRIES} attempts in a row were lost to other commits")
 
     def _claim(self, epoch: Epoch) -> Claim:
         return Claim(epoch, self._env.host, self._env.pid, self._env.now())
@@ -218,6 +249,8 @@ class Holder:
         self._lock = threading.RLock()
         self._current = claimed
         self.claim = claimed.manifest.claim
+        self.under_way = False
+        """Whether a create was sent whose outcome is not known yet."""
 
     @property
     def current(self) -> Stored:
@@ -248,9 +281,14 @@ class Holder:
                 after = change(before)
                 invariants.check_commit(before, after)
                 try:
+                    self.under_way = True
                     self._current = self._manifests.create(self._current.id + 1, after)
+                    self.under_way = False
                     return self._current
-                except ConflictError:
+                except (ConflictError, BugError) as error:
+                    self.under_way = False
+                    if isinstance(error, BugError):
+                        raise
                     self._adopt(undone)
         raise ConflictError(f"{undone}: {_TRIES} attempts in a row were lost to other commits")
 
@@ -263,6 +301,9 @@ class Holder:
             raise self._rolled_back()
         if newer.epoch > self.claim.epoch:
             raise fenced(self._manifests.store.uri, newer.manifest.claim, undone)
+        if newer.manifest.claim != self.claim:
+            # Our epoch was claimed a second time, after the store had lost our claim.
+            raise self._rolled_back()
         self._current = newer
 
     def _rolled_back(self) -> CorruptError:

@@ -208,8 +208,11 @@ def _write_all(fd: int, parts: Sequence[Bytes]) -> None:
 
 
 def _sync_fully(fd: int) -> None:
-    # On macOS fsync() stops at the drive's own cache; F_FULLFSYNC goes through it.
-    fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # type: ignore[attr-defined,unused-ignore]
+    # On macOS fsync() stops at the drive's own cache; F_FULLFSYNC goes through it, where it can.
+    try:
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # type: ignore[attr-defined,unused-ignore]
+    except OSError:
+        os.fsync(fd)
 
 
 _sync = _sync_fully if hasattr(fcntl, "F_FULLFSYNC") else os.fsync

@@ -54,10 +54,12 @@ class LocalStore:
         name = f"{self._root}/{check_path(path)}"
         directory = name[: name.rindex("/")]
         disk = self._disk
+        linked = False
         try:
             staged = self._stage(directory, parts)
             try:
                 disk.sync(staged)
+                linked = True
                 disk.link(staged, name)
             except FileExistsError:
                 disk.sync_directory(directory)
@@ -66,7 +68,7 @@ class LocalStore:
                 disk.discard(staged)
             disk.sync_directory(directory)
         except OSError as error:
-            raise self._failed("write", path, error) from error
+            raise self._failed("write", path, error, not_applied=not linked) from error
 
     def replace_if(self, path: str, data: Bytes, etag: str) -> None:
         with self._explained("write", path) as name:
@@ -111,13 +113,11 @@ class LocalStore:
                 return False
 
     def _stage(self, directory: str, parts: Sequence[Bytes]) -> Staged:
+        # A directory is made once. If it vanishes later, a disk was unmounted or moved away, and to
+        # make it anew would put acknowledged objects where nobody will look for them.
         if directory not in self._settled:
             self._settle(directory)
-        try:
-            return self._disk.stage(directory, parts)
-        except FileNotFoundError:  # Somebody removed the directory under us.
-            self._settle(directory)
-            return self._disk.stage(directory, parts)
+        return self._disk.stage(directory, parts)
 
     def _settle(self, directory: str) -> None:
         """Make a directory and all above it, and sync every one of them into its parent.
@@ -127,15 +127,16 @@ class LocalStore:
         directory and process.
         """
         parent = os.path.dirname(directory)
-        if parent == directory:
+        if parent == directory or directory in self._settled:
             return
         self._settle(parent)
-        self._disk.make_directory(directory)
+        made = self._disk.make_directory(directory)
         try:
             self._disk.sync_directory(parent)
-        except PermissionError:
-            # Above our own root somebody else answers for the directories.
-            if directory.startswith(self._root):
+        except OSError:
+            # Above our own root, directories that we did not make are somebody else's business,
+            # and some cannot be synced at all.
+            if made or directory.startswith(f"{self._root}/"):
                 raise
         self._settled.add(directory)
 
@@ -148,9 +149,13 @@ class LocalStore:
         except OSError as error:
             raise self._failed(verb, path, error) from error
 
-    def _failed(self, verb: str, path: str, error: OSError) -> UnavailableError:
+    def _failed(
+        self, verb: str, path: str, error: OSError, *, not_applied: bool = False
+    ) -> UnavailableError:
         return UnavailableError(
-            f"cannot {verb} {self.uri}/{path}: {error.strerror or error}", hint=_hint(error)
+            f"cannot {verb} {self.uri}/{path}: {error.strerror or error}",
+            hint=_hint(error),
+            not_applied=not_applied,
         )
 
 
@@ -159,7 +164,8 @@ def _hint(error: OSError) -> str | None:
         errno.ENOSPC: "the disk is full: free some space; nothing that was acknowledged is lost",
         errno.EDQUOT: "the disk quota is used up: free some space; nothing acknowledged is lost",
         errno.EACCES: "check who owns the directory: Stepwell creates files for its own user only",
-        errno.EPERM: "check who owns the directory: Stepwell creates files for its own user only",
+        errno.EPERM: "check who owns the directory, and that its file system has hard links",
+        errno.ENOENT: "the directory has vanished: was a disk unmounted, or the store moved?",
         errno.EROFS: "the file system is mounted read-only",
         errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
     }.get(error.errno or 0)

@@ -23,6 +23,7 @@ class Retry:
     def run(self, call: Callable[[], T], env: Env, unknown: Callable[[], str]) -> T:
         """Call until it answers. `unknown` says what is not known once the attempts are spent.
 
+        If for certain none of them was applied, the last `UnavailableError` is raised instead.
         Only for calls that may safely be applied twice, or that recognise their own first attempt.
         """
         try:
@@ -34,6 +35,7 @@ class Retry:
         self, error: UnavailableError, call: Callable[[], T], env: Env, unknown: Callable[[], str]
     ) -> T:
         """The same, for a call whose first attempt has failed already."""
+        not_applied = error.not_applied
         for number in range(1, self.attempts):
             limit = min(self.wait_s_max, self.wait_s_first * 2 ** (number - 1))
             env.sleep(limit * (0.5 + env.jitter() / 2))
@@ -41,6 +43,9 @@ class Retry:
                 return call()
             except UnavailableError as again:
                 error = again
+                not_applied = not_applied and again.not_applied
+        if not_applied:
+            raise error
         raise UnknownOutcomeError(
             f"{unknown()}: {self.attempts} attempts failed, the last with: {error.message}",
             hint="check the storage, then open the pipeline again: it will see which",

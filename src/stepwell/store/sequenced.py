@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from stepwell.env import Env
-from stepwell.errors import ConflictError, ensure
+from stepwell.errors import ConflictError, TruncatedError, UnknownOutcomeError, ensure
 from stepwell.model import Epoch
 from stepwell.store.base import Store
 from stepwell.store.retry import Retry
@@ -119,15 +119,27 @@ class Sequence:
         return f"{self.store.uri}/{self.path(id)}"
 
     def latest(self) -> Version | None:
-        """The latest version, in two requests if a page holds the names; None if there is none."""
+        """The latest version, in three requests if a page holds the names; None if none is.
+
+        The latest is never collected. So one at or below the boundary was kept for a checkpoint,
+        and what came after it was lost: it must not pass for the truth.
+        """
+        stale: int | None = None
         while True:
             id = self.latest_id()
+            version = None if id is None else self.read(id)
             if id is None:
                 return None
-            version = self.read(id)
-            if version is not None:
+            if version is not None and id > self._boundary.read(self.name):
                 return version
-            # A collector removed it between the two requests, so there is a later one: look again.
+            if version is not None and id == stale:
+                raise TruncatedError(
+                    self.where(id + 1),
+                    f"missing: version {id} is the last there is, but a later one was seen",
+                    hint=f"restore the latest {self.name} objects from a backup",
+                )
+            # A collector came along between the requests, so there is a later one: look again.
+            stale = id
 
     def latest_id(self, after: int = 0) -> int | None:
         """The highest number above `after`; None if there is none. One request, as a rule."""
@@ -152,27 +164,34 @@ class Sequence:
         put_id = self._env.new_id()
         content = {"id": id, "epoch": epoch, "put_id": put_id, "body": body}
         data = seal(self._format, content)
+        attempts = 0
 
         def unknown() -> str:
             return f"{self.where(id)} may or may not have been committed"
 
-        self._retry.run(lambda: self._put(id, put_id, data), self._env, unknown)
-        # The version is there, so from here on a failure is an unknown outcome as well.
-        boundary = self._retry.run(lambda: self._boundary.read(self.name), self._env, unknown)
-        if id <= boundary:
-            raise ConflictError(
-                f"{self.where(id)} was collected: it is older than the latest version"
-            )
-        return self._version(id, unseal(data, format=self._format, object=self.where(id)))
+        def put() -> bool:
+            nonlocal attempts
+            attempts += 1
+            try:
+                self.store.put_new(self.path(id), data)
+            except ConflictError:
+                # It may be our own, sent twice because the first answer was lost.
+                found = self.read(id)
+                return found is not None and found.put_id == put_id
+            return True
 
-    def _put(self, id: int, put_id: str, data: bytes) -> None:
-        try:
-            self.store.put_new(self.path(id), data)
-        except ConflictError:
-            # It may be our own, sent twice because the first answer was lost.
-            found = self.read(id)
-            if found is None or found.put_id != put_id:
-                raise
+        ours = self._retry.run(put, self._env, unknown)
+        # The version may be there, so from here on a failure is an unknown outcome as well.
+        boundary = self._retry.run(lambda: self._boundary.read(self.name), self._env, unknown)
+        if id <= boundary and attempts > 1:
+            # The first attempt may have been applied, built upon by others, and then collected.
+            raise UnknownOutcomeError(
+                f"{unknown()}: it was collected in the meantime",
+                hint="open the pipeline again: it will see which",
+            )
+        if id <= boundary or not ours:
+            raise ConflictError(f"{self.where(id)} was created by somebody else, or is outdated")
+        return self._version(id, unseal(data, format=self._format, object=self.where(id)))
 
     def ids(self) -> tuple[int, ...]:
         """Every number there is, in order: for collectors, not for finding the latest."""
@@ -189,8 +208,10 @@ class Sequence:
         ensure(
             latest is not None and up_to < latest.id, f"the latest {self.name} is never collected"
         )
-        boundary = self._boundary.advance(self.name, up_to)
-        doomed = tuple(id for id in self.ids() if id <= boundary and id not in keep)
+        self._boundary.advance(self.name, up_to)
+        # Not up to wherever another collector may have moved the boundary: what there is to keep
+        # beyond `up_to` only that one knows.
+        doomed = tuple(id for id in self.ids() if id <= up_to and id not in keep)
         for id in doomed:
             self.store.delete(self.path(id))
         return doomed
