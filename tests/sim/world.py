@@ -243,7 +243,7 @@ def collector(process: Process) -> None:
 
 
 def pinner(process: Process) -> None:
-    """Changes the manifest without holding the pipeline, as a clone does when it pins its parent."""
+    """Changes the manifest without holding the pipeline, as a clone that pins its parent."""
     while process.running:
         try:
             id = process.env.new_id()

@@ -248,7 +248,8 @@ def test_a_commit_whose_answer_was_lost_is_applied_once() -> None:
     calls = FaultyStore(MemoryStore(ManualEnv()))
     Manifests(calls, ManualEnv()).begin().commit(advance(), "test")
     for number in range(1, len(calls.calls) + 1):
-        if calls.calls[number - 1].operation == "list":
+        operations = [call.operation for call in calls.calls[number - 2 : number]]
+        if "put_new" not in operations:
             continue  # Before anything was written: an error, and nothing else.
         for when in ("before", "after"):
             store = MemoryStore(ManualEnv())

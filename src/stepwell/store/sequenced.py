@@ -11,9 +11,9 @@ here knows what the body means. Invariants:
   one is fenced from then on (F6). A stored epoch *below* a holder's means that the storage went
   back in time: a hard stop.
 * A create whose answer was lost is recognised by its put_id (F7).
-* Collection moves the boundary first and deletes then, never the latest version. A create at or
-  below the boundary landed in a hole that a collector left: it is a conflict, not a commit, which
-  is why every create looks at the boundary afterwards.
+* Collection moves the boundary first and deletes then, never the latest version. Nothing is
+  created at or below the boundary. A create that finds itself there afterwards landed in a hole
+  that a collector left, or was committed and then collected; which of the two, nobody can say.
 
 A crash leaves the version or not, whole. A version that lost against the boundary stays as rubbish
 below it until the next collection.
@@ -161,17 +161,17 @@ class Sequence:
 
     def create(self, id: int, epoch: Epoch, body: Mapping[str, Json]) -> Version:
         """Commit version `id`. `ConflictError`: somebody else has it; read and decide again."""
+        outdated = ConflictError(f"{self.where(id)} is outdated: there is a later version")
+        if id <= self._boundary.read(self.name):
+            raise outdated
         put_id = self._env.new_id()
         content = {"id": id, "epoch": epoch, "put_id": put_id, "body": body}
         data = seal(self._format, content)
-        attempts = 0
 
         def unknown() -> str:
             return f"{self.where(id)} may or may not have been committed"
 
         def put() -> bool:
-            nonlocal attempts
-            attempts += 1
             try:
                 self.store.put_new(self.path(id), data)
             except ConflictError:
@@ -182,15 +182,15 @@ class Sequence:
 
         ours = self._retry.run(put, self._env, unknown)
         # The version may be there, so from here on a failure is an unknown outcome as well.
-        boundary = self._retry.run(lambda: self._boundary.read(self.name), self._env, unknown)
-        if id <= boundary and attempts > 1:
-            # The first attempt may have been applied, built upon by others, and then collected.
+        if id <= self._retry.run(lambda: self._boundary.read(self.name), self._env, unknown):
+            # A collector came along meanwhile. Either ours lies in a hole that it left, or it was
+            # committed, built upon, and collected: the two look the same from here.
             raise UnknownOutcomeError(
-                f"{unknown()}: it was collected in the meantime",
+                f"{unknown()}: it was collected meanwhile",
                 hint="open the pipeline again: it will see which",
             )
-        if id <= boundary or not ours:
-            raise ConflictError(f"{self.where(id)} was created by somebody else, or is outdated")
+        if not ours:
+            raise outdated
         return self._version(id, unseal(data, format=self._format, object=self.where(id)))
 
     def ids(self) -> tuple[int, ...]:
