@@ -75,7 +75,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 def plant_no_question_after_silence(patch: pytest.MonkeyPatch) -> None:
     """F8 broken: a writer that slept acknowledges without asking the manifest."""
-    patch.setattr(journal.Journal, "_confirm", lambda self, sent_at, sent_on: None)
+    patch.setattr(journal.Journal, "_confirm", lambda self: None)
 
 
 def plant_barriers_trimmed_at_once(patch: pytest.MonkeyPatch) -> None:

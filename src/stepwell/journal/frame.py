@@ -134,16 +134,14 @@ class Columns:
     __slots__ = ("parts", "places", "size")
 
     def __init__(self, inputs: Sequence[Input]) -> None:
-        references = [None if i.reference is None else i.reference.encode() for i in inputs]
         datas = [_flat(item.data) for item in inputs]
-        ends = _ends(datas)
+        ends = [0, *accumulate([0 if data is None else len(data) for data in datas])]
         small = (
             *_names(tuple([item.source for item in inputs])),
             *_names(tuple([item.table for item in inputs])),
             struct.pack(f"<{len(inputs)}q", *[item.rows for item in inputs]),
             *_texts([item.checksum.encode() for item in inputs]),
-            _validity(references),
-            *_texts([reference or b"" for reference in references]),
+            *_references(tuple([item.reference for item in inputs])),
             _validity(datas),
             struct.pack(f"<{len(ends)}q", *ends),
         )
@@ -188,13 +186,29 @@ def _names(names: tuple[str, ...]) -> tuple[bytes, bytes]:
     return _texts([name.encode() for name in names])
 
 
+def _references(references: tuple[str | None, ...]) -> tuple[bytes, bytes, bytes]:
+    if not any(references):
+        return _absent(references)
+    encoded = [None if item is None else item.encode() for item in references]
+    return _validity(encoded), *_texts([item or b"" for item in encoded])
+
+
+@lru_cache(maxsize=256)
+def _absent(references: tuple[str | None, ...]) -> tuple[bytes, bytes, bytes]:
+    """Where no input has one, as when all data was pushed."""
+    encoded = [None if item is None else b"" for item in references]
+    return _validity(encoded), *_texts([b""] * len(encoded))
+
+
 def _texts(values: Sequence[bytes]) -> tuple[bytes, bytes]:
     """Where each text ends, and the texts."""
-    return struct.pack(f"<{len(values) + 1}i", *_ends(values)), b"".join(values)
+    if len(values) == 1:
+        return _TWO.pack(0, len(values[0])), values[0]
+    ends = accumulate([len(value) for value in values], initial=0)
+    return struct.pack(f"<{len(values) + 1}i", *ends), b"".join(values)
 
 
-def _ends(values: Sequence[Bytes | None]) -> list[int]:
-    return list(accumulate([0 if value is None else len(value) for value in values], initial=0))
+_TWO = struct.Struct("<2i")
 
 
 def _flat(data: Bytes | None) -> Bytes | None:

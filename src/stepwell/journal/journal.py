@@ -20,7 +20,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import timedelta
 from typing import Protocol
 
 from stepwell.env import Env
@@ -96,7 +96,9 @@ class Journal:
         # know what became of it. So this and the position tell its entries from anybody else's.
         self._put_id = env.new_id()
         self._seen = max(seen, replayed.position)
-        self._confirmed_at, self._confirmed_on = env.uptime(), env.now()
+        self._limit_s = self._settings.barrier_keep_s / 2
+        self._limit = timedelta(seconds=self._limit_s)
+        self._confirmed = self._acknowledged = (env.uptime(), env.now())
         self._ended: StepwellError | None = UnknownOutcomeError(
             "this journal was not opened", hint="call take_over first"
         )
@@ -215,7 +217,6 @@ class Journal:
         None: another entry lies there, of a writer before us; the tip has passed it, and the caller
         decides whether to go on. `FencedError`: the entry there is of a writer after us.
         """
-        sent_at, sent_on = self._env.uptime(), self._env.now()
         try:
             found = self._put_once(entry, encoded)
         except UnavailableError as error:
@@ -229,7 +230,7 @@ class Journal:
             if found.epoch >= self._epoch:
                 raise self._not_ours(found)
             return None
-        self._confirm(sent_at, sent_on)
+        self._confirm()
         self._tip = Cursor(entry.position, encoded.checksum, self._epoch)
         return Recorded(entry, encoded.checksum)
 
@@ -279,7 +280,7 @@ class Journal:
             return found.entry
         return entry
 
-    def _confirm(self, sent_at: float, sent_on: datetime) -> None:
+    def _confirm(self) -> None:
         """Before an append is acknowledged: may it lie in a hole that a collector left? (F8)
 
         A barrier is kept for `barrier_keep_s`. If the last append was confirmed less than half of
@@ -287,15 +288,17 @@ class Journal:
         that there is none. Otherwise the manifest must be asked. The wall clock is looked at, too:
         a machine whose hypervisor paused it learns of the time it lost from nothing else.
         """
-        limit = self._settings.barrier_keep_s / 2
-        by_wall = (self._env.now() - self._confirmed_on).total_seconds()
-        if by_wall >= limit or self._env.uptime() - self._confirmed_at >= limit:
+        now = self._env.uptime(), self._env.now()
+        up, wall = self._confirmed
+        # This entry landed after the one before it was acknowledged: that is all we need to know
+        # of when, and costs no further look at a clock.
+        self._confirmed, self._acknowledged = self._acknowledged, now
+        if now[0] - up >= self._limit_s or now[1] - wall >= self._limit:
             undone = f"entry {self._tip.next} of epoch {self._epoch} was not acknowledged"
             self._settings.retry.run(
                 lambda: self._guard.check(undone), self._env, lambda: f"{undone}, but may count"
             )
-        # The time of sending, not of the answer: the entry landed some time between the two.
-        self._confirmed_at, self._confirmed_on = sent_at, sent_on
+            self._confirmed = now
 
     def _find_end(self) -> Cursor:
         try:
