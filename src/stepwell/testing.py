@@ -295,7 +295,7 @@ class SimulatedDisk:
             return False
         return isinstance(parent.names.get(base), _File)
 
-    def walk(self, directory: str) -> Iterator[tuple[str, int, datetime]]:
+    def walk(self, directory: str) -> Iterator[str]:
         try:
             names = self._directory(directory).names
         except (FileNotFoundError, NotADirectoryError):
@@ -306,7 +306,13 @@ class SimulatedDisk:
             if isinstance(child, _Directory):
                 yield from self.walk(f"{directory}/{name}")
             else:
-                yield f"{directory}/{name}", len(child.data), self._env.now()
+                yield f"{directory}/{name}"
+
+    def stat(self, path: str) -> tuple[int, datetime] | None:
+        try:
+            return len(self.read(path)), self._env.now()
+        except FileNotFoundError:
+            return None
 
     @contextmanager
     def lock(self, path: str) -> Iterator[None]:

@@ -66,13 +66,13 @@ def encode(entry: Entry) -> Encoded:
     if min([entry.epoch, entry.position, draft.transaction, draft.step]) < 0:
         raise ValueError("numbers of an entry are not negative")
     values = (
-        str(entry.epoch),
-        str(entry.position),
-        entry.put_id,
-        str(draft.transaction),
-        str(draft.step),
-        format_time(draft.time),
-        entry.previous,
+        b"%d" % entry.epoch,
+        b"%d" % entry.position,
+        entry.put_id.encode(),
+        b"%d" % draft.transaction,
+        b"%d" % draft.step,
+        format_time(draft.time).encode(),
+        entry.previous.encode(),
     )
     shape = tuple([(item.reference is not None, item.data is not None) for item in inputs])
     flag = "true" if draft.closes else "false"

@@ -55,13 +55,13 @@ class Frame:
         batch = _batch(sample)
         message = batch.serialize().to_pybytes()
         header = int.from_bytes(message[4:8], "little") + 8
-        plain = tuple(["0" * length for length in lengths])
+        plain = tuple([b"0" * length for length in lengths])
         whole = _write(fixed, names, plain, batch)
         self._start, self._header = whole.index(message), header
         body, end = self._start + header, self._start + len(message)
         places: dict[int, tuple[int, int]] = {}
         for index, length in enumerate(lengths):
-            changed = tuple([v.replace("0", "1") if i == index else v for i, v in enumerate(plain)])
+            changed = (*plain[:index], b"1" * length, *plain[index + 1 :])
             other = _write(fixed, names, changed, batch)
             differ = [at for at, (x, y) in enumerate(zip(whole, other, strict=True)) if x != y]
             ensure(len(differ) == 2 * length, "a metadata value stands in a file twice")
@@ -92,10 +92,10 @@ class Frame:
         ensure(b"".join(parts).replace(digest.encode(), ZEROS) == whole, "a frame fits its sample")
 
     def fill(
-        self, values: Sequence[str], inputs: Sequence[Input]
+        self, values: Sequence[bytes], inputs: Sequence[Input]
     ) -> tuple[tuple[Bytes, ...], Checksum]:
         """The parts of a file, and their checksum."""
-        filling = [value.encode() for value in values]
+        filling = [*values]
         body: list[Bytes]
         if self._empty is None:
             columns = Columns(inputs)
@@ -260,7 +260,7 @@ def _only(whole: bytes, wanted: bytes, low: int, high: int, beside: bytes = b"")
 
 
 def _write(
-    fixed: dict[str, str], names: tuple[str, ...], values: tuple[str, ...], batch: pa.RecordBatch
+    fixed: dict[str, str], names: tuple[str, ...], values: tuple[bytes, ...], batch: pa.RecordBatch
 ) -> bytes:
     metadata = {"checksum": SEAL + ZEROS, **fixed, **dict(zip(names, values, strict=True))}
     sink = pa.BufferOutputStream()

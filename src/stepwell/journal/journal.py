@@ -96,8 +96,7 @@ class Journal:
         # know what became of it. So this and the position tell its entries from anybody else's.
         self._put_id = env.new_id()
         self._seen = max(seen, replayed.position)
-        self._limit_s = self._settings.barrier_keep_s / 2
-        self._limit = timedelta(seconds=self._limit_s)
+        self._limit = timedelta(seconds=self._settings.barrier_keep_s / 2)
         self._confirmed = self._acknowledged = (env.uptime(), env.now())
         self._ended: StepwellError | None = UnknownOutcomeError(
             "this journal was not opened", hint="call take_over first"
@@ -293,7 +292,8 @@ class Journal:
         # This entry landed after the one before it was acknowledged: that is all we need to know
         # of when, and costs no further look at a clock.
         self._confirmed, self._acknowledged = self._acknowledged, now
-        if now[0] - up >= self._limit_s or now[1] - wall >= self._limit:
+        limit = self._limit
+        if now[0] - up >= limit.total_seconds() or now[1] - wall >= limit:
             undone = f"entry {self._tip.next} of epoch {self._epoch} was not acknowledged"
             self._settings.retry.run(
                 lambda: self._guard.check(undone), self._env, lambda: f"{undone}, but may count"

@@ -64,8 +64,11 @@ class Disk(Protocol):
     def is_file(self, path: str) -> bool:
         """False only if the system says that there is none."""
 
-    def walk(self, directory: str) -> Iterator[tuple[str, int, datetime]]:
-        """Path, size and time of every file below but hidden ones; nothing if it is absent."""
+    def walk(self, directory: str) -> Iterator[str]:
+        """The path of every file below but hidden ones; nothing if the directory is absent."""
+
+    def stat(self, path: str) -> tuple[int, datetime] | None:
+        """Size and time of a file; None if the system says that there is none."""
 
     def lock(self, path: str) -> AbstractContextManager[None]:
         """A context that holds an exclusive lock on `path`, released if the process dies."""
@@ -163,7 +166,7 @@ class RealDisk:
         except FileNotFoundError:
             return False
 
-    def walk(self, directory: str) -> Iterator[tuple[str, int, datetime]]:
+    def walk(self, directory: str) -> Iterator[str]:
         try:
             entries = list(os.scandir(directory))
         except (FileNotFoundError, NotADirectoryError):
@@ -173,12 +176,15 @@ class RealDisk:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from self.walk(entry.path)
-                continue
-            try:
-                found = entry.stat()
-            except FileNotFoundError:  # Deleted since.
-                continue
-            yield entry.path, found.st_size, datetime.fromtimestamp(found.st_mtime, EPOCH.tzinfo)
+            else:
+                yield entry.path
+
+    def stat(self, path: str) -> tuple[int, datetime] | None:
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return found.st_size, datetime.fromtimestamp(found.st_mtime, EPOCH.tzinfo)
 
     @contextmanager
     def lock(self, path: str) -> Iterator[None]:

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from stepwell.env import Env
 from stepwell.errors import ConflictError, UnavailableError
 from stepwell.model import Bytes, checksum
-from stepwell.store.base import Listed, Object, check_path, check_prefix, check_range, page
+from stepwell.store.base import Listed, Object, check_path, check_prefix, check_range
 from stepwell.store.disk import Disk, RealDisk, Staged
 
 
@@ -94,11 +94,16 @@ class LocalStore:
         root = f"{self._root}/{check_prefix(prefix)}".rstrip("/")
         with self._explained("list", prefix, root) as name:
             skip = len(self._root) + 1
-            found = [
-                Listed(path[skip:], size, modified)
-                for path, size, modified in self._disk.walk(name)
-            ]
-        return page(found, after, limit)
+            names = sorted(path for path in self._disk.walk(name) if path[skip:] > after)
+            found: list[Listed] = []
+            # Looked at one by one, only as many as are wanted; one that is gone by now is left out.
+            for path in names if limit != 0 else ():
+                details = self._disk.stat(path)
+                if details is not None:
+                    found.append(Listed(path[skip:], *details))
+                    if len(found) == limit:
+                        break
+        return tuple(found)
 
     def delete(self, path: str) -> None:
         absent = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
