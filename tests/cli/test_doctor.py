@@ -214,3 +214,12 @@ def test_a_disk_in_memory_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     found = doctor.check_speed(store, "/dev/shm", env)
     assert found.status is Status.WARNING
     assert "in memory (tmpfs): nothing there survives a power cut" in found.detail
+
+
+def test_a_file_is_not_a_store(run: Run, tmp_path: Path) -> None:
+    """A path mistyped is told as such, not by the number of an error."""
+    file = tmp_path / "file"
+    file.write_text("x")
+    ended = run("doctor", str(file))
+    assert ended.exit_code == 1
+    assert "is a file, and a store is a directory" in ended.output

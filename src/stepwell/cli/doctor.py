@@ -24,7 +24,7 @@ from statistics import median
 from stepwell.cli.place import local_root
 from stepwell.cli.screen import Screen
 from stepwell.env import Env, SystemEnv
-from stepwell.errors import StepwellError
+from stepwell.errors import InvalidError, StepwellError
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
 from stepwell.store.probe import capabilities
@@ -215,6 +215,11 @@ def _throw_away(place: str, env: Env) -> Iterator[tuple[Store, str]]:
     existing = root
     while not os.path.exists(existing):
         existing = os.path.dirname(existing)
+    if not os.path.isdir(existing):
+        raise InvalidError(
+            f"{existing} is a file, and a store is a directory",
+            hint="give the directory, or the address of a bucket: stepwell doctor PATH_OR_URI",
+        )
     with tempfile.TemporaryDirectory(prefix=".stepwell-doctor-", dir=existing) as directory:
         yield open_store(directory, env), existing
 

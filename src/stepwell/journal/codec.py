@@ -19,9 +19,8 @@ matter of `frame`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -51,8 +50,7 @@ _VALUES = ("epoch", "position", "put_id", "transaction", "step", "time", "previo
 """The metadata that changes with every entry."""
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(NamedTuple):
     """The parts to write, and the checksum that the next entry will name."""
 
     parts: tuple[Bytes, ...]

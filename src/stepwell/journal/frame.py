@@ -137,8 +137,7 @@ class Columns:
         datas = [_flat(item.data) for item in inputs]
         ends = [0, *accumulate([0 if data is None else len(data) for data in datas])]
         small = (
-            *_names(tuple([item.source for item in inputs])),
-            *_names(tuple([item.table for item in inputs])),
+            *_names(tuple([(item.source, item.table) for item in inputs])),
             struct.pack(f"<{len(inputs)}q", *[item.rows for item in inputs]),
             *_texts([item.checksum.encode() for item in inputs]),
             *_references(tuple([item.reference for item in inputs])),
@@ -181,9 +180,10 @@ _WITHOUT_NULLS = (0, 2, 4, 5)
 
 
 @lru_cache(maxsize=256)
-def _names(names: tuple[str, ...]) -> tuple[bytes, bytes]:
-    """Names of sources or tables: the same few, again and again."""
-    return _texts([name.encode() for name in names])
+def _names(names: tuple[tuple[str, str], ...]) -> tuple[bytes, ...]:
+    """Sources and tables: the same few, again and again."""
+    sources, tables = zip(*names, strict=True)
+    return *_texts([name.encode() for name in sources]), *_texts([name.encode() for name in tables])
 
 
 def _references(references: tuple[str | None, ...]) -> tuple[bytes, bytes, bytes]:

@@ -20,6 +20,8 @@ from stepwell.env import EPOCH, Env
 from stepwell.model import Bytes
 
 _IOV_MAX = 1024
+_UNNAMED = os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_TMPFILE", 0)
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(slots=True)
@@ -105,7 +107,7 @@ class RealDisk:
     def _create(self, directory: str) -> Staged:
         if self._unnamed:
             try:
-                fd = os.open(directory, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+                fd = os.open(directory, _UNNAMED, 0o600)
             except OSError as error:
                 if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
                     raise
@@ -146,7 +148,7 @@ class RealDisk:
             os.close(staged.fd)
 
     def sync_directory(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(path, _DIRECTORY)
         try:
             _sync(fd)
         finally:

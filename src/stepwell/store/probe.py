@@ -105,6 +105,7 @@ def _clear(store: Store, *paths: str) -> None:
 
 
 _KNOWN_TO_WORK = (
-    "known to work: a local directory, Amazon S3, Google Cloud Storage, Azure Blob Storage,"
-    " Cloudflare R2, MinIO; on other servers look for a version that honours If-None-Match"
+    "a local directory works, and so should every service that documents conditional writes"
+    " (Amazon S3, Google Cloud Storage, Azure Blob Storage, Cloudflare R2, MinIO); on other servers"
+    " look for a version that honours If-None-Match"
 )

@@ -87,7 +87,7 @@ def check_format(found: str, expected: str, object: str) -> None:
         f"{object} has {kind} format {found_version}; this Stepwell reads format {version}",
         hint="upgrade Stepwell on this machine: pip install --upgrade stepwell"
         if int(found_version) > int(version)
-        else "open it once with the version of Stepwell that wrote it",
+        else "read it with the version of Stepwell that wrote it",
     )
 
 
