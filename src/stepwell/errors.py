@@ -59,6 +59,10 @@ class UnknownOutcomeError(StepwellError):
     """A write may or may not have been applied, and the retries are spent: reopen and look."""
 
 
+class CollectedError(UnknownOutcomeError):
+    """What was written was collected at once, or never counted: the two look the same."""
+
+
 class InvalidError(StepwellError):
     """What was asked for cannot be done as asked: change the request."""
 

@@ -23,6 +23,7 @@ from dataclasses import replace
 
 from stepwell.env import Env
 from stepwell.errors import (
+    CollectedError,
     ConflictError,
     CorruptError,
     FencedError,
@@ -305,6 +306,6 @@ def _hold(manifests: Manifests, found: Stored | None) -> Holder:
     if found is None:
         try:
             return manifests.begin()
-        except ConflictError:  # Somebody else was first; then it is a pipeline like any other.
-            pass
+        except (ConflictError, CollectedError):
+            pass  # Somebody else was first, or at it since; then it is a pipeline like any other.
     return manifests.claim(found)

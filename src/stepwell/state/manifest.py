@@ -19,6 +19,7 @@ from enum import Enum
 from stepwell.env import Env
 from stepwell.errors import (
     BugError,
+    CollectedError,
     ConflictError,
     CorruptError,
     FencedError,
@@ -181,7 +182,8 @@ class Manifests:
             invariants.check_claim(before, after)
             try:
                 return Holder(self, self.create(found.id + 1, after))
-            except ConflictError:
+            except (ConflictError, CollectedError):
+                # Claiming once more does no harm, whatever became of this one.
                 found = None
         raise ConflictError(
             f"{self.store.uri}: {_TRIES} claims in a row were lost to other writers"

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from stepwell.env import Env
-from stepwell.errors import ConflictError, TruncatedError, UnknownOutcomeError, ensure
+from stepwell.errors import CollectedError, ConflictError, TruncatedError, ensure
 from stepwell.model import Epoch
 from stepwell.store.base import Store
 from stepwell.store.retry import Retry
@@ -185,7 +185,7 @@ class Sequence:
         if id <= self._retry.run(lambda: self._boundary.read(self.name), self._env, unknown):
             # A collector came along meanwhile. Either ours lies in a hole that it left, or it was
             # committed, built upon, and collected: the two look the same from here.
-            raise UnknownOutcomeError(
+            raise CollectedError(
                 f"{unknown()}: it was collected meanwhile",
                 hint="open the pipeline again: it will see which",
             )
