@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from stepwell.errors import BugError, ConflictError, CorruptError, FencedError, InvalidError
+from stepwell.errors import (
+    BugError,
+    ConflictError,
+    CorruptError,
+    FencedError,
+    InvalidError,
+    UnavailableError,
+)
 from stepwell.journal.entry import Cursor
 from stepwell.model import NO_CHECKSUM, Checksum, Claim, Epoch, Position, Transaction, checksum
 from stepwell.state import invariants
@@ -371,3 +378,16 @@ def test_an_amendment_takes_no_epoch_and_the_holder_builds_upon_it() -> None:
         manifests.amend(lambda m: replace(m, transaction=Transaction(-1)), "bad")
     with pytest.raises(InvalidError):
         Manifests(MemoryStore(ManualEnv()), ManualEnv()).amend(lambda m: m, "nothing there")
+
+
+def test_a_commit_that_was_never_sent_leaves_nothing_under_way() -> None:
+    """F7: a failure before the create is no unknown outcome; the holder can commit again."""
+    store = MemoryStore(ManualEnv())
+    holder = Manifests(store, ManualEnv()).begin()
+    faulty = FaultyStore(store, fail_at(2, "before"))
+    holder._manifests = Manifests(faulty, ManualEnv())
+    with pytest.raises(UnavailableError):
+        holder.commit(advance(), "test")
+    assert [call.operation for call in faulty.calls] == ["list", "get"]
+    assert not holder.under_way
+    assert holder.commit(advance(), "test").manifest.transaction == 1

@@ -25,6 +25,7 @@ from stepwell.errors import (
     FencedError,
     InvalidError,
     StepwellError,
+    UnavailableError,
     ensure,
 )
 from stepwell.journal import paths
@@ -287,10 +288,11 @@ class Holder:
                     self._current = self._manifests.create(self._current.id + 1, after)
                     self.under_way = False
                     return self._current
-                except (ConflictError, BugError) as error:
+                except (UnavailableError, BugError):
+                    self.under_way = False  # It was never sent.
+                    raise
+                except ConflictError:
                     self.under_way = False
-                    if isinstance(error, BugError):
-                        raise
                     self._adopt(undone)
         raise ConflictError(f"{undone}: {_TRIES} attempts in a row were lost to other commits")
 
