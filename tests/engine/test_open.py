@@ -320,7 +320,8 @@ def test_a_lost_latest_manifest_does_not_make_an_old_one_the_truth() -> None:
     before = snapshot(store)
     with pytest.raises(CorruptError) as corrupt:
         Tiny(store, env, settings=SETTINGS)
-    assert "a later one was seen" in str(corrupt.value)
+    assert paths.manifest(latest.id) in str(corrupt.value)
+    assert "none does now" in str(corrupt.value)
     assert snapshot(store) == before
 
 

@@ -14,6 +14,7 @@ from stepwell.errors import (
     UnknownOutcomeError,
 )
 from stepwell.model import Epoch
+from stepwell.store.base import Object
 from stepwell.store.memory import MemoryStore
 from stepwell.store.retry import Retry
 from stepwell.store.sealed import seal
@@ -290,4 +291,26 @@ def test_a_latest_version_that_is_lost_is_missed() -> None:
     store.delete(things.path(9))
     with pytest.raises(CorruptError) as corrupt:
         things.latest()
-    assert things.where(4) in str(corrupt.value)
+    assert things.where(9) in str(corrupt.value)
+
+
+def test_a_lost_latest_version_is_missed_even_behind_a_full_page_of_kept_ones() -> None:
+    """K4: the search for the end must stop, and say so, if nothing lies above the boundary."""
+    store, things = filled(1300)
+    things.collect(1299, keep=frozenset(range(1, 1200)))
+    store.delete(things.path(1300))
+    with pytest.raises(CorruptError, match="lay above 1299"):
+        things.latest()
+
+
+def test_a_version_that_is_listed_but_cannot_be_had_is_not_looked_for_for_ever() -> None:
+    """F10: a listing and a read that keep contradicting each other are damage, not a loop."""
+
+    class Contradictory(MemoryStore):
+        def get(self, path: str) -> Object | None:
+            return None if path.startswith("thing/") else super().get(path)
+
+    store = Contradictory(ManualEnv())
+    store.put_new("thing/00000000000000000007.json", b"x")
+    with pytest.raises(CorruptError):
+        sequence(store).latest()

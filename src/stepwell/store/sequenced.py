@@ -48,8 +48,8 @@ class Version:
 class Boundary:
     """Numbers at or below which everything unprotected is gone for good; they only go up.
 
-    One sealed object, `{"manifest": 12, "journal": 400}`, replaced by compare-and-swap. A crash
-    leaves the old numbers or the new ones.
+    One sealed object, `{"manifest": 12}`, replaced by compare-and-swap. A crash leaves the old
+    number or the new one.
     """
 
     FORMAT = "stepwell-boundary/1"
@@ -125,21 +125,19 @@ class Sequence:
         and what came after it was lost: it must not pass for the truth.
         """
         stale: int | None = None
-        while True:
-            id = self.latest_id()
-            version = None if id is None else self.read(id)
-            if id is None:
-                return None
-            if version is not None and id > self._boundary.read(self.name):
+        while (id := self.latest_id()) is not None:
+            version, boundary = self.read(id), self._boundary.read(self.name)
+            if version is not None and id > boundary:
                 return version
-            if version is not None and id == stale:
+            if id == stale:
                 raise TruncatedError(
-                    self.where(id + 1),
-                    f"missing: version {id} is the last there is, but a later one was seen",
+                    self.where(max(id, boundary + 1)),
+                    f"missing: the latest version lay above {boundary}, and none does now",
                     hint=f"restore the latest {self.name} objects from a backup",
                 )
             # A collector came along between the requests, so there is a later one: look again.
             stale = id
+        return None
 
     def latest_id(self, after: int = 0) -> int | None:
         """The highest number above `after`; None if there is none. One request, as a rule."""
@@ -149,10 +147,12 @@ class Sequence:
             return ids[-1] if ids else None
         # Versions kept for a checkpoint lie below the boundary, with gaps between them; above it
         # there are none, and the end can be searched for.
-        start = max(self._boundary.read(self.name), *ids)
-        last = last_taken(lambda id: self.store.exists(self.path(id)), start)
+        boundary = self._boundary.read(self.name)
+        last = last_taken(lambda id: self.store.exists(self.path(id)), max(boundary, *ids))
         # The search is only right if no collector came along while it ran.
-        return last if self._boundary.read(self.name) < last else self.latest_id(after)
+        if self._boundary.read(self.name) > boundary:
+            return self.latest_id(after)
+        return last if last > boundary else ids[-1]
 
     def read(self, id: int) -> Version | None:
         """One version, checked; None if there is none."""
