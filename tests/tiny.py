@@ -17,7 +17,8 @@ from stepwell.journal.journal import Settings
 from stepwell.journal.log import Log
 from stepwell.journal.trim import trim
 from stepwell.model import Checksum, Transaction, checksum
-from stepwell.state.manifest import Manifest, Manifests, Run
+from stepwell.state.history import History
+from stepwell.state.manifest import CheckpointRef, Manifest, Manifests, Run
 from stepwell.store.base import Store
 from stepwell.store.sealed import seal, unseal
 
@@ -43,6 +44,7 @@ class Tiny:
         env: Env,
         journal_store: Store | None = None,
         settings: Settings | None = None,
+        history: History | None = None,
     ) -> None:
         self.store = store
         self.journal_store = journal_store or store
@@ -50,7 +52,12 @@ class Tiny:
         self.settings = settings or Settings()
         self.unflushed: list[str] = []
         self.writer: Writer = open_writer(
-            store, env, journal_store=journal_store, replay=self._replay, settings=self.settings
+            store,
+            env,
+            journal_store=journal_store,
+            replay=self._replay,
+            settings=self.settings,
+            history=history,
         )
 
     def _replay(self, recorded: Recorded) -> None:
@@ -86,6 +93,16 @@ class Tiny:
         self.writer.commit(change, "flush")
         self.unflushed = []
 
+    def checkpoint(self, keep: int = 2) -> None:
+        """Name the version that holds everything flushed; drop the oldest beyond so many."""
+        id, held = self.env.new_id(), self.writer.held
+        named = CheckpointRef(id, paths.checkpoint(id), held.id, held.manifest.transaction)
+
+        def change(before: Manifest) -> Manifest:
+            return replace(before, checkpoints=(*before.checkpoints, named)[-keep:])
+
+        self.writer.commit(change, "checkpoint")
+
     def rows(self) -> list[str]:
         return [*flushed_rows(self.store, self.writer.manifest), *self.unflushed]
 
@@ -94,7 +111,12 @@ class Tiny:
 
 
 def collect(
-    store: Store, env: Env, *, journal_store: Store | None = None, barrier_keep_s: float
+    store: Store,
+    env: Env,
+    *,
+    journal_store: Store | None = None,
+    barrier_keep_s: float,
+    only_trim: bool = False,
 ) -> None:
     """Trim the journal behind the replay position and drop manifests behind the latest."""
     manifests = Manifests(store, env)
@@ -107,7 +129,7 @@ def collect(
         latest.manifest.replay.position,
         barrier_keep_s=barrier_keep_s,
     )
-    if latest.id > 1:
+    if latest.id > 1 and not only_trim:
         manifests.collect(latest.id - 1)
 
 

@@ -19,6 +19,7 @@ from stepwell.errors import (
 from stepwell.journal import paths
 from stepwell.journal.journal import Settings
 from stepwell.model import Position
+from stepwell.state.history import History
 from stepwell.state.manifest import Manifests
 from stepwell.store.memory import MemoryStore
 from stepwell.store.retry import Retry
@@ -155,14 +156,14 @@ def test_idle_reopening_grows_by_barriers_only_and_they_can_be_collected() -> No
     """F5: a thousand openings without a write cost the same each, and leave nothing for good."""
     env = ManualEnv()
     store = MemoryStore(env)
-    calls = set()
-    for number in range(1000):
+    calls = []
+    for _ in range(1000):
         watched = FaultyStore(store)
         tiny = Tiny(watched, env, settings=SETTINGS)
-        if number:
-            calls.add(len(watched.calls))
+        calls.append(len(watched.calls))
         assert tiny.rows() == []
-    assert max(calls) <= 60, "a search, once the uncollected manifests fill a page of the listing"
+    assert sum(count > 26 for count in calls) <= 40, "now and then one collects"
+    assert max(calls) <= 26 + History().slack + 10
     entries = [item.path for item in store.list("journal/") if item.path.endswith(".arrow")]
     assert len(entries) == 1000
     env.advance(SETTINGS.barrier_keep_s + 1)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TypeVar
 
 from stepwell.env import ulid
@@ -29,6 +30,7 @@ from stepwell.journal.entry import Recorded
 from stepwell.journal.journal import Settings
 from stepwell.journal.log import JournalReader, Log
 from stepwell.model import Bytes, Position
+from stepwell.state.history import History
 from stepwell.state.manifest import FORMAT, Manifest, Manifests, Pin, from_json
 from stepwell.store.base import Listed, Object, Store
 from stepwell.store.memory import MemoryStore
@@ -72,6 +74,10 @@ class World:
         self.main = MemoryStore(clock, "main")
         separate = self.random.random() < 0.3
         self.journal = MemoryStore(clock, "journal") if separate else self.main
+        # In most worlds whoever opens collects at once what it finds superseded. In some there are
+        # checkpoints, and nobody else collects manifests: the collector here knows only the latest.
+        self.history = History(versions=self.random.choice([0, 1, 3, 50]), slack=0)
+        self.checkpoints = self.random.random() < 0.4
         self.checker = Checker(self)
         self.storm_until = 0
         self.silences: set[int] = set()
@@ -141,13 +147,19 @@ class World:
         env = SimEnv(self, "auditor")
         journal = None if self.journal is self.main else self.journal
         before = stored_rows(self.main, env, journal)
-        last = Tiny(self.main, env, journal, SETTINGS)
+        last = Tiny(self.main, env, journal, SETTINGS, self.history)
         if last.rows() != before:
             raise ViolationError(f"opening changed the rows: {before} -> {last.rows()}")
         last.push("the end")
         last.flush()
         last.close()
-        collect(self.main, env, journal_store=journal, barrier_keep_s=0.0)
+        collect(
+            self.main,
+            env,
+            journal_store=journal,
+            barrier_keep_s=0.0,
+            only_trim=self.checkpoints,
+        )
         rows = Tiny(self.main, env, journal, SETTINGS).rows()
         if rows != [*before, "the end"]:
             raise ViolationError(f"a clean flush changed the rows: {before} -> {rows}")
@@ -206,7 +218,7 @@ def writer(process: Process) -> None:
     world, count = process.world, 0
     while process.running:
         try:
-            tiny = Tiny(process.main, process.env, process.journal, SETTINGS)
+            tiny = Tiny(process.main, process.env, process.journal, SETTINGS, world.history)
             for _ in range(process.random.randint(1, 12)):
                 choice = process.random.random()
                 if choice < 0.65:
@@ -219,6 +231,8 @@ def writer(process: Process) -> None:
                     # Unavailable means that nothing was committed, so the handle may be used again.
                     with suppress(UnavailableError):
                         tiny.flush()
+                        if world.checkpoints and process.random.random() < 0.5:
+                            tiny.checkpoint()
                 else:
                     process.env.sleep(1)
             if process.random.random() < 0.3:
@@ -233,8 +247,13 @@ def collector(process: Process) -> None:
     """Trims and collects without pause; another may run as well."""
     while process.running:
         try:
-            keep = KEEP_S
-            collect(process.main, process.env, journal_store=process.journal, barrier_keep_s=keep)
+            collect(
+                process.main,
+                process.env,
+                journal_store=process.journal,
+                barrier_keep_s=KEEP_S,
+                only_trim=process.world.checkpoints,
+            )
             pause()
         except Crash:
             process.restart()
@@ -247,10 +266,7 @@ def pinner(process: Process) -> None:
     while process.running:
         try:
             id = process.env.new_id()
-            pin = Pin(id, "clone", id)
-            Manifests(process.main, process.env).amend(
-                lambda m, pin=pin: replace(m, pins=(*m.pins, pin)), "pin"
-            )
+            Manifests(process.main, process.env).amend(partial(pinned, id), "pin")
             process.world.pinned.add(id)
             process.world.checker.check()
             pause()
@@ -258,6 +274,11 @@ def pinner(process: Process) -> None:
             process.restart()
         except (*EXPECTED, InvalidError):  # Invalid: there is no pipeline yet.
             pause()
+
+
+def pinned(id: str, manifest: Manifest) -> Manifest:
+    checkpoint = manifest.checkpoints[-1].id if manifest.checkpoints else id
+    return replace(manifest, pins=(*manifest.pins, Pin(id, "clone", checkpoint)))
 
 
 def reader(process: Process) -> None:
@@ -382,6 +403,9 @@ class Checker:
             return []
         if not self._world.pinned <= {pin.id for pin in manifest.pins}:
             raise ViolationError("a pin was lost to another commit")
+        for checkpoint in manifest.checkpoints:
+            if paths.manifest(checkpoint.manifest) not in self._world.main._objects:
+                raise ViolationError(f"checkpoint {checkpoint.id} needs {checkpoint.manifest}")
         rows = [row for run in manifest.runs for row in self._run(run.path)]
         cursor = manifest.replay
         objects = self._world.journal._objects

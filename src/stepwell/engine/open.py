@@ -10,7 +10,8 @@ its writer is what `Manifests.latest` and `JournalReader` are for.
     4 barrier at the first free position above the replay position read *after* the claim
     5 check the epoch once more
     6 replay exactly (replay position, barrier]
-    7 record what is new about the journal, which checks the epoch once more; serve
+    7 record what is new about the journal, which checks the epoch once more
+    8 collect superseded manifests, if many have gathered; serve
 
 A crash at any point leaves an epoch claimed, a barrier put, or neither; nothing that was
 acknowledged is lost, and the next opening starts from 1.
@@ -28,6 +29,7 @@ from stepwell.errors import (
     CorruptError,
     FencedError,
     InvalidError,
+    StepwellError,
     UnknownOutcomeError,
     ensure,
 )
@@ -37,6 +39,7 @@ from stepwell.journal.identity import Identity, check_identity, read_identity, w
 from stepwell.journal.journal import Journal, Settings
 from stepwell.journal.log import Log
 from stepwell.model import Epoch, Position
+from stepwell.state.history import History, collect_history
 from stepwell.state.manifest import Change, Holder, JournalRef, Manifest, Manifests, Stored
 from stepwell.store.base import Store
 from stepwell.store.probe import probe
@@ -51,6 +54,8 @@ class Writer:
         self._holder = holder
         self._journal = journal
         self.barrier = barrier
+        self.uncollected: StepwellError | None = None
+        """Why this opening did not collect superseded manifests, if it should have."""
 
     @property
     def epoch(self) -> Epoch:
@@ -59,8 +64,13 @@ class Writer:
     @property
     def manifest(self) -> Manifest:
         """The latest manifest this writer knows; fails once the writer is fenced."""
+        return self.held.manifest
+
+    @property
+    def held(self) -> Stored:
+        """The same, with the number of its version."""
         self._journal.check()
-        return self._holder.current.manifest
+        return self._holder.current
 
     @property
     def journal(self) -> Journal:
@@ -126,9 +136,13 @@ class Opening:
     Replay it to the end, then `serve`. A long replay may commit on the way.
     """
 
-    def __init__(self, writer: Writer, journal: JournalRef) -> None:
+    def __init__(
+        self, writer: Writer, journal: JournalRef, manifests: Manifests, history: History
+    ) -> None:
         self._writer = writer
         self._journal = journal
+        self._manifests = manifests
+        self._history = history
         self._entries = 0
         self._replayed = False
 
@@ -147,7 +161,7 @@ class Opening:
         return self._writer.commit(change, doing)
 
     def serve(self) -> Writer:
-        """Record what is new about the journal, which checks the epoch once more."""
+        """Record what is new about the journal, which checks the epoch once more; tidy up."""
         ensure(self._replayed, "a pipeline serves only once it has been replayed")
         ref, tip = self._journal, self._writer.journal.tip
         if not self._entries:
@@ -158,6 +172,11 @@ class Opening:
             self.commit(lambda m: replace(m, journal=ref), "attach the journal store")
         else:
             self._writer.check("the pipeline was not opened")
+        try:
+            collect_history(self._manifests, self._writer.held, self._history)
+        except StepwellError as error:
+            # The pipeline is open and whole; what was not collected costs time and space only.
+            self._writer.uncollected = error
         return self._writer
 
 
@@ -168,10 +187,18 @@ def open_writer(
     journal_store: Store | None = None,
     replay: Callable[[Recorded], None] = lambda recorded: None,
     settings: Settings | None = None,
+    history: History | None = None,
     create: bool = True,
 ) -> Writer:
     """Take over a pipeline and replay it: `take_over` for those who need nothing in between."""
-    opening = take_over(store, env, journal_store=journal_store, settings=settings, create=create)
+    opening = take_over(
+        store,
+        env,
+        journal_store=journal_store,
+        settings=settings,
+        history=history,
+        create=create,
+    )
     for recorded in opening.replay():
         replay(recorded)
     return opening.serve()
@@ -183,6 +210,7 @@ def take_over(
     *,
     journal_store: Store | None = None,
     settings: Settings | None = None,
+    history: History | None = None,
     create: bool = True,
 ) -> Opening:
     """Steps 1 to 5: claim a pipeline and fence its writer. In an empty store, begin one.
@@ -222,7 +250,12 @@ def take_over(
         seen=seen,
     )
     barrier = journal.take_over()
-    return Opening(Writer(holder, journal, barrier), JournalRef(id=journal_id, closed=False))
+    return Opening(
+        Writer(holder, journal, barrier),
+        JournalRef(id=journal_id, closed=False),
+        manifests,
+        history or History(),
+    )
 
 
 def _look_ahead(
