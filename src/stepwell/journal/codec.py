@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from stepwell.errors import CorruptError
 from stepwell.journal.entry import Draft, Entry, Input, Kind
-from stepwell.journal.frame import COLUMNS, SEAL, ZEROS, Frame, Shape, learn
+from stepwell.journal.frame import COLUMNS, SEAL, ZEROS, Alike, Form, Frame, Shape
 from stepwell.model import (
     Bytes,
     Checksum,
@@ -45,7 +45,6 @@ FORMAT = "stepwell-journal/1"
 
 _WINDOW = 4096
 
-_FIXED = ("format", "lineage", "kind", "closes")
 _VALUES = ("epoch", "position", "put_id", "transaction", "step", "time", "previous")
 """The metadata that changes with every entry."""
 
@@ -61,7 +60,7 @@ def encode(entry: Entry) -> Encoded:
     """The bytes of an entry; ValueError or TypeError for what could not be read again."""
     draft = entry.draft
     inputs = draft.inputs
-    if min([entry.epoch, entry.position, draft.transaction, draft.step]) < 0:
+    if entry.epoch < 0 or entry.position < 0 or draft.transaction < 0 or draft.step < 0:
         raise ValueError("numbers of an entry are not negative")
     values = (
         b"%d" % entry.epoch,
@@ -72,15 +71,37 @@ def encode(entry: Entry) -> Encoded:
         format_time(draft.time).encode(),
         entry.previous.encode(),
     )
-    shape = tuple([(item.reference is not None, item.data is not None) for item in inputs])
-    flag = "true" if draft.closes else "false"
-    fixed = (FORMAT, entry.lineage, draft.kind.value, flag)
-    return Encoded(*_frame(fixed, tuple(map(len, values)), shape).fill(values, inputs))
+    alike: list[Alike] = []
+    checksums: list[bytes] = []
+    references: list[bytes] = []
+    for item in inputs:
+        digits, length = item.checksum.encode(), None
+        if item.reference is not None:
+            reference = item.reference.encode()
+            length = len(reference)
+            references.append(reference)
+        checksums.append(digits)
+        alike.append((item.source, item.table, len(digits), length, item.data is not None))
+    fixed = entry.lineage, draft.kind.value, draft.closes
+    form = _form(fixed, tuple(map(len, values)), tuple(alike))
+    return Encoded(*form.fill(values, inputs, checksums, references))
+
+
+_Fixed = tuple[str, str, bool]
 
 
 @lru_cache(maxsize=256)
-def _frame(fixed: tuple[str, ...], lengths: tuple[int, ...], shape: Shape) -> Frame:
-    return learn(dict(zip(_FIXED, fixed, strict=True)), _VALUES, lengths, shape)
+def _form(fixed: _Fixed, lengths: tuple[int, ...], alike: tuple[Alike, ...]) -> Form:
+    shape = tuple([(reference is not None, data) for _, _, _, reference, data in alike])
+    return _frame(fixed, lengths, shape).form(alike)
+
+
+@lru_cache(maxsize=256)
+def _frame(fixed: _Fixed, lengths: tuple[int, ...], shape: Shape) -> Frame:
+    lineage, kind, closes = fixed
+    flag = "true" if closes else "false"
+    texts = {"format": FORMAT, "lineage": lineage, "kind": kind, "closes": flag}
+    return Frame(texts, _VALUES, lengths, shape)
 
 
 def decode(data: bytes, object: str) -> tuple[Entry, Checksum]:

@@ -1,17 +1,16 @@
 """The bytes of an entry's file, learned from Arrow's own writer and then filled in.
 
 Writing a small file through Arrow costs as much as a third of making it durable. But entries are
-all alike: with as many inputs, and metadata values as long, all that changes are the values
-themselves, the columns, and a few numbers that say how long those are. So the first entry of a
-shape is written by Arrow, several times, to see where these things lie; every one after it is
-filled in. The result is the same to the byte, which a test checks. No data is copied on the way.
+all alike. What Arrow writes around the values is learned once, from its own writer: a `Frame`. What
+entries of the same sources have in common is filled in once: a `Form`. What is an entry's own is
+filled in each time. The result is the same to the byte, which a test checks, and no data is copied
+on the way.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import itemgetter
 
@@ -34,31 +33,99 @@ COLUMNS = pa.schema(
 SEAL = b"xxh3-128:"
 ZEROS = NO_CHECKSUM.encode()
 
+Alike = tuple[str, str, int, int | None, bool]
+"""What an input shares with others of its form: source, table, the lengths of its checksum and of
+its reference, whether it has data.
+"""
 Shape = tuple[tuple[bool, bool], ...]
-"""Of each input, whether it has a reference, and whether it has data."""
+"""Of each input, whether it has a reference, and whether it has data: all that a frame knows."""
+
+_Piece = bytes | int
+"""A stretch of a file as it is, or the number of the value that stands there."""
+_SIZE, _LENGTH, _ROWS, _CHECKSUMS, _REFERENCES, _ENDS = range(-6, 0)
+"""The values after the metadata: how long all columns are, how long the data is, then columns."""
+_BUFFERS, _FOOTER = -7, -8
+"""What a frame leaves to its forms: where each column lies, and where the batch does."""
+_NUMBER = struct.Struct("<q")
 
 
-class Frame:
-    """One shape of entry.
+class Form:
+    """A file but for what is an entry's own, as two templates: before the data, and after it."""
 
-    A file is four stretches of bytes with values to be filled in. Between them lie the first seal,
-    the columns, and the second seal.
-    """
+    __slots__ = ("_ends", "_first", "_head", "_last", "_offset", "_rows", "_tail")
 
     def __init__(
         self,
-        fixed: dict[str, str],
-        names: tuple[str, ...],
-        lengths: tuple[int, ...],
-        sample: list[Input],
+        head: list[_Piece],
+        tail: list[_Piece],
+        seals: tuple[slice, slice],
+        columns: _Columns,
     ) -> None:
+        self._head = _Template(head)
+        self._tail = _Template(tail)
+        self._first, self._last = seals
+        self._offset = columns.offset
+        self._rows = struct.Struct(f"<{columns.count}q")
+        self._ends = struct.Struct(f"<{columns.count + 1}q")
+
+    def fill(
+        self,
+        metadata: tuple[bytes, ...],
+        inputs: Sequence[Input],
+        checksums: list[bytes],
+        references: list[bytes],
+    ) -> tuple[tuple[Bytes, ...], Checksum]:
+        """The parts of the file, and their checksum."""
+        datas: list[Bytes] = []
+        end = 0
+        ends = [end]
+        for item in inputs:
+            data = item.data
+            if data is not None:
+                if isinstance(data, memoryview):
+                    data = data.cast("B")  # A view of numbers has fewer items than bytes.
+                datas.append(data)
+                end += len(data)
+            ends.append(end)
+        padding = -end % 8
+        values = (
+            *metadata,
+            _NUMBER.pack(self._offset + end + padding),
+            _NUMBER.pack(end),
+            self._rows.pack(*[item.rows for item in inputs]),
+            b"".join(checksums),
+            b"".join(references),
+            self._ends.pack(*ends),
+        )
+        head = bytearray(self._head.fill(values))
+        tail = bytearray(bytes(padding) + self._tail.fill(values))
+        parts = (head, *datas, tail)
+        digest = checksum(parts)  # With zeros where it is going to stand.
+        head[self._first] = tail[self._last] = digest.encode()
+        return parts, digest
+
+
+class Frame:
+    """What Arrow writes around the values: for metadata of these names and lengths, and inputs of
+    this shape.
+    """
+
+    def __init__(
+        self, fixed: dict[str, str], names: tuple[str, ...], lengths: tuple[int, ...], shape: Shape
+    ) -> None:
+        # The long name makes the length of the columns a number that stands nowhere else.
+        source = "s" * 1237
+        sample = [
+            Input(source, "t", 1, NO_CHECKSUM, "r" if reference else None, b"d" if data else None)
+            for reference, data in shape
+        ]
         batch = _batch(sample)
         message = batch.serialize().to_pybytes()
         header = int.from_bytes(message[4:8], "little") + 8
         plain = tuple([b"0" * length for length in lengths])
         whole = _write(fixed, names, plain, batch)
-        self._start, self._header = whole.index(message), header
-        body, end = self._start + header, self._start + len(message)
+        start = whole.index(message)
+        body, end = start + header, start + len(message)
         places: dict[int, tuple[int, int]] = {}
         for index, length in enumerate(lengths):
             changed = (*plain[:index], b"1" * length, *plain[index + 1 :])
@@ -66,188 +133,122 @@ class Frame:
             differ = [at for at, (x, y) in enumerate(zip(whole, other, strict=True)) if x != y]
             ensure(len(differ) == 2 * length, "a metadata value stands in a file twice")
             places |= dict.fromkeys(differ[::length], (index, length))
-        # The numbers, which count as further values: how long each column is and where it lies, how
-        # long all are, and where the batch lies. Without inputs none of them ever changes.
-        self._empty = message[header:] if not sample else None
+        # The numbers: how long each column is and where it lies, how long all are, and where the
+        # batch lies. Without inputs none of them ever changes, and the columns do not either.
+        self._empty = b"" if sample else message[header:]
+        self._block = struct.pack("<qi4x", start, header)
+        alike = tuple([(source, "t", len(ZEROS), 1 if r else None, d) for r, d in shape])
         if sample:
-            columns = Columns(sample)
-            ensure(columns.joined() == message[header:], "columns lie as Arrow lays them")
-            start = self._start
-            places[_only(whole, columns.places, start, body)] = (len(lengths), len(columns.places))
-            places[_only(whole, columns.size, start, body, columns.places)] = (len(lengths) + 1, 8)
-            block = self._block(columns.size)
-            places[_only(whole, block, end, len(whole))] = (len(lengths) + 2, len(block))
-        first, last = whole.index(SEAL) + len(SEAL), whole.rindex(SEAL) + len(SEAL)
-        self._stretches = [
-            _Stretch(whole, low, high, places)
-            for low, high in (
-                (0, first),
-                (first + len(ZEROS), body),
-                (end, last),
-                (last + len(ZEROS), len(whole)),
-            )
-        ]
+            columns = _Columns(alike)
+            data = sum([d for _, d in shape])
+            size = _NUMBER.pack(columns.offset + data + -data % 8)
+            buffers, block = columns.places + _NUMBER.pack(data), self._block + size
+            places[_only(whole, buffers, start, body)] = (_BUFFERS, len(buffers))
+            places[_only(whole, size, start, body, buffers)] = (_SIZE, len(size))
+            places[_only(whole, block, end, len(whole))] = (_FOOTER, len(block))
+        self._head = list(_cut(whole, 0, body, places))
+        self._tail = list(_cut(whole, end, len(whole), places))
+        # One counted from the beginning, the other from the end: the data may have any length.
+        first, last = whole.index(SEAL) + len(SEAL), whole.rindex(SEAL) + len(SEAL) - len(whole)
+        self._seals = slice(first, first + len(ZEROS)), slice(last, last + len(ZEROS))
 
-        parts, digest = self.fill(plain, sample)
+        checksums, references = [ZEROS] * len(shape), [b"r" for reference, _ in shape if reference]
+        parts, digest = self.form(alike).fill(plain, sample, checksums, references)
         ensure(b"".join(parts).replace(digest.encode(), ZEROS) == whole, "a frame fits its sample")
 
-    def fill(
-        self, values: Sequence[bytes], inputs: Sequence[Input]
-    ) -> tuple[tuple[Bytes, ...], Checksum]:
-        """The parts of a file, and their checksum."""
-        filling = [*values]
-        body: list[Bytes]
-        if self._empty is None:
-            columns = Columns(inputs)
-            body = columns.parts
-            filling += [columns.places, columns.size, self._block(columns.size)]
-        else:
-            body = [self._empty]
-        head, before, after, tail = [stretch.fill(filling) for stretch in self._stretches]
-        digest = checksum([head, ZEROS, before, *body, after, ZEROS, tail])
-        digits = digest.encode()
-        return (head, digits, before, *body, after, digits, tail), digest
-
-    def _block(self, size: bytes) -> bytes:
-        """How the footer says where the batch lies."""
-        return struct.pack("<qi4x8s", self._start, self._header, size)
+    def form(self, inputs: tuple[Alike, ...]) -> Form:
+        """Fill in what these inputs share with others."""
+        columns = _Columns(inputs)
+        known: dict[_Piece, list[_Piece]] = {
+            _BUFFERS: [columns.places, _LENGTH],
+            _FOOTER: [self._block, _SIZE],
+        }
+        head = [part for piece in self._head for part in known.get(piece, [piece])]
+        tail = [part for piece in self._tail for part in known.get(piece, [piece])]
+        head += columns.pieces if inputs else [self._empty]
+        return Form(head, tail, self._seals, columns)
 
 
-def learn(
-    fixed: dict[str, str], names: tuple[str, ...], lengths: tuple[int, ...], shape: Shape
-) -> Frame:
-    """The frame for values of these names and lengths, and inputs of this shape."""
-    # The long name makes the length of the columns a number that stands nowhere else.
-    sample = [
-        Input("s" * 1237, "t", 1, NO_CHECKSUM, "r" if reference else None, b"d" if data else None)
-        for reference, data in shape
-    ]
-    return Frame(fixed, names, lengths, sample)
-
-
-class Columns:
+class _Columns:
     """The columns of a batch as Arrow lays them out: buffer after buffer, each padded to 8 bytes.
 
-    `places` are the offset and length of each buffer, `size` the length of all; both as stored.
+    `pieces` are those before the data, `offset` is how long they are, and `places` are the offset
+    and length of each buffer as stored, but for the length of the last one, the data.
     """
 
-    __slots__ = ("parts", "places", "size")
-
-    def __init__(self, inputs: Sequence[Input]) -> None:
-        datas = [_flat(item.data) for item in inputs]
-        ends = [0, *accumulate([0 if data is None else len(data) for data in datas])]
-        small = (
-            *_names(tuple([(item.source, item.table) for item in inputs])),
-            struct.pack(f"<{len(inputs)}q", *[item.rows for item in inputs]),
-            *_texts([item.checksum.encode() for item in inputs]),
-            *_references(tuple([item.reference for item in inputs])),
-            _validity(datas),
-            struct.pack(f"<{len(ends)}q", *ends),
+    def __init__(self, inputs: tuple[Alike, ...]) -> None:
+        self.count = count = len(inputs)
+        sources = [source.encode() for source, *_ in inputs]
+        tables = [table.encode() for _, table, *_ in inputs]
+        references = [item[3] for item in inputs]
+        buffers: tuple[tuple[int, _Piece], ...] = (
+            _NO_NULLS,
+            *_strings(list(map(len, sources)), b"".join(sources)),
+            _NO_NULLS,
+            *_strings(list(map(len, tables)), b"".join(tables)),
+            _NO_NULLS,
+            (8 * count, _ROWS),
+            _NO_NULLS,
+            *_strings([item[2] for item in inputs], _CHECKSUMS),
+            _nulls([reference is None for reference in references]),
+            *_strings([reference or 0 for reference in references], _REFERENCES),
+            _nulls([not data for *_, data in inputs]),
+            (8 * count + 8, _ENDS),
         )
-        format, places, offset = _layout(tuple(map(len, small)))
-        length = ends[-1]
-        padded = (length + 7) & -8
-        self.places = places + struct.pack("<2q", offset, length)
-        self.size = struct.pack("<q", offset + padded)
-        self.parts: list[Bytes] = [format % small, *[data for data in datas if data is not None]]
-        if padded > length:
-            self.parts.append(bytes(padded - length))
-
-    def joined(self) -> bytes:
-        return b"".join(self.parts)
+        numbers: list[int] = []
+        self.pieces: list[_Piece] = []
+        self.offset = 0
+        for length, piece in buffers:
+            numbers += (self.offset, length)
+            self.offset += (length + 7) & -8
+            self.pieces += (piece, bytes(-length % 8))
+        self.places = struct.pack(f"<{len(numbers) + 1}q", *numbers, self.offset)
 
 
-@lru_cache(maxsize=256)
-def _layout(lengths: tuple[int, ...]) -> tuple[bytes, bytes, int]:
-    """How buffers of these lengths lie: a format that pads them, their places, their end.
-
-    The columns that hold no nulls have an empty buffer first, where others say which are null.
-    """
-    numbers: list[int] = []
-    offset = 0
-    format = b""
-    for index, length in enumerate(lengths):
-        if index in _WITHOUT_NULLS:
-            numbers += (offset, 0)
-        numbers += (offset, length)
-        offset += (length + 7) & -8
-        format += b"%b" + bytes(-length % 8)
-    return format, struct.pack(f"<{len(numbers)}q", *numbers), offset
+_NO_NULLS: tuple[int, _Piece] = (0, b"")
+"""The buffer that says which values are null, where none is."""
 
 
-_WITHOUT_NULLS = (0, 2, 4, 5)
-"""Where, among the buffers of `Columns`, those of source, table, rows and checksum begin."""
-
-
-@lru_cache(maxsize=256)
-def _names(names: tuple[tuple[str, str], ...]) -> tuple[bytes, ...]:
-    """Sources and tables: the same few, again and again."""
-    sources, tables = zip(*names, strict=True)
-    return *_texts([name.encode() for name in sources]), *_texts([name.encode() for name in tables])
-
-
-def _references(references: tuple[str | None, ...]) -> tuple[bytes, bytes, bytes]:
-    if not any(references):
-        return _absent(references)
-    encoded = [None if item is None else item.encode() for item in references]
-    return _validity(encoded), *_texts([item or b"" for item in encoded])
-
-
-@lru_cache(maxsize=256)
-def _absent(references: tuple[str | None, ...]) -> tuple[bytes, bytes, bytes]:
-    """Where no input has one, as when all data was pushed."""
-    encoded = [None if item is None else b"" for item in references]
-    return _validity(encoded), *_texts([b""] * len(encoded))
-
-
-def _texts(values: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Where each text ends, and the texts."""
-    if len(values) == 1:
-        return _TWO.pack(0, len(values[0])), values[0]
-    ends = accumulate([len(value) for value in values], initial=0)
-    return struct.pack(f"<{len(values) + 1}i", *ends), b"".join(values)
-
-
-_TWO = struct.Struct("<2i")
-
-
-def _flat(data: Bytes | None) -> Bytes | None:
-    """As single bytes: a view of numbers has fewer items than bytes."""
-    return memoryview(data).cast("B") if isinstance(data, memoryview) else data
-
-
-def _validity(values: Sequence[Bytes | None]) -> bytes:
+def _nulls(absent: list[bool]) -> tuple[int, _Piece]:
     """A bit for each value that is there; nothing if all are."""
-    if None not in values:
-        return b""
-    bits = sum([1 << index for index, value in enumerate(values) if value is not None])
-    return bits.to_bytes((len(values) + 7) // 8, "little")
+    if not any(absent):
+        return _NO_NULLS
+    bits = sum([1 << index for index, null in enumerate(absent) if not null])
+    length = (len(absent) + 7) // 8
+    return length, bits.to_bytes(length, "little")
 
 
-class _Stretch:
+def _strings(lengths: list[int], texts: _Piece) -> tuple[tuple[int, _Piece], ...]:
+    """Where each text ends, and the texts."""
+    ends = list(accumulate(lengths, initial=0))
+    return (4 * len(ends), struct.pack(f"<{len(ends)}i", *ends)), (ends[-1], texts)
+
+
+class _Template:
     """Bytes with places to be filled in, as a format of Python's own: the quickest way to do it."""
 
-    def __init__(
-        self, whole: bytes, low: int, high: int, places: dict[int, tuple[int, int]]
-    ) -> None:
-        indexes = []
-        format = []
-        for place in sorted(place for place in places if low <= place < high):
-            index, length = places[place]
-            indexes.append(index)
-            format += [whole[low:place].replace(b"%", b"%%"), b"%b"]
-            low = place + length
-        self._format = b"".join([*format, whole[low:high].replace(b"%", b"%%")])
+    __slots__ = ("_format", "_pick")
 
-        # A pick of one is no tuple, but fills a format with one place just as well.
-        self._pick = itemgetter(*indexes) if indexes else _nothing
+    def __init__(self, pieces: list[_Piece]) -> None:
+        self._format = b"".join(
+            [b"%b" if isinstance(piece, int) else piece.replace(b"%", b"%%") for piece in pieces]
+        )
+        # Every file has metadata, so there are several places: of one, the pick would be no tuple.
+        self._pick = itemgetter(*[piece for piece in pieces if isinstance(piece, int)])
 
-    def fill(self, values: Sequence[bytes]) -> bytes:
-        return self._format % self._pick(values)
+    def fill(self, values: tuple[bytes, ...]) -> bytes:
+        filled: bytes = self._format % self._pick(values)
+        return filled
 
 
-def _nothing(values: Sequence[bytes]) -> tuple[bytes, ...]:
-    return ()
+def _cut(whole: bytes, low: int, high: int, places: dict[int, tuple[int, int]]) -> Iterator[_Piece]:
+    """Part of a file as pieces."""
+    for place in sorted(place for place in places if low <= place < high):
+        index, length = places[place]
+        yield whole[low:place]
+        yield index
+        low = place + length
+    yield whole[low:high]
 
 
 def _only(whole: bytes, wanted: bytes, low: int, high: int, beside: bytes = b"") -> int:
