@@ -70,6 +70,20 @@ class InvalidError(StepwellError):
 class SqlError(InvalidError):
     """A statement is wrong; the message shows line, column and a caret."""
 
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        file: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.file = file
+        self.line = line
+        self.column = column
+
 
 class ConfigError(InvalidError):
     """A setting is wrong; the message names file and line where there is one."""

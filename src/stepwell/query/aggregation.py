@@ -1,0 +1,241 @@
+"""GROUP BY: aggregate calls become columns of an `Aggregate`, and so do the expressions grouped by.
+
+ROLLUP, CUBE and GROUPING SETS repeat every row once per set, with the keys that are not in the set
+blanked out, and group by what comes out and by which set it was. A NULL that stands for "all" is
+therefore never mixed up with a NULL of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations, product
+
+from sqlglot import exp
+
+from stepwell.query import functions
+from stepwell.query.algebra import Aggregate, Expr, Generate, Item, Names, Node
+from stepwell.query.conditions import parse_scalar
+from stepwell.query.decorrelate import Correlation
+from stepwell.query.reasons import Code, Unsupported
+from stepwell.query.scope import DIALECT, Rewriter, Visit, our_column, shorten, to_expr, transform
+from stepwell.query.shape import extend, narrow
+
+Wrapper = exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls
+
+
+def aggregate(
+    node: Node,
+    group: exp.Group | None,
+    parts: list[exp.Expr],
+    selected: int,
+    rewrite: Rewriter,
+    names: Names,
+    correlation: Correlation | None,
+) -> tuple[Node, list[exp.Expr]]:
+    """The aggregated node, and the parts rewritten over its columns.
+
+    The first `selected` parts are the SELECT list.
+    """
+    keys, sets = _grouping(group, parts[:selected], rewrite)
+    made = _Keys(names)
+    for key in keys:
+        node = made.add(node, key)
+    marks: dict[str, str] = {}
+    if sets is not None:
+        node = made.repeat(node, sets)
+        marks = made.marks(sets)
+
+    calls: dict[str, str] = {}
+    items: list[Item] = []
+
+    def visit(part: exp.Expr) -> exp.Expr:
+        text = part.sql(dialect=DIALECT, comments=False)
+        if text in made.columns and not isinstance(part, exp.Literal | exp.Ordered):
+            return our_column(made.columns[text])
+        if isinstance(part, exp.Window):
+            return _inside_window(part, visit)
+        called = _call(part)
+        if called is None:
+            return part
+        if functions.name_of(called) in ("grouping", "grouping_id"):
+            return _grouping_call(called, made, marks)
+        if text not in calls:
+            new = names.new()
+            calls[text] = new
+            items.append((new, to_expr(part, names)))
+        return our_column(calls[text])
+
+    replaced = [transform(part, visit) for part in parts]
+    columns = tuple(dict.fromkeys(made.keys))
+    if correlation is not None:
+        correlation.group(explicit=group is not None)
+        columns = tuple(dict.fromkeys((*columns, *correlation.columns)))
+    allowed = {*columns, *calls.values()}
+    for part in replaced:
+        stray = to_expr(part, names).columns & set(node.columns) - allowed
+        if stray:
+            raise Unsupported(
+                Code.PARSE_MISMATCH, f"{shorten(part.sql(DIALECT))} is not in GROUP BY"
+            )
+    needed = {*columns}.union(*(expr.columns for _, expr in items))
+    node = narrow(node, tuple(c for c in node.columns if c in needed) or node.columns[:1])
+    return Aggregate(node, columns, tuple(items)), replaced
+
+
+class _Keys:
+    """The expressions grouped by, as columns."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self.columns: dict[str, str] = {}
+        """Text of a key to its column."""
+        self.order: list[str] = []
+        self.keys: list[str] = []
+        self.mark: str | None = None
+
+    def add(self, node: Node, key: exp.Expr) -> Node:
+        text = key.sql(dialect=DIALECT, comments=False)
+        if text in self.columns:
+            return node
+        expr = to_expr(key, self._names)
+        known = expr.column
+        if known is None:
+            known = self._names.new()
+            node = extend(node, ((known, expr),))
+        self.columns[text] = known
+        self.order.append(text)
+        self.keys.append(known)
+        return node
+
+    def repeat(self, node: Node, sets: list[list[str]]) -> Node:
+        """Every row once per grouping set."""
+        sources = [self.columns[text] for text in self.order]
+        rows: list[str] = []
+        for position, chosen in enumerate(sets):
+            fields = [
+                f"'k{i}', {source if text in chosen else 'NULL'}"
+                for i, (text, source) in enumerate(zip(self.order, sources, strict=True))
+            ]
+            bits = "".join("0" if text in chosen else "1" for text in self.order)
+            fields.append(f"'gid', {int(bits, 2) if bits else 0}L")
+            fields.append(f"'pos', {position}")
+            rows.append(f"named_struct({', '.join(fields)})")
+        new = self._names.several(len(self.order) + 2)
+        self.columns = dict(zip(self.order, new, strict=False))
+        self.keys = list(new)
+        self.mark = new[-2]
+        generator = Expr(f"inline(array({', '.join(rows)}))", frozenset(sources))
+        return Generate(node, generator, False, new)
+
+    def marks(self, sets: list[list[str]]) -> dict[str, str]:
+        """For each key, an expression that is 1 where it is blanked out."""
+        last = len(self.order) - 1
+        return {
+            text: f"CAST(shiftright({self.mark}, {last - i}) & 1L AS TINYINT)"
+            for i, text in enumerate(self.order)
+        }
+
+
+def _grouping(
+    group: exp.Group | None, selected: list[exp.Expr], rewrite: Rewriter
+) -> tuple[list[exp.Expr], list[list[str]] | None]:
+    """The keys, and which sets of them (None: all of them, the plain case)."""
+    if group is None:
+        return [], None
+    if group.args.get("all"):
+        return [part for part in selected if not functions.contains_aggregate(part)], None
+    keys: list[exp.Expr] = []
+    alternatives: list[list[list[str]]] = []
+    special = False
+
+    def add(item: exp.Expr) -> list[str]:
+        """The texts of a key, or of each key in parentheses."""
+        if isinstance(item, exp.Paren):
+            return add(item.this)
+        if isinstance(item, exp.Tuple):
+            return [text for part in item.expressions for text in add(part)]
+        resolved = rewrite.columns(item)
+        keys.append(resolved)
+        return [resolved.sql(dialect=DIALECT, comments=False)]
+
+    plain: list[list[str]] = []
+    for item in group.expressions:
+        if isinstance(item, exp.Rollup | exp.Cube | exp.GroupingSets):
+            special = True
+            alternatives.append(_sets(item, add))
+        else:
+            texts = add(item)
+            plain.append(texts)
+            alternatives.append([texts])
+    for clause, kind in (("rollup", exp.Rollup), ("cube", exp.Cube)):
+        for item in group.args.get(clause) or []:
+            special = True
+            if item.expressions:
+                alternatives.append(_sets(item, add))
+            else:  # GROUP BY a, b WITH ROLLUP
+                alternatives = [_expand(kind, plain)]
+    for item in group.args.get("grouping_sets") or []:
+        special = True
+        alternatives = [*alternatives, _sets(item, add)] if not plain else [_sets(item, add)]
+    if not special:
+        return keys, None
+    return keys, [[text for part in choice for text in part] for choice in product(*alternatives)]
+
+
+def _sets(item: exp.Expr, add: Callable[[exp.Expr], list[str]]) -> list[list[str]]:
+    texts = [add(part) for part in item.expressions]
+    return _expand(type(item), texts)
+
+
+def _expand(kind: type[exp.Expr], texts: list[list[str]]) -> list[list[str]]:
+    if kind is exp.GroupingSets:
+        return texts
+    sizes = range(len(texts), -1, -1)
+    if kind is exp.Rollup:
+        return [_flat(texts[:n]) for n in sizes]
+    return [_flat(chosen) for n in sizes for chosen in combinations(texts, n)]
+
+
+def _flat(parts: Sequence[list[str]]) -> list[str]:
+    return [text for part in parts for text in part]
+
+
+def _call(part: exp.Expr) -> exp.Expr | None:
+    """The aggregate function that this part calls, with whatever is written around the call."""
+    inside = part
+    while isinstance(inside, Wrapper):
+        inside = inside.this
+    return inside if functions.is_aggregate(inside) else None
+
+
+def _inside_window(window: exp.Window, visit: Visit) -> exp.Expr:
+    """Aggregates in the arguments of a window function, not the function itself."""
+    copy = window.copy()
+    function: exp.Expr = copy.this
+    while isinstance(function, Wrapper):
+        function = function.this
+    for key, value in list(function.args.items()):
+        if isinstance(value, list):
+            function.set(
+                key,
+                [transform(v, visit) if isinstance(v, exp.Expr) else v for v in value],
+            )
+        elif isinstance(value, exp.Expr):
+            function.set(key, transform(value, visit))
+    if copy.args.get("partition_by"):
+        copy.set("partition_by", [transform(p, visit) for p in copy.args["partition_by"]])
+    if copy.args.get("order"):
+        copy.set("order", transform(copy.args["order"], visit))
+    return copy
+
+
+def _grouping_call(called: exp.Expr, made: _Keys, marks: dict[str, str]) -> exp.Expr:
+    if made.mark is None:
+        raise Unsupported(Code.PARSE_MISMATCH, "grouping() without grouping sets")
+    arguments = list(called.iter_expressions())
+    if functions.name_of(called) == "grouping":
+        text = arguments[0].sql(dialect=DIALECT, comments=False)
+        return parse_scalar(marks[text]).copy()
+    if arguments and [a.sql(dialect=DIALECT, comments=False) for a in arguments] != made.order:
+        raise Unsupported(Code.UNSUPPORTED_OPERATOR, "grouping_id of other columns")
+    return our_column(made.mark)

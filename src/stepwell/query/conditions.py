@@ -1,0 +1,62 @@
+"""Conditions over our own columns, looked into: which are equalities between two sides?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+
+from sqlglot import exp, parse_one
+
+from stepwell.query.algebra import Expr
+
+_DIALECT = "spark"
+
+
+@lru_cache(maxsize=10_000)
+def parse_scalar(sql: str) -> exp.Expr:
+    """The tree of a text over our columns. Shared: do not change it."""
+    return parse_one(sql, dialect=_DIALECT)
+
+
+def sides(condition: Expr) -> tuple[Expr, Expr] | None:
+    """Both sides of `a = b`."""
+    node = parse_scalar(condition.sql)
+    while isinstance(node, exp.Paren):
+        node = node.this
+    if not isinstance(node, exp.EQ):
+        return None
+    return _side(node.left, condition), _side(node.right, condition)
+
+
+def equality(
+    condition: Expr, left: Collection[str], right: Collection[str]
+) -> tuple[Expr, Expr] | None:
+    """`a = b` with a from the left columns and b from the right ones, in this order."""
+    both = sides(condition)
+    if both is None:
+        return None
+    a, b = both
+    if not a.columns or not b.columns:
+        return None
+    if a.columns <= set(left) and b.columns <= set(right):
+        return a, b
+    if b.columns <= set(left) and a.columns <= set(right):
+        return b, a
+    return None
+
+
+def _side(node: exp.Expr, condition: Expr) -> Expr:
+    used = frozenset(c.name for c in node.find_all(exp.Column)) & condition.columns
+    return Expr(node.sql(dialect=_DIALECT), used)
+
+
+def substitute(expr: Expr, names: Mapping[str, str]) -> Expr:
+    """The expression over other names for its columns."""
+    if expr.column is not None:
+        new = names[expr.column]
+        return Expr(new, frozenset({new}))
+    tree = parse_scalar(expr.sql).copy()
+    for part in list(tree.find_all(exp.Column)):
+        if part.name in expr.columns and not part.table:
+            part.set("this", exp.to_identifier(names[part.name]))
+    return Expr(tree.sql(dialect=_DIALECT), frozenset(names[c] for c in expr.columns))

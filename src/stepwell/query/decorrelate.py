@@ -1,0 +1,366 @@
+"""Subqueries in expressions become joins.
+
+    WHERE EXISTS (q)            semi join on the equalities with the outer query
+    WHERE NOT EXISTS (q)        anti join
+    WHERE x IN (q)              semi join, with x = the column as one more equality
+    WHERE x NOT IN (q)          anti join, and counts of q's rows and of its NULLs: with a NULL in q
+                                nothing passes, with no row everything does
+    (q) as a value              left join of q grouped by its equalities; a count that finds no
+                                group is 0, more than one row is an error
+    EXISTS, IN as a value       left join of q's distinct keys, and whether a match was found
+
+Without equalities q is one row, or one count, for all. What compares with columns of the outer
+query in another way than by equality stays a condition of the join, where that has one meaning;
+everything else is refused, and the view recomputed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from stepwell.query import functions
+from stepwell.query.algebra import Aggregate, Expr, Join, Node, Project, Side, column
+from stepwell.query.conditions import equality, parse_scalar
+from stepwell.query.reasons import Code, Unsupported
+from stepwell.query.scope import (
+    DIALECT,
+    Relation,
+    Rewriter,
+    Scope,
+    our_column,
+    shorten,
+    to_expr,
+    transform,
+)
+from stepwell.query.shape import extend, inner, keep
+
+if TYPE_CHECKING:
+    from stepwell.query.algebra import Names
+    from stepwell.query.select import Converter, Ctes
+
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
+_STRICT = (*_COMPARISONS, exp.Add, exp.Sub, exp.Mul, exp.Neg, exp.Paren, exp.Cast, exp.Subquery)
+"""NULL in, NULL out."""
+
+
+class Correlation:
+    """How a subquery depends on the query around it; filled while it is converted."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self.pairs: list[tuple[Expr, str]] = []
+        """Equalities: an expression of the outer query, a column of the subquery."""
+        self.others: list[Expr] = []
+        self._inside: list[str] = []
+        self.grouped = False
+        self.single = False
+        """An aggregate without GROUP BY: one row, whatever there is."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the subquery that must not be lost on the way up."""
+        return tuple(dict.fromkeys([*(c for _, c in self.pairs), *self._inside]))
+
+    def take(self, node: Node, condition: exp.Expr, expr: Expr) -> Node:
+        """Set a condition aside for the join; the node may grow a column for it."""
+        inside = expr.columns & set(node.columns)
+        pair = equality(expr, expr.columns - inside, inside)
+        if pair is None:
+            self.others.append(expr)
+            self._inside += sorted(inside)
+            return node
+        outer, mine = pair
+        known = mine.column
+        if known is None:
+            known = self._names.new()
+            node = extend(node, ((known, mine),))
+        self.pairs.append((outer, known))
+        return node
+
+    def group(self, *, explicit: bool) -> None:
+        if self.others:
+            self.refuse("an aggregate over columns compared by other than equality")
+        self.grouped = True
+        self.single = not explicit
+
+    def refuse(self, what: str) -> None:
+        raise Unsupported(Code.UNSUPPORTED_SUBQUERY, f"{what} inside a correlated subquery")
+
+
+class Decorrelator:
+    """Joins the subqueries of one SELECT to its node."""
+
+    def __init__(self, converter: Converter, scope: Scope, ctes: Ctes, rewrite: Rewriter) -> None:
+        self._converter = converter
+        self._names = converter.names
+        self._scope = scope
+        self._ctes = ctes
+        self._rewrite = rewrite
+
+    def condition(self, node: Node, condition: exp.Expr) -> Node:
+        """The rows of the node for which a condition with subqueries holds."""
+        positive = True
+        bare = condition
+        while isinstance(bare, exp.Not | exp.Paren):
+            positive = positive != isinstance(bare, exp.Not)
+            bare = bare.this
+        if isinstance(bare, exp.Exists):
+            return self._exists(node, bare.this, positive)
+        if isinstance(bare, exp.In) and bare.args.get("query") is not None:
+            if bare.this.find(exp.Query):
+                raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "a subquery on the left of IN")
+            if positive:
+                return self._in(node, bare)
+            return self._not_in(node, bare)
+        node, replaced = self.value(node, condition, strict=isinstance(bare, _COMPARISONS))
+        return keep(node, to_expr(replaced, self._names))
+
+    def value(self, node: Node, part: exp.Expr, *, strict: bool = False) -> tuple[Node, exp.Expr]:
+        """The expression with its subqueries replaced by columns of the grown node.
+
+        `strict`: a row for which the expression is NULL is not wanted.
+        """
+        replaced: dict[int, exp.Expr] = {}
+        for query, wanted in _outermost(part, strict):
+            if isinstance(query, exp.Exists):
+                node, made = self._mark(node, query)
+            elif isinstance(query, exp.In):
+                node, made = self._mark_in(node, query)
+            else:
+                node, made = self._scalar(node, query, wanted)
+            replaced[id(query)] = made
+        return node, transform(part, lambda p: replaced.get(id(p), p))
+
+    # Conditions
+
+    def _convert(self, query: exp.Expr) -> tuple[Relation, Correlation]:
+        correlation = Correlation(self._names)
+        while isinstance(query, exp.Subquery) and not query.args.get("limit"):
+            query = query.this
+        made = self._converter.query(query, self._scope, self._ctes, correlation)
+        return made, correlation
+
+    def _exists(self, node: Node, query: exp.Expr, positive: bool) -> Node:
+        made, correlation = self._convert(query)
+        if correlation.single and isinstance(made.node, Aggregate | Project):
+            # One row, always. With HAVING it would be a Filter.
+            return node if positive else keep(node, Expr("FALSE"))
+        if correlation.single:
+            raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "HAVING without GROUP BY in EXISTS")
+        if not correlation.pairs and not correlation.others:
+            counts = self._names.new()
+            count = Aggregate(made.node, (), ((counts, Expr("count(*)")),))
+            test = f"{counts} > 0" if positive else f"{counts} = 0"
+            return inner((node, count), (Expr(test, frozenset({counts})),))
+        return self._match(node, made.node, correlation, [], positive)
+
+    def _in(self, node: Node, condition: exp.In) -> Node:
+        made, correlation = self._convert(condition.args["query"])
+        return self._match(node, made.node, correlation, self._compared(condition, made), True)
+
+    def _not_in(self, node: Node, condition: exp.In) -> Node:
+        compared = condition.this
+        if isinstance(compared, exp.Tuple):
+            raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "NOT IN over several columns")
+        left = to_expr(compared, self._names)
+        node, total, present = self._counts(node, condition.args["query"])
+        test = (
+            f"{total} = 0 OR (({left.sql}) IS NOT NULL AND {total} = {present.sql})",
+            left.columns | total_columns(total) | present.columns,
+        )
+        node = keep(node, Expr(*test))
+        made, correlation = self._convert(condition.args["query"])
+        return self._match(node, made.node, correlation, self._compared(condition, made), False)
+
+    def _compared(self, condition: exp.In, made: Relation) -> list[tuple[Expr, str]]:
+        left = condition.this
+        parts = left.expressions if isinstance(left, exp.Tuple) else [left]
+        if len(parts) != len(made.columns):
+            raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "IN over a struct")
+        return [
+            (to_expr(part, self._names), c) for part, c in zip(parts, made.columns, strict=True)
+        ]
+
+    def _match(
+        self,
+        node: Node,
+        right: Node,
+        correlation: Correlation,
+        compared: list[tuple[Expr, str]],
+        positive: bool,
+    ) -> Node:
+        node, equal = self._equal(node, [*correlation.pairs, *compared])
+        side = Side.SEMI if positive else Side.ANTI
+        return Join(side, node, right, equal, also=tuple(correlation.others))
+
+    def _equal(
+        self, node: Node, pairs: list[tuple[Expr, str]]
+    ) -> tuple[Node, tuple[tuple[str, str], ...]]:
+        """The pairs with the outer expressions as columns of the node."""
+        equal: list[tuple[str, str]] = []
+        for outer, mine in pairs:
+            if not outer.columns <= set(node.columns):
+                raise Unsupported(
+                    Code.UNSUPPORTED_SUBQUERY, "a subquery that reaches out over two levels"
+                )
+            known = outer.column
+            if known is None:
+                known = self._names.new()
+                node = extend(node, ((known, outer),))
+            equal.append((known, mine))
+        return node, tuple(equal)
+
+    # Values
+
+    def _scalar(self, node: Node, query: exp.Expr, strict: bool) -> tuple[Node, exp.Expr]:
+        made, correlation = self._convert(query)
+        if len(made.columns) != 1 or correlation.others:
+            raise Unsupported(Code.UNSUPPORTED_SUBQUERY, shorten(query.sql(DIALECT)))
+        value = made.columns[0]
+        if correlation.single:
+            return self._single(node, made, correlation, value, strict)
+        # Any number of rows is possible: count them, and raise where a row meets two.
+        count, kept = self._names.several(2)
+        keys = tuple(dict.fromkeys(c for _, c in correlation.pairs))
+        grouped = Aggregate(
+            made.node,
+            keys,
+            (
+                (count, Expr("count(*)")),
+                (kept, Expr(f"any_value({value})", frozenset({value}))),
+            ),
+        )
+        node = self._attach(node, grouped, correlation.pairs, strict)
+        return node, parse_scalar(
+            f"CASE WHEN {count} > 1 THEN raise_error("
+            f"'a scalar subquery gave more than one row') ELSE {kept} END"
+        ).copy()
+
+    def _single(
+        self, node: Node, made: Relation, correlation: Correlation, value: str, strict: bool
+    ) -> tuple[Node, exp.Expr]:
+        if not correlation.pairs:
+            if not isinstance(made.node, Aggregate | Project):
+                raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "HAVING without GROUP BY as a value")
+            return inner((node, made.node)), our_column(value)
+        default = _when_empty(made.node, value, self._names)
+        if strict and default is None:
+            return self._attach(node, made.node, correlation.pairs, True), our_column(value)
+        found = self._names.new()
+        marked = extend(made.node, ((found, Expr("TRUE")),))
+        node = self._attach(node, marked, correlation.pairs, False)
+        if default is None:
+            return node, our_column(value)
+        return node, parse_scalar(f"CASE WHEN {found} THEN {value} ELSE {default} END").copy()
+
+    def _attach(self, node: Node, right: Node, pairs: list[tuple[Expr, str]], strict: bool) -> Node:
+        """Join what the subquery gives, so that no row of the node is lost unless `strict`."""
+        if not pairs:
+            return inner((node, right))
+        node, equal = self._equal(node, pairs)
+        if strict:
+            on = tuple(Expr(f"{a} = {b}", frozenset({a, b})) for a, b in equal)
+            return inner((node, right), on)
+        return Join(Side.LEFT, node, right, equal)
+
+    def _mark(self, node: Node, query: exp.Exists) -> tuple[Node, exp.Expr]:
+        made, correlation = self._convert(query.this)
+        if correlation.others or correlation.single:
+            raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "EXISTS inside an expression")
+        count = self._names.new()
+        keys = tuple(dict.fromkeys(c for _, c in correlation.pairs))
+        counted = Aggregate(made.node, keys, ((count, Expr("count(*)")),))
+        node = self._attach(node, counted, correlation.pairs, False)
+        return node, parse_scalar(f"COALESCE({count}, 0) > 0").copy()
+
+    def _mark_in(self, node: Node, query: exp.In) -> tuple[Node, exp.Expr]:
+        if isinstance(query.this, exp.Tuple) or query.this.find(exp.Query):
+            raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "IN over several columns as a value")
+        left = to_expr(query.this, self._names).sql
+        node, total, present = self._counts(node, query.args["query"])
+        made, correlation = self._convert(query.args["query"])
+        pairs = [*correlation.pairs, *self._compared(query, made)]
+        count = self._names.new()
+        keys = tuple(dict.fromkeys(c for _, c in pairs))
+        counted = Aggregate(made.node, keys, ((count, Expr("count(*)")),))
+        node = self._attach(node, counted, pairs, False)
+        return node, parse_scalar(
+            f"CASE WHEN {total} = 0 THEN FALSE WHEN {count} IS NOT NULL THEN TRUE "
+            f"WHEN ({left}) IS NULL OR {present.sql} < {total} THEN CAST(NULL AS BOOLEAN) "
+            "ELSE FALSE END"
+        ).copy()
+
+    def _counts(self, node: Node, query: exp.Expr) -> tuple[Node, str, Expr]:
+        """How many rows the subquery has for each row of the node, and how many are not NULL."""
+        made, correlation = self._convert(query)
+        if correlation.others or len(made.columns) != 1:
+            raise Unsupported(Code.UNSUPPORTED_SUBQUERY, shorten(query.sql(DIALECT)))
+        total, present = self._names.several(2)
+        value = made.columns[0]
+        keys = tuple(dict.fromkeys(c for _, c in correlation.pairs))
+        counts = Aggregate(
+            made.node,
+            keys,
+            (
+                (total, Expr("count(*)")),
+                (present, Expr(f"count({value})", frozenset({value}))),
+            ),
+        )
+        node = self._attach(node, counts, correlation.pairs, False)
+        return (
+            node,
+            f"COALESCE({total}, 0)",
+            Expr(f"COALESCE({present}, 0)", frozenset({present, total})),
+        )
+
+
+def total_columns(total: str) -> frozenset[str]:
+    return frozenset(c.name for c in parse_scalar(total).find_all(exp.Column))
+
+
+def _outermost(part: exp.Expr, strict: bool) -> list[tuple[exp.Expr, bool]]:
+    """The subqueries in an expression, with whether only strict operators lie above each."""
+    if isinstance(part, exp.Exists) or (
+        isinstance(part, exp.In) and part.args.get("query") is not None
+    ):
+        return [(part, False)]
+    if isinstance(part, exp.Subquery | exp.Query):
+        return [(part, strict)]
+    strict = strict and isinstance(part, _STRICT)
+    return [found for child in part.iter_expressions() for found in _outermost(child, strict)]
+
+
+def _when_empty(node: Node, value: str, names: Names) -> str | None:
+    """What the subquery's expression gives for no rows, unless that is simply NULL."""
+    if isinstance(node, Aggregate):
+        calls, expr = dict(node.calls), column(value)
+    elif isinstance(node, Project) and isinstance(node.input, Aggregate):
+        calls, expr = dict(node.input.calls), dict(node.items)[value]
+    else:
+        raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "HAVING in a correlated scalar subquery")
+    tree = parse_scalar(expr.sql)
+    strict = all(
+        isinstance(p, (exp.Column, exp.Literal, exp.Identifier, *_STRICT)) for p in tree.walk()
+    )
+    empties = {c: _empty(calls[c]) for c in expr.columns if c in calls}
+    if strict and expr.columns and any(text == "NULL" for text in empties.values()):
+        return None
+
+    def visit(part: exp.Expr) -> exp.Expr:
+        if isinstance(part, exp.Column) and part.name in empties:
+            return parse_scalar(empties[part.name]).copy()
+        return part
+
+    return transform(tree, visit).sql(dialect=DIALECT)
+
+
+def _empty(call: Expr) -> str:
+    tree = parse_scalar(call.sql)
+    while isinstance(tree, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
+        tree = tree.this
+    called = functions.name_of(tree)
+    if called in functions.ZERO_WHEN_EMPTY:
+        return "0"
+    return "array()" if called in functions.ARRAY_WHEN_EMPTY else "NULL"

@@ -1,0 +1,485 @@
+"""From a block and what has changed to the queries that bring the block's relation up to date.
+
+    d(filter, project, union, generate)  passes through
+    d(A join B)                          dA join New(B) + Old(A) join dB, and so on for more inputs;
+                                         each term starts at the change and walks along equalities
+    d(window), d(join by more than =)    Op(New | K) - Op(Old | K), K = the keys in the change; one
+                                         pass over pairs of weights gives both
+    sums                                 Merge(Old(self) | K, the change accumulated by key)
+    groups                               Aggregate(New(input) | K) - Old(self) | K
+
+`changed` are the relations with a change that is not empty: everything that would be empty without
+one is never built. What is needed twice and is not cheap becomes a stage: a query of its own, whose
+result the next ones read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stepwell.errors import ensure
+from stepwell.query.algebra import (
+    Accumulate,
+    Aggregate,
+    Consolidate,
+    Diff,
+    Expr,
+    Filter,
+    Generate,
+    Inner,
+    Join,
+    Keys,
+    Leaf,
+    Merge,
+    Names,
+    Negate,
+    Node,
+    Project,
+    Restrict,
+    Scan,
+    Side,
+    TopN,
+    Union,
+    Values,
+    When,
+    Window,
+    column,
+    walk,
+)
+from stepwell.query.conditions import equality
+from stepwell.query.order import Estimates, in_order
+from stepwell.query.program import Block, Full, Groups, Rows, Sums, Top
+from stepwell.query.shape import narrow
+
+STAGE = "$stage"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A query whose result is kept until the block is done; read as a change set."""
+
+    relation: str
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a block's relation changes in one transaction."""
+
+    stages: tuple[Stage, ...]
+    change: Node | None
+    """A change set of the block's relation, columns by position; None: nothing can change."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """Values of some columns; `on` says which column of a node each column of the keys is."""
+
+    node: Node
+    on: tuple[tuple[str, str], ...]
+    """(column of the node restricted, column of the keys)"""
+
+    def renamed(self, columns: Mapping[str, str]) -> KeySet | None:
+        """The keys that remain when columns are known under other names; None: none does."""
+        on = tuple((columns[c], k) for c, k in self.on if c in columns)
+        return KeySet(self.node, on) if on else None
+
+    @property
+    def columns(self) -> frozenset[str]:
+        return frozenset(c for c, _ in self.on)
+
+
+class Maintenance:
+    """Plans one block for one set of changed relations."""
+
+    def __init__(self, names: Names, changed: frozenset[str], estimates: Estimates) -> None:
+        self._names = names
+        self._changed = changed
+        self._estimates = estimates
+        self._stages: list[Stage] = []
+
+    def plan(self, block: Block) -> Plan:
+        match block:
+            case Sums():
+                change = self._sums(block)
+            case Groups():
+                change = self._groups(block)
+            case Rows():
+                change = self._rows(block)
+            case Top():
+                change = self._top(block)
+            case Full():
+                raise TypeError("a view that is computed anew has no plan")
+        return Plan(tuple(self._stages), change)
+
+    def whole(self, block: Block) -> Node:
+        """All rows of a block's relation, computed from the relations as they are stored."""
+        match block:
+            case Sums():
+                summed = self._accumulated(block, self.at(block.input, When.OLD))
+                if not block.keys:
+                    return summed
+                return Filter(summed, Expr(f"{summed.rows} > 0", frozenset({summed.rows})))
+            case Groups():
+                return Aggregate(self.at(block.input, When.OLD), block.keys, block.calls)
+            case Rows():
+                return Consolidate(self.at(block.input, When.OLD))
+            case Top():
+                return self.at(block.input, When.OLD)
+            case Full():
+                raise TypeError("a view that is computed anew has no plan")
+
+    def _accumulated(self, block: Sums, source: Node) -> Accumulate:
+        rows = self._names.new()
+        made = tuple(
+            (self._names.new(), Expr(a.of("{w}"), frozenset())) for a in block.accumulators
+        )
+        return Accumulate(source, block.keys, rows, made)
+
+    # Blocks
+
+    def _sums(self, block: Sums) -> Node | None:
+        change = self.delta(block.input)
+        if change is None:
+            return None
+        summed: Node = self._accumulated(block, change)
+        columns = self._names.several(len(block.fields))
+        old: Node = Leaf(block.relation, columns, When.OLD)
+        if block.keys:
+            if not _cheap(change):
+                summed = self._stage(summed)
+            keys = self._keys(summed if _cheap(summed) else change, block.keys)
+            old = Restrict(old, keys.node, tuple(zip(columns, keys.node.columns, strict=False)))
+        types = tuple(f.type for f in block.fields)
+        return Merge(old, summed, len(block.keys), types)
+
+    def _groups(self, block: Groups) -> Node | None:
+        stored: Node = Leaf(block.relation, self._names.several(len(block.fields)), When.OLD)
+        keys = None
+        if block.keys:
+            keys = self.touched(block.input, block.keys)
+            if keys is None:
+                return None
+            pairs = zip(stored.columns, (k for _, k in keys.on), strict=False)
+            stored = Restrict(stored, keys.node, tuple(pairs))
+        elif not self._changes(block.input):
+            return None
+        fresh = Aggregate(self.at(block.input, When.NEW, keys), block.keys, block.calls)
+        return self._less(fresh, stored)
+
+    def _rows(self, block: Rows) -> Node | None:
+        if block.again is None:
+            change = self.delta(block.input)
+            return None if change is None else Consolidate(change)
+        keys = self.touched(block.input, block.again)
+        if keys is None:
+            return None
+        stored = Leaf(block.relation, self._names.several(len(block.fields)), When.OLD)
+        by_name = dict(zip(block.input.columns, stored.columns, strict=True))
+        mine = keys.renamed(by_name)
+        ensure(mine is not None, "rows that are compared by key hold the key")
+        old = Restrict(stored, keys.node, mine.on if mine else ())
+        return self._less(self.at(block.input, When.NEW, keys), old)
+
+    def _top(self, block: Top) -> Node | None:
+        if not self._changes(block.input):
+            return None
+        stored = Leaf(block.relation, self._names.several(len(block.fields)), When.OLD)
+        return self._less(self.at(block.input, When.NEW), stored)
+
+    def _less(self, new: Node, old: Node) -> Node:
+        return Consolidate(Union((new, Negate(old)), old.columns))
+
+    # Changes
+
+    def _changes(self, node: Node) -> bool:
+        return any(isinstance(n, Scan) and n.relation in self._changed for n in walk(node))
+
+    def delta(self, node: Node) -> Node | None:
+        """The change of a node, or None if there can be none."""
+        if not self._changes(node):
+            return None
+        match node:
+            case Scan():
+                return Leaf(node.relation, node.columns, When.DELTA)
+            case Filter() | Project() | Generate() | Negate():
+                change = self.delta(node.input)
+                ensure(change is not None, "a change comes from an input")
+                return _over(node, change) if change is not None else None
+            case Union():
+                parts = []
+                for child in node.inputs:
+                    change = self.delta(child)
+                    if change is not None:
+                        parts.append(narrow(change, child.columns))
+                return Union(tuple(parts), node.columns)
+            case Inner():
+                return self._inner(node)
+            case Window():
+                keys = self.touched(node.input, node.partition)
+                return Diff(_over(node, self.at(node.input, When.BOTH, keys)))
+            case Join():
+                return Diff(self._join_at(node, When.BOTH, self._join_keys(node)))
+            case _:
+                raise TypeError(f"{type(node).__name__} has no change of its own")
+
+    def _inner(self, node: Inner) -> Node:
+        terms: list[Node] = []
+        for i, source in enumerate(node.inputs):
+            change = self.delta(source)
+            if change is None:
+                continue
+            others = [
+                self.at(other, When.NEW if j < i else When.OLD)
+                for j, other in enumerate(node.inputs)
+                if j != i
+            ]
+            joined = in_order(change, others, node.on, self._estimates)
+            terms.append(narrow(joined, node.columns))
+        return terms[0] if len(terms) == 1 else Union(tuple(terms), node.columns)
+
+    # Keys
+
+    def _keys(self, node: Node, columns: tuple[str, ...]) -> KeySet:
+        items = tuple((self._names.new(), c) for c in columns)
+        return KeySet(Keys(node, items), tuple((c, k) for k, c in items))
+
+    def touched(self, node: Node, columns: tuple[str, ...]) -> KeySet | None:
+        """Keys that cover every row which is not the same before and after; None: all are."""
+        found = self._touched(node, columns)
+        if not found:
+            return None
+        if len(found) == 1:
+            keys = found[0].node
+        else:
+            parts = tuple(narrow(f.node, tuple(k for _, k in f.on)) for f in found)
+            names = self._names.several(len(columns))
+            keys = Keys(Union(parts, names), tuple((self._names.new(), name) for name in names))
+        if not _cheap(keys):
+            keys = self._stage(keys)
+        return KeySet(keys, tuple(zip(columns, keys.columns, strict=True)))
+
+    def _touched(self, node: Node, columns: tuple[str, ...]) -> list[KeySet]:
+        if not self._changes(node):
+            return []
+        match node:
+            case Filter() if not _linear(node):
+                return self._touched(node.input, columns)
+            case Project():
+                items = dict(node.items)
+                passed = [items[c].column for c in columns]
+                known = [c for c in passed if c is not None]
+                if len(known) == len(passed):
+                    return self._touched(node.input, tuple(known))
+            case Inner():
+                return self._touched_inner(node, columns)
+            case Window():
+                if set(columns) <= set(node.partition):
+                    return self._touched(node.input, columns)
+            case Join():
+                left = dict(node.equal)
+                if node.side is not Side.FULL and all(c in left for c in columns):
+                    right = tuple(left[c] for c in columns)
+                    return self._touched(node.left, columns) + self._touched(node.right, right)
+            case _:
+                pass
+        change = self.delta(node)
+        return [] if change is None else [self._keys(change, columns)]
+
+    def _touched_inner(self, node: Inner, columns: tuple[str, ...]) -> list[KeySet]:
+        """Where the changed input holds the keys, or their equals, the join need not be made."""
+        same = _equals(node)
+        found: list[KeySet] = []
+        for i, source in enumerate(node.inputs):
+            if not self._changes(source):
+                continue
+            here = []
+            for c in columns:
+                mine = [e for e in same.get(c, {c}) if e in source.columns]
+                here += mine[:1]
+            if len(here) == len(columns):
+                found += self._touched(source, tuple(here))
+                continue
+            change = self.delta(source)
+            if change is None:
+                continue
+            others = [
+                self.at(other, When.NEW if j < i else When.OLD)
+                for j, other in enumerate(node.inputs)
+                if j != i
+            ]
+            found.append(self._keys(in_order(change, others, node.on, self._estimates), columns))
+        return found
+
+    def _join_keys(self, node: Join) -> KeySet | None:
+        if not node.equal:
+            return None
+        left = tuple(a for a, _ in node.equal)
+        right = tuple(b for _, b in node.equal)
+        found = self._touched(node.left, left)
+        for keys in self._touched(node.right, right):
+            found.append(KeySet(keys.node, tuple(zip(left, (k for _, k in keys.on), strict=True))))
+        parts = tuple(narrow(f.node, tuple(k for _, k in f.on)) for f in found)
+        names = self._names.several(len(left))
+        keys_node: Node = Keys(
+            Union(parts, names), tuple((self._names.new(), name) for name in names)
+        )
+        if not _cheap(keys_node):
+            keys_node = self._stage(keys_node)
+        return KeySet(keys_node, tuple(zip(left, keys_node.columns, strict=True)))
+
+    # States
+
+    def at(self, node: Node, when: When, keys: KeySet | None = None) -> Node:
+        """A node before, after, or both; with keys only the rows among them."""
+        match node:
+            case Scan():
+                then = when if node.relation in self._changed else When.OLD
+                return _restrict(Leaf(node.relation, node.columns, then), keys)
+            case Values():
+                return _restrict(node, keys)
+            case Filter() | Negate():
+                return _over(node, self.at(node.input, when, keys))
+            case Generate():
+                return self._above(node, when, keys, {c: c for c in node.input.columns})
+            case Project():
+                passed = {n: e.column for n, e in node.items if e.column is not None}
+                return self._above(node, when, keys, passed)
+            case Union():
+                return self._union_at(node, when, keys)
+            case Inner():
+                return self._inner_at(node, when, keys)
+            case Window():
+                return self._window_at(node, when, keys)
+            case Join():
+                return self._join_above(node, when, keys)
+            case TopN():
+                return _restrict(_over(node, self.at(node.input, when)), keys)
+            case _:
+                raise TypeError(f"{type(node).__name__} is not part of a block")
+
+    def _above(
+        self,
+        node: Project | Generate,
+        when: When,
+        keys: KeySet | None,
+        passed: Mapping[str, str],
+    ) -> Node:
+        if keys is None:
+            return _over(node, self.at(node.input, when))
+        made = _over(node, self.at(node.input, when, keys.renamed(passed)))
+        whole = keys.columns <= set(passed)
+        return made if whole else _restrict(made, keys)
+
+    def _union_at(self, node: Union, when: When, keys: KeySet | None) -> Node:
+        parts = []
+        for child in node.inputs:
+            by_place = dict(zip(node.columns, child.columns, strict=True))
+            mine = keys.renamed(by_place) if keys is not None else None
+            parts.append(narrow(self.at(child, when, mine), child.columns))
+        return Union(tuple(parts), node.columns)
+
+    def _inner_at(self, node: Inner, when: When, keys: KeySet | None) -> Node:
+        inputs = [self.at(child, when) for child in node.inputs]
+        if keys is None:
+            return Inner(tuple(inputs), node.on)
+        on = (*node.on, *(Expr(f"{c} <=> {k}", frozenset({c, k})) for c, k in keys.on))
+        return narrow(in_order(keys.node, inputs, on, self._estimates), node.columns)
+
+    def _window_at(self, node: Window, when: When, keys: KeySet | None) -> Node:
+        if keys is None:
+            return _over(node, self.at(node.input, when))
+        inside = {c: c for c in node.input.columns}
+        if keys.columns <= set(node.partition):
+            return _over(node, self.at(node.input, when, keys))
+        mine = keys.renamed(inside)
+        source = self.at(node.input, when, mine) if mine else self.at(node.input, when)
+        whole = self._keys(source, node.partition)
+        return _restrict(_over(node, self.at(node.input, when, whole)), keys)
+
+    def _join_above(self, node: Join, when: When, keys: KeySet | None) -> Node:
+        if keys is None:
+            return self._join_at(node, when, None)
+        if node.side is not Side.FULL and keys.columns <= set(node.left.columns):
+            left = dict(node.equal)
+            if keys.columns <= set(left):
+                return self._join_at(node, when, keys)
+            if node.equal:
+                source = self.at(node.left, when, keys)
+                mine = self._keys(source, tuple(left))
+                right = self.at(node.right, when, mine.renamed(left))
+                return Join(node.side, source, right, node.equal, node.null_safe, node.also)
+        return _restrict(self._join_at(node, when, None), keys)
+
+    def _join_at(self, node: Join, when: When, keys: KeySet | None) -> Node:
+        """Both sides restricted to the same values of the join's own key."""
+        right = keys.renamed(dict(node.equal)) if keys is not None else None
+        return Join(
+            node.side,
+            self.at(node.left, when, keys),
+            self.at(node.right, when, right),
+            node.equal,
+            node.null_safe,
+            node.also,
+        )
+
+    def _stage(self, node: Node) -> Node:
+        relation = f"{STAGE}{len(self._stages) + 1}"
+        self._stages.append(Stage(relation, node))
+        self._estimates.staged(relation)
+        return Leaf(relation, node.columns, When.DELTA)
+
+
+def _restrict(node: Node, keys: KeySet | None) -> Node:
+    return node if keys is None else Restrict(node, keys.node, keys.on)
+
+
+def _over(node: Node, source: Node) -> Node:
+    """The same operator over another input."""
+    match node:
+        case Filter():
+            return Filter(source, node.condition)
+        case Project():
+            return Project(source, node.items)
+        case Generate():
+            return Generate(source, node.generator, node.outer, node.made)
+        case Negate():
+            return Negate(source)
+        case Window():
+            return Window(source, node.partition, node.calls)
+        case TopN():
+            return TopN(source, node.order, node.limit, node.offset)
+        case _:
+            raise TypeError(f"{type(node).__name__} has no single input")
+
+
+def _cheap(node: Node) -> bool:
+    """Whether computing a node twice costs less than keeping its result."""
+    return all(
+        not isinstance(part, Inner | Join | Window | Restrict)
+        and not (isinstance(part, Leaf) and part.when is not When.DELTA)
+        for part in walk(node)
+    )
+
+
+def _linear(node: Node) -> bool:
+    return not any(isinstance(part, Window | Join) for part in walk(node))
+
+
+def _equals(node: Inner) -> dict[str, set[str]]:
+    """Which columns are equal to each other in every row of the join."""
+    classes: dict[str, set[str]] = {}
+    for condition in node.on:
+        pair = equality(condition, condition.columns, condition.columns)
+        if pair is None or pair[0].column is None or pair[1].column is None:
+            continue
+        a, b = pair[0].column, pair[1].column
+        merged = classes.get(a, {a}) | classes.get(b, {b})
+        for c in merged:
+            classes[c] = merged
+    return classes
+
+
+def passed_on(node: Node) -> tuple[tuple[str, Expr], ...]:
+    return tuple((c, column(c)) for c in node.columns)

@@ -1,0 +1,148 @@
+"""Which columns a query can see, and expressions rewritten from the user's names to ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from stepwell.query.algebra import Expr, Names, Node
+from stepwell.query.reasons import Code, Unsupported
+
+DIALECT = "spark"
+Output = tuple[str, str]
+"""A column of a query's result: the name the user sees, and ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A converted query: a node, and which of its columns are the result, under which names.
+
+    The node may have more columns than the result.
+    """
+
+    node: Node
+    outputs: tuple[Output, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(column for _, column in self.outputs)
+
+
+@dataclass(slots=True)
+class Scope:
+    """The tables in the FROM of one SELECT, inside those of the queries around it."""
+
+    tables: dict[str, dict[str, str]] = field(default_factory=dict)
+    outer: Scope | None = None
+
+    def add(self, alias: str, columns: Mapping[str, str]) -> None:
+        self.tables[alias] = dict(columns)
+
+    def find(self, alias: str, name: str) -> str | None:
+        table = self.tables.get(alias)
+        if table is not None:
+            return table.get(name)
+        return self.outer.find(alias, name) if self.outer else None
+
+    def names_inside(self) -> frozenset[str]:
+        return frozenset(c for table in self.tables.values() for c in table.values())
+
+
+def name(identifier: str) -> str:
+    """Names are compared without regard to case, as Spark does unless told otherwise."""
+    return identifier.lower()
+
+
+def our_column(ours: str) -> exp.Column:
+    """A node that is written as one of our own columns."""
+    return exp.column(exp.to_identifier(ours))
+
+
+def is_ours(node: exp.Expr, names: Names) -> bool:
+    return isinstance(node, exp.Column) and not node.table and names.made(node.name)
+
+
+class Rewriter:
+    """Rewrites expressions of one SELECT."""
+
+    def __init__(self, names: Names, scope: Scope) -> None:
+        self._names = names
+        self._scope = scope
+
+    def columns(self, node: exp.Expr) -> exp.Expr:
+        """A copy in which every column is one of ours. Columns inside subqueries stay."""
+
+        def visit(part: exp.Expr) -> exp.Expr:
+            if isinstance(part, exp.Column):
+                if not part.table:
+                    return part  # Ours already, or the variable of a lambda.
+                if part.args.get("db"):
+                    raise Unsupported(Code.UNSUPPORTED_OPERATOR, f"the name {part.sql(DIALECT)}")
+                found = self._scope.find(name(part.table), name(part.name))
+                if found is None:
+                    raise Unsupported(Code.PARSE_MISMATCH, f"the column {part.sql(DIALECT)}")
+                return our_column(found)
+            return part
+
+        return transform(node, visit)
+
+    def expr(self, node: exp.Expr) -> Expr:
+        """The node as text over our columns."""
+        rewritten = self.columns(node)
+        if rewritten.find(exp.Query):
+            raise Unsupported(
+                Code.UNSUPPORTED_SUBQUERY, f"a subquery in {shorten(node.sql(DIALECT))}"
+            )
+        return to_expr(rewritten, self._names)
+
+
+def to_expr(node: exp.Expr, names: Names) -> Expr:
+    """Text of a node that mentions only our columns."""
+    used = frozenset(part.name for part in node.find_all(exp.Column) if is_ours(part, names))
+    return Expr(node.sql(dialect=DIALECT, comments=False), used)
+
+
+Visit = Callable[[exp.Expr], exp.Expr]
+
+
+def transform(node: exp.Expr, visit: Visit) -> exp.Expr:
+    """A copy with every part replaced by what `visit` makes of it; subqueries are left alone.
+
+    What `visit` returns in place of a part is not visited again.
+    """
+    made = visit(node)
+    if made is not node:
+        return made
+    if isinstance(node, exp.Query):
+        return node.copy()
+    copy = node.__class__()
+    copy.comments = None
+    copy._type = node._type
+    for key, value in node.args.items():
+        if isinstance(value, list):
+            copy.set(
+                key,
+                [transform(v, visit) if isinstance(v, exp.Expr) else v for v in value],
+            )
+        elif isinstance(value, exp.Expr):
+            copy.set(key, transform(value, visit))
+        else:
+            copy.set(key, value)
+    return copy
+
+
+def shorten(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def conjuncts(node: exp.Expr | None) -> list[exp.Expr]:
+    """The parts of a condition joined by AND."""
+    if node is None:
+        return []
+    if isinstance(node, exp.Paren):
+        return conjuncts(node.this)
+    if isinstance(node, exp.And):
+        return conjuncts(node.left) + conjuncts(node.right)
+    return [node]

@@ -1,0 +1,555 @@
+"""From a qualified SELECT to algebra, clause by clause, in the order in which SQL evaluates them.
+
+    FROM, JOIN, LATERAL VIEW -> WHERE -> GROUP BY -> HAVING -> window functions -> QUALIFY
+    -> SELECT -> DISTINCT -> ORDER BY + LIMIT
+
+A column that is only passed on keeps its name, so that most queries need no projection at all, and
+joins of subqueries melt together. Subqueries in expressions become joins (`decorrelate`). ORDER BY
+without LIMIT says nothing about a set of rows and is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from stepwell.query import functions
+from stepwell.query.aggregation import aggregate
+from stepwell.query.algebra import (
+    Distinct,
+    Expr,
+    Generate,
+    Item,
+    Join,
+    Names,
+    Node,
+    Project,
+    Scan,
+    SetKind,
+    SetOp,
+    Side,
+    TopN,
+    Union,
+    Values,
+    column,
+)
+from stepwell.query.conditions import equality
+from stepwell.query.decorrelate import Correlation, Decorrelator
+from stepwell.query.reasons import Code, Unsupported
+from stepwell.query.scope import (
+    DIALECT,
+    Output,
+    Relation,
+    Rewriter,
+    Scope,
+    conjuncts,
+    name,
+    our_column,
+    shorten,
+    to_expr,
+    transform,
+)
+from stepwell.query.shape import extend, inner, keep, narrow
+from stepwell.query.windows import windows
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A relation that has rows of its own: a table, or a materialized view."""
+
+    name: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """A view that is not stored: wherever it is named, its query stands."""
+
+    query: exp.Query
+    columns: tuple[str, ...]
+
+
+Catalog = Mapping[str, Stored | Defined]
+Ctes = Mapping[str, "tuple[exp.Expr, tuple[str, ...], Ctes]"]
+
+
+class Converter:
+    """Converts queries; every relation it names is looked up in the catalog."""
+
+    def __init__(self, catalog: Catalog, names: Names) -> None:
+        self._catalog = catalog
+        self.names = names
+
+    def query(
+        self,
+        query: exp.Expr,
+        outer: Scope | None = None,
+        ctes: Ctes | None = None,
+        correlation: Correlation | None = None,
+    ) -> Relation:
+        """Convert any query. With `correlation`, it may mention columns of `outer`."""
+        ctes = self._with(query, ctes or {})
+        if isinstance(query, exp.Subquery):
+            inside = self.query(query.this, outer, ctes, correlation)
+            if query.args.get("order") or query.args.get("limit") or query.args.get("offset"):
+                return self._top(query, inside, Rewriter(self.names, Scope(outer=outer)))
+            return inside
+        if isinstance(query, exp.Select):
+            return _Select(self, query, outer, ctes, correlation).convert()
+        if isinstance(query, exp.SetOperation):
+            if correlation is not None:
+                correlation.refuse("a set operation")
+            made = self._set_operation(query, outer, ctes)
+            return self._top(query, made, Rewriter(self.names, Scope(outer=outer)))
+        if isinstance(query, exp.Values):
+            return self._values(query)
+        raise Unsupported(Code.UNSUPPORTED_OPERATOR, f"{shorten(query.sql(DIALECT))}")
+
+    def _with(self, query: exp.Expr, ctes: Ctes) -> Ctes:
+        clause = query.args.get("with_")
+        if clause is None:
+            return ctes
+        if clause.args.get("recursive"):
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, "WITH RECURSIVE")
+        known = dict(ctes)
+        for cte in clause.expressions:
+            columns = tuple(name(c.name) for c in cte.args["alias"].columns)
+            known[name(cte.alias)] = (cte.this, columns, dict(known))
+        return known
+
+    def table(self, item: exp.Expr, scope: Scope, ctes: Ctes) -> Node:
+        """One item of FROM; its columns are added to the scope."""
+        for clause in ("sample", "pivots", "version", "when"):
+            if item.args.get(clause):
+                raise Unsupported(Code.UNSUPPORTED_OPERATOR, f"{shorten(item.sql(DIALECT))}")
+        if isinstance(item, exp.Table) and isinstance(item.this, exp.Identifier):
+            made = self._named(item, ctes)
+        elif isinstance(item, exp.Subquery | exp.Values):
+            made = self.query(item, None, ctes)
+        else:
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, f"{shorten(item.sql(DIALECT))} in FROM")
+        alias = item.args.get("alias")
+        renamed = [name(c.name) for c in alias.columns] if alias is not None else []
+        called = renamed or [output for output, _ in made.outputs]
+        if len(set(called)) != len(called) or len(called) != len(made.outputs):
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, "two columns of the same name in FROM")
+        joins = item.args.get("joins") or []
+        if joins:
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, "a join in parentheses")
+        scope.add(name(item.alias_or_name), dict(zip(called, made.columns, strict=True)))
+        return made.node
+
+    def _named(self, item: exp.Table, ctes: Ctes) -> Relation:
+        known = name(item.name)
+        if item.args.get("db"):
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, f"the name {item.sql(DIALECT)}")
+        if known in ctes:
+            query, columns, inside = ctes[known]
+            made = self.query(query, None, inside)
+            if columns:
+                return replace(made, outputs=tuple(zip(columns, made.columns, strict=True)))
+            return made
+        found = self._catalog.get(known)
+        if found is None:
+            raise Unsupported(Code.PARSE_MISMATCH, f"the relation {item.name}")
+        if isinstance(found, Defined):
+            made = self.query(found.query, None, {})
+            return replace(
+                made,
+                outputs=tuple(zip(map(name, found.columns), made.columns, strict=True)),
+            )
+        columns = self.names.several(len(found.columns))
+        return Relation(
+            Scan(found.name, columns),
+            tuple(zip(map(name, found.columns), columns, strict=True)),
+        )
+
+    def _values(self, item: exp.Values) -> Relation:
+        first = item.expressions[0]
+        width = len(first.expressions) if isinstance(first, exp.Tuple) else 1
+        columns = self.names.several(width)
+        alias = item.args.get("alias")
+        called = [name(c.name) for c in alias.columns] if alias is not None else []
+        called = called or [f"col{i + 1}" for i in range(width)]
+        rows = ", ".join(row.sql(dialect=DIALECT) for row in item.expressions)
+        return Relation(Values(f"VALUES {rows}", columns), tuple(zip(called, columns, strict=True)))
+
+    def _set_operation(self, query: exp.SetOperation, outer: Scope | None, ctes: Ctes) -> Relation:
+        if query.args.get("by_name") or query.args.get("on"):
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, "a set operation BY NAME")
+        left = self.query(query.this, outer, ctes)
+        right = self.query(query.expression, outer, ctes)
+        if len(left.outputs) != len(right.outputs):
+            raise Unsupported(Code.PARSE_MISMATCH, "a set operation over different columns")
+        columns = self.names.several(len(left.outputs))
+        sides = (self.exact(left), self.exact(right))
+        distinct = bool(query.args.get("distinct"))
+        node: Node
+        if isinstance(query, exp.Union):
+            node = Union(sides, columns)
+            node = Distinct(node) if distinct else node
+        elif isinstance(query, exp.Intersect):
+            kind = SetKind.INTERSECT if distinct else SetKind.INTERSECT_ALL
+            node = SetOp(kind, *sides, columns)
+        else:
+            kind = SetKind.EXCEPT if distinct else SetKind.EXCEPT_ALL
+            node = SetOp(kind, *sides, columns)
+        outputs = tuple((called, c) for (called, _), c in zip(left.outputs, columns, strict=True))
+        return Relation(node, outputs)
+
+    def exact(self, made: Relation) -> Node:
+        """A node whose columns are the result's, in order, each under a name of its own."""
+        if len(set(made.columns)) == len(made.columns):
+            return narrow(made.node, made.columns)
+        return Project(made.node, tuple((self.names.new(), column(c)) for c in made.columns))
+
+    def _top(self, query: exp.Expr, made: Relation, rewrite: Rewriter) -> Relation:
+        """ORDER BY and LIMIT of a query whose ORDER BY names columns of its result."""
+        order, limit, offset = (query.args.get(k) for k in ("order", "limit", "offset"))
+        if limit is None and offset is None:
+            return made
+        if order is None:
+            raise Unsupported(Code.LIMIT_WITHOUT_ORDER, "LIMIT without ORDER BY")
+        by_name = dict(made.outputs)
+
+        def visit(part: exp.Expr) -> exp.Expr:
+            if isinstance(part, exp.Column) and not part.table and name(part.name) in by_name:
+                return our_column(by_name[name(part.name)])
+            return part
+
+        resolved = [transform(o, visit) for o in order.expressions]
+        node, texts = self.ordering(made.node, resolved, rewrite)
+        return top(node, texts, query, made)
+
+    def ordering(
+        self, node: Node, order: list[exp.Expr], rewrite: Rewriter
+    ) -> tuple[Node, tuple[str, ...]]:
+        """The node with the columns to sort by, and how to sort by them."""
+        texts: list[str] = []
+        for item in order:
+            if not isinstance(item, exp.Ordered):
+                raise Unsupported(Code.UNSUPPORTED_OPERATOR, "ORDER BY ALL")
+            key = rewrite.expr(item.this)
+            if not key.columns:
+                continue  # A constant orders nothing.
+            sort = key.column
+            if sort is None:
+                sort = self.names.new()
+                node = extend(node, ((sort, key),))
+            first = item.args.get("nulls_first")
+            direction = "DESC" if item.args.get("desc") else "ASC"
+            texts.append(f"{sort} {direction} NULLS {'FIRST' if first else 'LAST'}")
+        return node, tuple(texts)
+
+
+def top(node: Node, order: tuple[str, ...], query: exp.Expr, made: Relation) -> Relation:
+    """LIMIT and OFFSET; columns of the result break ties, so that there is one answer."""
+    limit, offset = _number(query.args.get("limit")), _number(query.args.get("offset"))
+    sorted_by = {text.split(" ", 1)[0] for text in order}
+    ties = dict.fromkeys(c for c in made.columns if c not in sorted_by)
+    total = order + tuple(f"{c} ASC NULLS FIRST" for c in ties)
+    wanted = tuple(dict.fromkeys((*made.columns, *(t.split(" ", 1)[0] for t in order))))
+    cut = TopN(narrow(node, wanted), total, limit, offset or 0)
+    return Relation(cut, made.outputs)
+
+
+def _number(clause: exp.Expr | None) -> int | None:
+    if clause is None:
+        return None
+    value = clause.args.get("expression") or clause.args.get("count")
+    if not isinstance(value, exp.Literal) or value.is_string or not value.this.isdigit():
+        raise Unsupported(Code.UNSUPPORTED_OPERATOR, "a LIMIT that is not a plain number")
+    return int(value.this)
+
+
+class _Select:
+    """One SELECT on its way through the clauses."""
+
+    def __init__(
+        self,
+        converter: Converter,
+        query: exp.Select,
+        outer: Scope | None,
+        ctes: Ctes,
+        correlation: Correlation | None,
+    ) -> None:
+        self.converter = converter
+        self.names = converter.names
+        self.query = query
+        self.ctes = ctes
+        self.correlation = correlation
+        self.scope = Scope(outer=outer)
+        self.rewrite = Rewriter(self.names, self.scope)
+        self.subqueries = Decorrelator(converter, self.scope, ctes, self.rewrite)
+
+    def convert(self) -> Relation:
+        self._refuse()
+        node = self._from()
+        node = self._where(node)
+        selected = [self._unalias(e) for e in self.query.expressions]
+        having = self.query.args.get("having")
+        qualify = self.query.args.get("qualify")
+        order = self.query.args.get("order")
+        group = self.query.args.get("group")
+
+        # From here on expressions are rewritten step by step: each clause turns the parts it
+        # computes into columns of ours, and leaves the rest to the clauses after it.
+        parts: list[exp.Expr] = [self.rewrite.columns(e) for _, e in selected]
+        havings = [self.rewrite.columns(e) for e in conjuncts(having.this if having else None)]
+        qualifies = [self.rewrite.columns(e) for e in conjuncts(qualify.this if qualify else None)]
+        orders = [self._by_alias(o, selected, parts) for o in (order.expressions if order else [])]
+
+        everything = [*parts, *havings, *qualifies, *orders]
+        if (
+            group is not None
+            or having is not None
+            or any(map(functions.contains_aggregate, everything))
+        ):
+            node, everything = aggregate(
+                node,
+                group,
+                everything,
+                len(parts),
+                self.rewrite,
+                self.names,
+                self.correlation,
+            )
+        if len(everything) != len(parts) + len(havings) + len(qualifies) + len(orders):
+            raise Unsupported(Code.PARSE_MISMATCH, "an aggregate lost a part")
+        parts, rest = everything[: len(parts)], everything[len(parts) :]
+        havings, rest = rest[: len(havings)], rest[len(havings) :]
+        qualifies, orders = rest[: len(qualifies)], rest[len(qualifies) :]
+
+        for condition in havings:
+            node = self._condition(node, condition)
+        node, replaced = self._subqueries(node, [*parts, *qualifies, *orders])
+        if any(part.find(exp.Window) for part in replaced):
+            if self.correlation is not None and self.correlation.pairs:
+                self.correlation.refuse("a window function")
+            named = {name(w.name): w for w in self.query.args.get("windows") or []}
+            node, replaced = windows(node, replaced, named, self.rewrite, self.names)
+        parts = replaced[: len(parts)]
+        qualifies = replaced[len(parts) : len(parts) + len(qualifies)]
+        orders = replaced[len(parts) + len(qualifies) :]
+        for condition in qualifies:
+            node = keep(node, to_expr(condition, self.names))
+        return self._result(node, [called for called, _ in selected], parts, orders)
+
+    def _refuse(self) -> None:
+        for clause in (
+            "cluster",
+            "distribute",
+            "sort",
+            "connect",
+            "match",
+            "into",
+            "operation_modifiers",
+        ):
+            if self.query.args.get(clause):
+                raise Unsupported(Code.UNSUPPORTED_OPERATOR, f"{clause.upper()} in a SELECT")
+        if self.query.args.get("kind"):
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, "SELECT TRANSFORM or AS STRUCT")
+
+    def _unalias(self, item: exp.Expr) -> tuple[str, exp.Expr]:
+        if isinstance(item, exp.Aliases):
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, "a function with several columns")
+        if isinstance(item, exp.Star) or item.is_star:
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, f"{item.sql(DIALECT)} in SELECT")
+        if isinstance(item, exp.Alias):
+            return name(item.alias), item.this
+        return name(item.alias_or_name), item
+
+    def _by_alias(
+        self,
+        ordered: exp.Expr,
+        selected: list[tuple[str, exp.Expr]],
+        parts: list[exp.Expr],
+    ) -> exp.Expr:
+        """ORDER BY may name a column of the result."""
+        by_alias = {called: part for (called, _), part in zip(selected, parts, strict=True)}
+
+        def visit(part: exp.Expr) -> exp.Expr:
+            if isinstance(part, exp.Column) and not part.table and name(part.name) in by_alias:
+                return by_alias[name(part.name)].copy()
+            return part
+
+        return self.rewrite.columns(transform(ordered, visit))
+
+    # FROM
+
+    def _from(self) -> Node:
+        clause = self.query.args.get("from_")
+        if clause is None:
+            node: Node = Values("VALUES (1)", (self.names.new(),))
+        else:
+            node = self.converter.table(clause.this, self.scope, self.ctes)
+        for join in self.query.args.get("joins") or []:
+            node = self._join(node, join)
+        for lateral in self.query.args.get("laterals") or []:
+            node = self._lateral(node, lateral)
+        return node
+
+    def _join(self, left: Node, join: exp.Join) -> Node:
+        side, kind = (join.side or "").upper(), (join.kind or "").upper()
+        if join.args.get("using") or join.method:
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, f"{shorten(join.sql(DIALECT))}")
+        if isinstance(join.this, exp.Lateral):
+            return self._lateral(left, join.this)
+        seen = dict(self.scope.tables)
+        right = self.converter.table(join.this, self.scope, self.ctes)
+        on = [self.rewrite.expr(c) for c in conjuncts(join.args.get("on"))]
+        if kind in ("SEMI", "ANTI"):
+            # The right side can be named in ON, but not after it.
+            self.scope.tables = seen
+            made = Side.SEMI if kind == "SEMI" else Side.ANTI
+            return self.join(made, left, right, on)
+        if side == "LEFT":
+            return self.join(Side.LEFT, left, right, on)
+        if side == "RIGHT":
+            return self.join(Side.LEFT, right, left, on)
+        if side == "FULL":
+            return self.join(Side.FULL, left, right, on)
+        return inner((left, right), tuple(on))
+
+    def join(self, side: Side, left: Node, right: Node, on: list[Expr]) -> Node:
+        return join(side, left, right, on, self.converter.names)
+
+    def _lateral(self, node: Node, lateral: exp.Lateral) -> Node:
+        generator = lateral.this
+        if isinstance(generator, exp.Expr) and generator.find(exp.Query):
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, "a LATERAL subquery")
+        alias = lateral.args.get("alias")
+        called = [name(c.name) for c in alias.columns] if alias is not None else []
+        if not called:
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, "LATERAL VIEW without column names")
+        outer = bool(lateral.args.get("outer"))
+        made = self.names.several(len(called))
+        expr = self.rewrite.expr(generator)
+        self.scope.add(name(lateral.alias), dict(zip(called, made, strict=True)))
+        return Generate(node, expr, outer, made)
+
+    # WHERE, HAVING
+
+    def _where(self, node: Node) -> Node:
+        clause = self.query.args.get("where")
+        mine: list[exp.Expr] = []
+        for conjunct in conjuncts(clause.this if clause else None):
+            rewritten = self.rewrite.columns(conjunct)
+            if self.correlation is not None and not rewritten.find(exp.Query):
+                expr = to_expr(rewritten, self.names)
+                if not expr.columns <= set(node.columns):
+                    node = self.correlation.take(node, rewritten, expr)
+                    continue
+            mine.append(rewritten)
+        # Plain conditions first: they make what the subqueries are joined with smaller.
+        for conjunct in sorted(mine, key=lambda c: c.find(exp.Query) is not None):
+            node = self._condition(node, conjunct)
+        return node
+
+    def _condition(self, node: Node, condition: exp.Expr) -> Node:
+        if condition.find(exp.Query):
+            return self.subqueries.condition(node, condition)
+        return keep(node, to_expr(condition, self.names))
+
+    def _subqueries(self, node: Node, parts: list[exp.Expr]) -> tuple[Node, list[exp.Expr]]:
+        replaced: list[exp.Expr] = []
+        for part in parts:
+            if part.find(exp.Query):
+                node, part = self.subqueries.value(node, part)
+            replaced.append(part)
+        return node, replaced
+
+    # SELECT, DISTINCT, ORDER BY
+
+    def _result(
+        self,
+        node: Node,
+        called: list[str],
+        parts: list[exp.Expr],
+        orders: list[exp.Expr],
+    ) -> Relation:
+        outputs: list[Output] = []
+        items: list[Item] = []
+        made: dict[str, str] = {}
+        for title, part in zip(called, parts, strict=True):
+            if functions.is_generator(part):
+                node, part = self._generate(node, part)
+            expr = to_expr(part, self.names)
+            if part.find(exp.Explode, exp.Posexplode, exp.Inline, exp.Stack):
+                raise Unsupported(Code.UNSUPPORTED_OPERATOR, shorten(expr.sql))
+            known = expr.column or made.get(expr.sql)
+            if known is None:
+                known = self.names.new()
+                made[expr.sql] = known
+                items.append((known, expr))
+            outputs.append((title, known))
+        node = extend(node, tuple(items))
+        kept = tuple(self.correlation.columns) if self.correlation is not None else ()
+        result = Relation(node, tuple(outputs))
+        distinct = self.query.args.get("distinct")
+        limited = self.query.args.get("limit") or self.query.args.get("offset")
+        if distinct is not None:
+            if distinct.args.get("on"):
+                raise Unsupported(Code.UNSUPPORTED_OPERATOR, "DISTINCT ON")
+            wanted = tuple(dict.fromkeys((*result.columns, *kept)))
+            result = replace(result, node=Distinct(narrow(result.node, wanted)))
+        if limited:
+            if kept and self.correlation is not None:
+                self.correlation.refuse("LIMIT")
+            if not orders:
+                raise Unsupported(Code.LIMIT_WITHOUT_ORDER, "LIMIT without ORDER BY")
+            by_sql = {
+                to_expr(p, self.names).sql: our_column(c)
+                for p, (_, c) in zip(parts, outputs, strict=True)
+            }
+
+            def visit(part: exp.Expr) -> exp.Expr:
+                return by_sql.get(part.sql(dialect=DIALECT, comments=False), part)
+
+            for ordered in orders:
+                ordered.set("this", transform(ordered.this, visit))
+            sorted_node, texts = self.converter.ordering(result.node, orders, self.rewrite)
+            if distinct is not None and sorted_node is not result.node:
+                raise Unsupported(Code.UNSUPPORTED_OPERATOR, "ORDER BY over DISTINCT")
+            result = top(sorted_node, texts, self.query, result)
+        return result
+
+    def _generate(self, node: Node, part: exp.Expr) -> tuple[Node, exp.Expr]:
+        """explode(...) in the SELECT list, of one column."""
+        kind = functions.name_of(part)
+        if kind not in ("explode", "explode_outer"):
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, f"{kind} in SELECT")
+        made = self.names.new()
+        expr = to_expr(part, self.names)
+        return Generate(node, expr, False, (made,)), our_column(made)
+
+
+def join(side: Side, left: Node, right: Node, on: list[Expr], names: Names) -> Node:
+    """A join that is not linear, with its equalities told apart from its other conditions."""
+    equal: list[tuple[str, str]] = []
+    also: list[Expr] = []
+    for condition in on:
+        if side is not Side.FULL and condition.columns and condition.columns <= set(right.columns):
+            right = keep(right, condition)
+            continue
+        if side is Side.SEMI and condition.columns and condition.columns <= set(left.columns):
+            left = keep(left, condition)
+            continue
+        sides = equality(condition, left.columns, right.columns)
+        if sides is None:
+            also.append(condition)
+            continue
+        pair = []
+        for expr, index in zip(sides, (0, 1), strict=True):
+            plain = expr.column
+            if plain is None:
+                plain = names.new()
+                if index == 0:
+                    left = extend(left, ((plain, expr),))
+                else:
+                    right = extend(right, ((plain, expr),))
+            pair.append(plain)
+        equal.append((pair[0], pair[1]))
+    return Join(side, left, right, tuple(equal), also=tuple(also))

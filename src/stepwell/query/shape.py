@@ -1,0 +1,92 @@
+"""Small steps from which queries are put together, each keeping the meaning of the whole.
+
+Conditions sink as far as they can, so that a join sees them where they prune most; inner joins melt
+into one `Inner` of many inputs, so that a change can start the join at whichever input changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stepwell.query.algebra import (
+    Expr,
+    Filter,
+    Generate,
+    Inner,
+    Item,
+    Join,
+    Node,
+    Project,
+    Side,
+    column,
+)
+
+
+def extend(node: Node, items: tuple[Item, ...]) -> Node:
+    """The node with more columns. A column made of one input of a join is made there."""
+    for item in items:
+        node = _extend(node, item)
+    return node
+
+
+def _extend(node: Node, item: Item) -> Node:
+    name, made = item
+    if isinstance(node, Inner):
+        for i, source in enumerate(node.inputs):
+            if made.columns <= set(source.columns) and made.columns:
+                grown = _extend(source, item)
+                return replace(node, inputs=(*node.inputs[:i], grown, *node.inputs[i + 1 :]))
+    if isinstance(node, Project) and all(
+        made.columns <= set(node.input.columns) and expr.column == passed
+        for passed, expr in node.items
+        if passed in made.columns
+    ):
+        return Project(node.input, (*node.items, item))
+    return Project(node, (*((c, column(c)) for c in node.columns), (name, made)))
+
+
+def narrow(node: Node, columns: tuple[str, ...]) -> Node:
+    """Just these columns, in this order."""
+    if node.columns == columns:
+        return node
+    return Project(node, tuple((c, column(c)) for c in columns))
+
+
+def inner(inputs: tuple[Node, ...], on: tuple[Expr, ...] = ()) -> Node:
+    """The inner join; inner joins among the inputs melt into it."""
+    flat: list[Node] = []
+    conditions: list[Expr] = []
+    for node in inputs:
+        if isinstance(node, Inner):
+            flat += node.inputs
+            conditions += node.on
+        else:
+            flat.append(node)
+    joined: Node = Inner(tuple(flat), tuple(conditions)) if len(flat) > 1 else flat[0]
+    for condition in on:
+        joined = keep(joined, condition)
+    return joined
+
+
+def keep(node: Node, condition: Expr) -> Node:
+    """The rows for which the condition holds."""
+    match node:
+        case Inner():
+            for i, source in enumerate(node.inputs):
+                if condition.columns <= set(source.columns) and condition.columns:
+                    kept = keep(source, condition)
+                    return inner((*node.inputs[:i], kept, *node.inputs[i + 1 :]), node.on)
+            return replace(node, on=(*node.on, condition))
+        case Join(side=Side.LEFT | Side.SEMI | Side.ANTI):
+            if condition.columns <= set(node.left.columns):
+                return replace(node, left=keep(node.left, condition))
+        case Project():
+            passed = {name: expr.column for name, expr in node.items}
+            if all(passed.get(name) == name for name in condition.columns):
+                return replace(node, input=keep(node.input, condition))
+        case Generate():
+            if condition.columns <= set(node.input.columns):
+                return replace(node, input=keep(node.input, condition))
+        case _:
+            pass
+    return Filter(node, condition)

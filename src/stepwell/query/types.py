@@ -1,0 +1,312 @@
+"""Spark's types: read from SQL, written one way, and asked what they are.
+
+`normalise_type` writes equal types alike, as Spark's `simpleString` does: lower case, no spaces
+that matter to nobody. It differs where that text could not be read again or says too little: names
+of fields stand in backticks where they must, fields that refuse NULL say so, collations are in
+lower case, and the collation every string has anyway is left out. `timestamp` is the one with the
+session's time zone, which is what Spark takes it for unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stepwell.query.source import Source, Token, Tokens, did_you_mean, quote_name
+
+DEPTH_MAX = 100
+"""How deep types may nest, so that a hostile text is an error and not the end of the stack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str
+    type: SparkType
+    nullable: bool = True
+
+    def __str__(self) -> str:
+        name = self.name if _PLAIN.fullmatch(self.name) else quote_name(self.name)
+        return f"{name}:{self.type}{'' if self.nullable else ' not null'}"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkType:
+    """A type as a tree. `parameters` is what follows the name: `(12,2)`, `day to second`."""
+
+    name: str
+    parameters: str = ""
+    elements: tuple[SparkType, ...] = ()
+    """Of an array its element, of a map its key and value."""
+    fields: tuple[Field, ...] = ()
+    collation: str | None = None
+
+    def __str__(self) -> str:
+        inside = ",".join(map(str, self.elements or self.fields))
+        nested = f"<{inside}>" if self.name in _NESTED else ""
+        collation = f" collate {self.collation}" if self.collation else ""
+        space = " " if self.name == "interval" and self.parameters else ""
+        return f"{self.name}{space}{self.parameters}{nested}{collation}"
+
+    def walk(self) -> Iterator[SparkType]:
+        """This type and every type inside it."""
+        yield self
+        for element in (*self.elements, *(field.type for field in self.fields)):
+            yield from element.walk()
+
+
+def normalise_type(text: str) -> str:
+    """The canonical text of a type.
+
+    >>> normalise_type("STRUCT<Id: LONG NOT NULL, tags ARRAY <STRING>, price numeric( 12, 2 )>")
+    'struct<Id:bigint not null,tags:array<string>,price:decimal(12,2)>'
+    """
+    return str(parse_type(text))
+
+
+@functools.lru_cache(maxsize=1024)
+def parse_type(text: str) -> SparkType:
+    tokens = Tokens(Source("type", text))
+    type = read_type(tokens)
+    if tokens.peek().kind != "end":
+        raise tokens.unexpected("expected the end of the type")
+    return type
+
+
+def is_exact_numeric(type: str) -> bool:
+    return parse_type(type).name in _EXACT
+
+
+def is_floating(type: str) -> bool:
+    return parse_type(type).name in _FLOATING
+
+
+def contains_floating(type: str) -> bool:
+    return any(part.name in _FLOATING for part in parse_type(type).walk())
+
+
+def contains_map_or_variant(type: str) -> bool:
+    """Set operations fail on these, and no key can be made of them."""
+    return any(part.name in ("map", "variant") for part in parse_type(type).walk())
+
+
+def contains_collation(type: str) -> bool:
+    """Whether strings that differ may count as equal."""
+    return any(part.collation is not None for part in parse_type(type).walk())
+
+
+def can_be_key(type: str) -> bool:
+    """Whether Spark can order values of the type, and so group, sort and compare them."""
+    return all(part.name not in _UNORDERED for part in parse_type(type).walk())
+
+
+def why_not_stored(type: SparkType) -> str | None:
+    """Why no file can hold a column of this type, or None. A query's result may still have it."""
+    for part in type.walk():
+        if part.name == "void":
+            return "a column cannot be of type void"
+        if str(part) == "interval":
+            return "a column of type interval needs its units, such as DAY TO SECOND"
+        if part.name in ("decimal", "char", "varchar") and part.parameters.startswith("(0"):
+            return f"{part} holds no value"
+        if part.name == "struct":
+            names = [field.name.lower() for field in part.fields]
+            twice = [field.name for field in part.fields if names.count(field.name.lower()) > 1]
+            if not names:
+                return "a struct needs at least one field"
+            if twice:
+                return f"two fields of a struct are called {twice[-1]}"
+    return None
+
+
+def read_type(tokens: Tokens, depth: int = 1) -> SparkType:
+    """Take a type from the tokens; whatever follows it stays."""
+    token = tokens.peek()
+    if token.kind != "word":
+        hint = "write a type without backticks" if token.kind == "name" else None
+        raise tokens.unexpected("expected a type", hint=hint)
+    if depth > DEPTH_MAX:
+        raise tokens.wrong(f"types nest deeper than {DEPTH_MAX}")
+    word = token.text.lower()
+    name = _NAMES.get(word)
+    if name is None:
+        raise tokens.wrong(f"unknown type {token}", hint=_suggestion(word))
+    tokens.take()
+    if name in _NESTED:
+        return _read_nested(tokens, name, depth)
+    if name == "interval":
+        return SparkType(name, _read_units(tokens))
+    type = SparkType(name, _read_parameters(tokens, token, name))
+    if name in _TIMESTAMPS:
+        return _read_zone(tokens, token, type)
+    if name == "time":
+        tokens.skip("WITHOUT", "TIME", "ZONE")
+    if name in _STRINGS and tokens.skip("COLLATE"):
+        collation = tokens.name("a collation").value.lower()
+        # The one that every string has unless told otherwise goes without saying.
+        if collation != "utf8_binary":
+            return SparkType(name, type.parameters, collation=collation)
+    return type
+
+
+def _read_nested(tokens: Tokens, name: str, depth: int) -> SparkType:
+    hint = f"for example {_NESTED[name]}"
+    tokens.expect("<", hint=hint)
+    if name == "struct":
+        type = SparkType(name, fields=tuple(_read_fields(tokens, depth)))
+    else:
+        elements = [read_type(tokens, depth + 1)]
+        if name == "map":
+            tokens.expect(",", hint=hint)
+            elements.append(read_type(tokens, depth + 1))
+        type = SparkType(name, elements=tuple(elements))
+    tokens.expect(">", hint=hint)
+    return type
+
+
+def _read_fields(tokens: Tokens, depth: int) -> Iterator[Field]:
+    if tokens.at(">"):
+        return
+    while True:
+        name = tokens.name("a field name", limited=False).value
+        tokens.skip(":")
+        type = read_type(tokens, depth + 1)
+        nullable = not tokens.skip("NOT", "NULL")
+        if tokens.skip("COMMENT"):
+            tokens.string("a comment")
+        yield Field(name, type, nullable)
+        if not tokens.skip(","):
+            return
+
+
+def _read_units(tokens: Tokens) -> str:
+    """The units of an interval, or nothing for the kind that mixes months and days."""
+    for units in _UNITS:
+        first = tokens.peek().text.upper()
+        if first not in units or not tokens.at(first):
+            continue
+        tokens.take()
+        later = units[units.index(first) + 1 :]
+        if not tokens.skip("TO"):
+            return first.lower()
+        last = tokens.peek().text.upper()
+        if last in later and tokens.skip(last):
+            return f"{first.lower()} to {last.lower()}"
+        expected = f"expected {' or '.join(later)}" if later else f"no unit is finer than {first}"
+        raise tokens.unexpected(expected)
+    return ""
+
+
+def _read_parameters(tokens: Tokens, type: Token, name: str) -> str:
+    """Precision, scale, length or reference system, in parentheses, checked."""
+    if not tokens.at("("):
+        if name in _REQUIRED:
+            needed, example = _REQUIRED[name]
+            raise tokens.source.error(
+                type.start,
+                f"{type.text} needs {needed}",
+                hint=f"for example {type.text}({example})",
+                length=len(type.text),
+            )
+        return _DEFAULTS.get(name, "")
+    if name not in _LIMITS and name not in _GEOGRAPHIC:
+        raise tokens.wrong(f"{type.text} takes no parameters", hint=f"write {type.text} alone")
+    tokens.take()
+    if name in _GEOGRAPHIC:
+        parameter = "any" if tokens.skip("ANY") else str(_read_number(tokens, 0, _INT_MAX))
+    else:
+        number = _read_number(tokens, *_LIMITS[name])
+        parameter = str(number)
+        if name == "decimal":
+            scale = _read_number(tokens, 0, number) if tokens.skip(",") else 0
+            parameter = f"{number},{scale}"
+    tokens.expect(")")
+    # Microseconds are what a timestamp has in any case.
+    return "" if name in _TIMESTAMPS else f"({parameter})"
+
+
+def _read_number(tokens: Tokens, least: int, most: int) -> int:
+    token = tokens.peek()
+    digits = token.text if token.kind == "word" and token.text.isascii() else ""
+    # The length comes first: Python refuses to read a number of thousands of digits.
+    if not digits.isdigit() or len(digits) > 20 or not least <= int(digits) <= most:
+        raise tokens.unexpected(f"expected a number from {least} to {most}")
+    tokens.take()
+    return int(digits)
+
+
+def _read_zone(tokens: Tokens, token: Token, type: SparkType) -> SparkType:
+    if token.text.lower() != "timestamp":
+        return type
+    if tokens.skip("WITHOUT", "TIME", "ZONE"):
+        return SparkType("timestamp_ntz")
+    tokens.skip("WITH", "LOCAL", "TIME", "ZONE")
+    return type
+
+
+def _suggestion(word: str) -> str:
+    if word in _ELSEWHERE:
+        return f"in Spark it is {_ELSEWHERE[word]}"
+    return did_you_mean(word, (name.upper() for name in _NAMES)) or (
+        "see the data types of Spark SQL, such as BIGINT, STRING, DECIMAL(12,2), TIMESTAMP"
+    )
+
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_INT_MAX = 2**31 - 1
+
+_EXACT = {"tinyint", "smallint", "int", "bigint", "decimal"}
+_FLOATING = {"float", "double"}
+_STRINGS = {"string", "char", "varchar"}
+_TIMESTAMPS = {"timestamp", "timestamp_ntz"}
+_GEOGRAPHIC = {"geometry", "geography"}
+_UNORDERED = {"map", "variant"} | _GEOGRAPHIC
+_NESTED = {"array": "ARRAY<INT>", "map": "MAP<STRING, INT>", "struct": "STRUCT<a: INT, b: STRING>"}
+
+# Spark's words for types, and the one of several that canonical text uses.
+_NAMES = {
+    **{name: name for name in ("boolean", "date", "binary", "variant", "void", "interval", "time")},
+    **{name: name for name in (*_EXACT, *_FLOATING, *_STRINGS, *_TIMESTAMPS, *_GEOGRAPHIC)},
+    **{name: name for name in _NESTED},
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "dec": "decimal",
+    "numeric": "decimal",
+    "character": "char",
+    "timestamp_ltz": "timestamp",
+}
+_LIMITS = {
+    "decimal": (0, 38),
+    "char": (0, _INT_MAX),
+    "varchar": (0, _INT_MAX),
+    "time": (0, 9),
+    "timestamp": (6, 6),
+    "timestamp_ntz": (6, 6),
+}
+_DEFAULTS = {"decimal": "(10,0)", "time": "(6)"}
+_REQUIRED = {
+    **dict.fromkeys(("char", "varchar"), ("a length", "10")),
+    **dict.fromkeys(_GEOGRAPHIC, ("a reference system", "4326")),
+}
+# An interval is of months or of seconds, never of both, and goes from a coarser unit to a finer.
+_UNITS = (("YEAR", "MONTH"), ("DAY", "HOUR", "MINUTE", "SECOND"))
+# What other databases call a type that Spark has under another name.
+_ELSEWHERE = {
+    **dict.fromkeys(("text", "clob", "uuid", "nvarchar", "varchar2", "enum"), "STRING"),
+    **dict.fromkeys(("bytes", "blob", "bytea", "varbinary"), "BINARY"),
+    **dict.fromkeys(("datetime", "timestamptz"), "TIMESTAMP"),
+    **dict.fromkeys(("json", "jsonb"), "VARIANT"),
+    **dict.fromkeys(("number", "money"), "DECIMAL(p,s)"),
+    **dict.fromkeys(("int8", "int64", "serial", "bigserial"), "BIGINT"),
+    **dict.fromkeys(("int4", "int32"), "INT"),
+    **dict.fromkeys(("float4", "float32"), "FLOAT"),
+    **dict.fromkeys(("float8", "float64"), "DOUBLE"),
+    "int2": "SMALLINT",
+    "bool": "BOOLEAN",
+    "list": "ARRAY<...>",
+    "row": "STRUCT<...>",
+}
