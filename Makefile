@@ -1,7 +1,7 @@
-# `make` alone prints this list. Needs nothing but make, sh and Python 3.10 or newer.
+# `make` alone prints this list. Needs nothing but make, sh and Python 3.11 or newer.
 
 # Variables to override on the command line, for example `make test WORKERS=8 ARGS="-k fence"`.
-PYTHON ?= python3 python3.13 python3.12 python3.11 python3.10
+PYTHON ?= python3 python3.13 python3.12 python3.11
 WORKERS ?= 2
 ARGS ?=
 BENCHMARKS ?= $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
@@ -12,6 +12,10 @@ READY := $(VENV)/.ready
 READY_BENCH := $(VENV)/.ready-bench
 # Work stealing, because a few parametrised files hold most of the work and must be split.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Every process that runs tests marked spark starts a Spark of its own, so they share one, afterwards.
+# Exit code 5 means that $(ARGS) chose no test of that kind.
+PYTEST_SPARK := $(BIN)/python -m pytest -n 0
+NONE_CHOSEN := || test $$? -eq 5
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
@@ -26,10 +30,12 @@ demo: $(READY) ## Two writers race for one pipeline: one is fenced, nothing is l
 	@$(BIN)/stepwell demo
 
 test: $(READY) ## Run the tests that take minutes, not hours
-	$(PYTEST) -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow and not spark" $(ARGS) $(NONE_CHOSEN)
+	$(PYTEST_SPARK) -m "not slow and spark" $(ARGS) $(NONE_CHOSEN)
 
 test-all: $(READY) ## Run every test, with 100,000 simulator seeds
-	STEPWELL_SIM_SEEDS=$${STEPWELL_SIM_SEEDS:-100000} $(PYTEST) $(ARGS)
+	STEPWELL_SIM_SEEDS=$${STEPWELL_SIM_SEEDS:-100000} $(PYTEST) -m "not spark" $(ARGS) $(NONE_CHOSEN)
+	$(PYTEST_SPARK) -m spark $(ARGS) $(NONE_CHOSEN)
 
 check: $(READY) ## Lint, formatting, types
 	$(BIN)/ruff check .
@@ -48,16 +54,17 @@ clean: ## Remove .venv, caches and build leftovers
 
 # A .venv that is there but cannot be used (made by hand, left half-made, its Python gone or too
 # old) is made anew; a usable one is kept and only brought up to date.
-USABLE := import pip, sys; sys.exit(sys.version_info < (3, 10))
+USABLE := import pip, sys; sys.exit(sys.version_info < (3, 11))
+JAVA := import os; from stepwell.spark.java import find_java; find_java(os.environ)
 
 $(READY): pyproject.toml constraints.txt
 	@set -e; \
 	if ! $(BIN)/python -c '$(USABLE)' 2>/dev/null; then \
 	    for python in $(PYTHON); do \
-	        if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then found=$$python; break; fi; \
+	        if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$python; break; fi; \
 	    done; \
 	    if [ -z "$${found:-}" ]; then \
-	        echo "make setup: found no Python 3.10 or newer, tried: $(PYTHON)" >&2; \
+	        echo "make setup: found no Python 3.11 or newer, tried: $(PYTHON)" >&2; \
 	        echo "hint: install one, or name it: make setup PYTHON=/path/to/python3" >&2; \
 	        exit 1; \
 	    fi; \
@@ -65,6 +72,10 @@ $(READY): pyproject.toml constraints.txt
 	    "$$found" -m venv --clear $(VENV); \
 	fi
 	$(PIP) -c constraints.txt -e '.[dev]'
+	@if ! $(BIN)/python -c '$(JAVA)' 2>/dev/null; then \
+	    echo "found no Java 17 or newer, so one is installed into $(VENV)"; \
+	    $(PIP) -c constraints.txt -e '.[java]'; \
+	fi
 	@touch $@
 
 $(READY_BENCH): $(READY)

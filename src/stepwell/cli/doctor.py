@@ -1,8 +1,9 @@
 """`stepwell doctor`: is everything here that is needed? What is not, and how to get it.
 
-A check that finds something needed missing makes the exit code 1. Java and Spark are warnings for
-now, since nothing runs on them yet. The store is tried for real, in a place of its own inside it
-that is removed afterwards; a crash leaves a hidden directory, or objects below `probe/`.
+A check that finds something needed missing makes the exit code 1. Spark is not started, which would
+take many seconds: its version is read, and Java is asked for its own. The store is tried for real,
+in a place of its own inside it that is removed afterwards; a crash leaves a hidden directory, or
+objects below `probe/`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,9 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -24,14 +23,15 @@ from statistics import median
 from stepwell.cli.place import local_root
 from stepwell.cli.screen import Screen
 from stepwell.env import Env, SystemEnv
-from stepwell.errors import InvalidError, StepwellError
+from stepwell.errors import ConfigError, InvalidError, StepwellError
+from stepwell.spark.java import find_java
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
 from stepwell.store.probe import capabilities
 
-PYTHON = (3, 10)
+PYTHON = (3, 11)
 NEEDED = {"pyarrow": (18,), "obstore": (0, 11), "xxhash": (3, 5)}
-JAVA, SPARK = 17, 4
+SPARK = (4, 3)
 WRITES_LOCAL, WRITES_REMOTE = 50, 5
 SLOW_MS = 50.0
 IN_MEMORY = ("tmpfs", "ramfs")
@@ -111,37 +111,24 @@ def check_package(name: str, least: tuple[int, ...]) -> Check:
 
 
 def check_java(environ: Mapping[str, str]) -> Check:
-    home = environ.get("JAVA_HOME")
-    program = f"{home}/bin/java" if home else shutil.which("java", path=environ.get("PATH", ""))
-    where = f"JAVA_HOME={home}" if home else f"{program}"
-    if program is None or not os.path.exists(program):
-        problem = f"{where} has no bin/java" if home else "not found, neither JAVA_HOME nor on PATH"
-        return Check("java", Status.WARNING, f"{problem}; views on Spark will need it", _get_java())
     try:
-        said = subprocess.run(
-            [program, "-version"], capture_output=True, text=True, timeout=30, check=True
-        ).stderr
-    except (OSError, subprocess.SubprocessError) as error:
-        return Check("java", Status.WARNING, f"{program} does not run: {error}", _get_java())
-    matched = re.search(r'version "(?:1\.)?(\d+)([^"]*)"', said)
-    if matched is None:
-        return Check("java", Status.WARNING, f"{program} tells no version", _get_java())
-    version = f"{matched[1]}{matched[2]} ({where})"
-    if int(matched[1]) < JAVA:
-        problem = f"{version}, but Spark {SPARK} needs Java {JAVA} or newer"
-        return Check("java", Status.WARNING, problem, _get_java())
-    return Check("java", Status.OK, version)
+        java = find_java(environ)
+    except ConfigError as error:
+        return Check("java", Status.MISSING, error.message, f'{_pip()} "stepwell[java]"')
+    where = java.program if java.origin == "PATH" else java.origin
+    return Check("java", Status.OK, f"{java.version} ({where})")
 
 
 def check_spark() -> Check:
     # Asked of the installer's notes: importing pyspark takes long, and starting it longer.
-    fix = f'{_pip()} "pyspark>={SPARK}"'
+    wanted = ".".join(map(str, SPARK))
+    fix = f'{_pip()} "pyspark=={wanted}.*"'
     try:
         version = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
-        return Check("pyspark", Status.WARNING, "not installed; views on Spark will need it", fix)
-    if _numbers(version) < (SPARK,):
-        return Check("pyspark", Status.WARNING, f"{version}, but Spark {SPARK} is needed", fix)
+        return Check("pyspark", Status.MISSING, "not installed", fix)
+    if _numbers(version)[:2] != SPARK:
+        return Check("pyspark", Status.MISSING, f"{version}, but {wanted} is needed", fix)
     return Check("pyspark", Status.OK, version)
 
 
@@ -256,18 +243,6 @@ def _verdict(checks: list[Check]) -> str:
     if any(check.status is Status.WARNING for check in checks):
         return "Ready: everything needed now is here. The warnings can wait."
     return "Ready: everything is here."
-
-
-def _get_java() -> str:
-    known: dict[str, Callable[[], str | None]] = {
-        f"brew install openjdk@{JAVA}": lambda: shutil.which("brew"),
-        f"sudo apt-get install openjdk-{JAVA}-jre-headless": lambda: shutil.which("apt-get"),
-        f"sudo dnf install java-{JAVA}-openjdk-headless": lambda: shutil.which("dnf"),
-    }
-    for command, there in known.items():
-        if there():
-            return command
-    return f"install a Java {JAVA} runtime, for example from https://adoptium.net"
 
 
 def _pip() -> str:

@@ -1,0 +1,1 @@
+"""Spark: the only layer that imports pyspark. It implements the ports of the engine."""

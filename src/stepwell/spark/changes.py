@@ -1,0 +1,176 @@
+"""What comes in for a table, turned into a change set: which rows go, which rows come.
+
+In a table with a key a put replaces the row with that key, the last put of a key wins, and a delete
+names a key. Without a key rows are a bag: a put adds a row, a delete takes one equal row away.
+A delete that finds nothing is rejected and said so; no count ever goes below zero.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from stepwell.errors import InvalidError
+from stepwell.query.statements import Table
+from stepwell.spark.relations import WEIGHT, schema_of
+
+Lookup = Callable[[pa.Table, tuple[int, ...]], pa.Table]
+"""The stored rows whose columns at these positions are among those given, summed up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happens to one table in a transaction: first the deletes, then the puts."""
+
+    put: pa.Table | None = None
+    delete: pa.Table | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A row that was not taken, and why."""
+
+    table: str
+    row: tuple[object, ...]
+    reason: str
+
+
+def normalise(
+    table: Table, key: tuple[int, ...], change: Change, lookup: Lookup
+) -> tuple[pa.Table, list[Rejected]]:
+    """The change set of a table, and what was rejected."""
+    put, deleted = _typed(table, change.put, range(len(table.columns))), None
+    if key:
+        deleted = _typed(table, change.delete, key)
+        return _keyed(table, key, put, deleted, lookup)
+    deleted = _typed(table, change.delete, range(len(table.columns)))
+    return _bag(table, put, deleted, lookup)
+
+
+def _keyed(
+    table: Table, key: tuple[int, ...], put: pa.Table, deleted: pa.Table, lookup: Lookup
+) -> tuple[pa.Table, list[Rejected]]:
+    names = [f"c{i}" for i in key]
+    put = put.take(_last(put, names))
+    touched = pa.concat_tables([put.select(names), deleted.select(names)])
+    if not touched.num_rows:
+        return _weighted(put, 1), []
+    old = lookup(touched, key)
+    rejected: list[Rejected] = []
+    if deleted.num_rows:
+        there = set(_rows(old, names))
+        for row in _rows(deleted, names):
+            if row not in there:
+                rejected.append(Rejected(table.name, row, "delete of a key that is not there"))
+    change = pa.concat_tables([_weighted(old.drop_columns([WEIGHT]), -1), _weighted(put, 1)])
+    return _consolidated(change), rejected
+
+
+def _bag(
+    table: Table, put: pa.Table, deleted: pa.Table, lookup: Lookup
+) -> tuple[pa.Table, list[Rejected]]:
+    if not deleted.num_rows:
+        return _weighted(put, 1), []
+    every = tuple(range(len(table.columns)))
+    old = lookup(deleted, every)
+    there: Counter[tuple[object, ...]] = Counter()
+    names = [f"c{i}" for i in every]
+    for row, weight in zip(_rows(old, names), old.column(WEIGHT).to_pylist(), strict=True):
+        there[row] += weight
+    rejected: list[Rejected] = []
+    kept: list[int] = []
+    for place, row in enumerate(_rows(deleted, names)):
+        if there[row] > 0:
+            there[row] -= 1
+            kept.append(place)
+        else:
+            rejected.append(Rejected(table.name, row, "delete of a row that is not there"))
+    gone = deleted.take(pa.array(kept, pa.int64()))
+    return pa.concat_tables([_weighted(gone, -1), _weighted(put, 1)]), rejected
+
+
+def _typed(table: Table, rows: pa.Table | None, columns: Sequence[int]) -> pa.Table:
+    """The given rows with the table's types, columns c0, c1, ... at these positions."""
+    wanted = [table.columns[i] for i in columns]
+    schema = to_arrow_schema(schema_of(tuple(c.type for c in table.columns)))
+    fields = [schema.field(i) for i in columns]
+    if rows is None:
+        return pa.table([pa.array([], f.type) for f in fields], names=[f.name for f in fields])
+    given = {name.lower(): i for i, name in enumerate(rows.column_names)}
+    made = []
+    for column, want in zip(wanted, fields, strict=True):
+        place = given.get(column.name.lower())
+        if place is None:
+            if not column.nullable:
+                raise InvalidError(
+                    f"{table.name}: the column {column.name} is missing",
+                    hint="columns given: " + ", ".join(rows.column_names),
+                )
+            made.append(pa.nulls(rows.num_rows, want.type))
+            continue
+        values = rows.column(place)
+        if not column.nullable and values.null_count:
+            raise InvalidError(f"{table.name}: the column {column.name} is NULL in some rows")
+        try:
+            made.append(values if values.type == want.type else values.cast(want.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidError(
+                f"{table.name}: the column {column.name} is {values.type}, "
+                f"not {column.type}: {error}"
+            ) from error
+    unknown = set(given) - {c.name.lower() for c in table.columns}
+    if unknown:
+        raise InvalidError(
+            f"{table.name} has no column {sorted(unknown)[0]}",
+            hint="its columns are: " + ", ".join(c.name for c in table.columns),
+        )
+    return pa.table(made, names=[f.name for f in fields])
+
+
+def _weighted(rows: pa.Table, weight: int) -> pa.Table:
+    return rows.append_column(WEIGHT, pa.array([weight] * rows.num_rows, pa.int64()))
+
+
+def _last(rows: pa.Table, names: list[str]) -> pa.Array:
+    """The places of the last row of each key, in order."""
+    try:
+        places = rows.select(names).append_column("at", pa.array(range(rows.num_rows), pa.int64()))
+        last = places.group_by(names).aggregate([("at", "max")]).column("at_max")
+        return last.combine_chunks().sort()
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        found = {row: place for place, row in enumerate(_rows(rows, names))}
+        return pa.array(sorted(found.values()), pa.int64())
+
+
+def _consolidated(change: pa.Table) -> pa.Table:
+    """Rows that come and go at once cancel out, where Arrow can compare them."""
+    names = [name for name in change.column_names if name != WEIGHT]
+    try:
+        summed = change.group_by(names).aggregate([(WEIGHT, "sum")])
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return change
+    summed = summed.rename_columns(
+        [*names, WEIGHT] if summed.column_names[-1] != names[-1] else [WEIGHT, *names]
+    )
+    return summed.filter(pc.not_equal(summed.column(WEIGHT), 0)).select([*names, WEIGHT])
+
+
+def _rows(table: pa.Table, names: list[str]) -> list[tuple[object, ...]]:
+    """Rows as values that can be compared and hashed; NaN equals NaN."""
+    columns = [[_value(v) for v in table.column(name).to_pylist()] for name in names]
+    return list(zip(*columns, strict=True)) if columns else []
+
+
+def _value(value: object) -> object:
+    if isinstance(value, float):
+        return "NaN" if value != value else value + 0.0
+    if isinstance(value, list):
+        return tuple(_value(v) for v in value)
+    if isinstance(value, dict):
+        return tuple((k, _value(v)) for k, v in value.items())
+    return value

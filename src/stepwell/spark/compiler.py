@@ -1,0 +1,198 @@
+"""Spark's part in compiling a view: what it makes of the text, and which types come out.
+
+Names, types and determinism are asked of Spark. The query as Stepwell understood it is given to
+Spark too, and must come out as the same plan; if not, the view is recomputed from the user's text,
+which is always right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from stepwell.errors import SqlError
+from stepwell.query import functions
+from stepwell.query.algebra import Node, Scan, When
+from stepwell.query.lower import Lowering
+from stepwell.query.parse import Parsed, parse_query
+from stepwell.query.program import Field, Full, Program
+from stepwell.query.reasons import Code, Reason, Unsupported
+from stepwell.query.render import render
+from stepwell.query.select import Catalog
+from stepwell.query.statements import MaterializedView, Policy, View
+from stepwell.spark.relations import Relation, Relations
+
+
+@dataclass(frozen=True, slots=True)
+class Analysed:
+    """What Spark says about the query of a view."""
+
+    frame: DataFrame
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+
+
+class Compiler:
+    def __init__(self, spark: SparkSession, relations: Relations) -> None:
+        self._spark = spark
+        self._relations = relations
+        self._declared: dict[str, tuple[str, ...]] = {}
+
+    def declare(self, view: str, types: tuple[str, ...]) -> None:
+        """Tell the types of a materialized view that later ones may name."""
+        self._declared[view] = types
+
+    def analyse(self, view: View | MaterializedView) -> Analysed:
+        """Ask Spark about a view; a mistake in it is shown in the user's text."""
+        try:
+            frame = self._spark.sql(view.query)
+            schema = frame.schema
+        except (AnalysisException, ParseException) as error:
+            raise _in_text(view, error) from error
+        columns = tuple(field.name for field in schema)
+        if view.columns is not None:
+            if len(view.columns) != len(columns):
+                raise view.source.error(
+                    view.span.start,
+                    f"{view.name} names {len(view.columns)} columns, its query has {len(columns)}",
+                )
+            columns = view.columns
+        folded = [c.lower() for c in columns]
+        for column in columns:
+            if folded.count(column.lower()) > 1:
+                raise view.source.error(
+                    view.query_span.start,
+                    f"{view.name} has two columns called {column}",
+                    hint="give one of them another name with AS",
+                )
+        return Analysed(frame, columns, tuple(f.dataType.simpleString() for f in schema))
+
+    def compile(
+        self,
+        view: MaterializedView,
+        analysed: Analysed,
+        catalog: Catalog,
+        unique: Mapping[str, tuple[int, ...]],
+        reads: frozenset[str],
+        views: Mapping[str, Node],
+    ) -> Program:
+        """The program that keeps a view."""
+        self._refuse_unstable(view, analysed)
+        reason: Reason | None = None
+        if view.policy is Policy.FULL:
+            reason = Reason(Code.POLICY_FULL, "the view says REFRESH POLICY FULL")
+        else:
+            try:
+                parsed = parse_query(view.query, catalog)
+                self._compare(parsed, analysed)
+                return self._lower(view, parsed, analysed, unique, views)
+            except Unsupported as unsupported:
+                reason = unsupported.reason
+        if view.policy is Policy.INCREMENTAL:
+            raise view.source.error(
+                view.query_span.start,
+                f"{view.name} cannot be kept incrementally: {reason}",
+                hint=f"{reason.advice}, or write REFRESH POLICY AUTO",
+            )
+        full = Full(f"{view.name}$1", tuple(map(Field, analysed.types)), view.query, reads, reason)
+        output = Scan(full.relation, tuple(f"o{i}" for i in range(len(analysed.types))))
+        return Program(view.name, analysed.columns, analysed.types, (full,), output)
+
+    def _lower(
+        self,
+        view: MaterializedView,
+        parsed: Parsed,
+        analysed: Analysed,
+        unique: Mapping[str, tuple[int, ...]],
+        views: Mapping[str, Node],
+    ) -> Program:
+        ansi = self._spark.conf.get("spark.sql.ansi.enabled") == "true"
+        made: list[str] = []
+
+        def types(node: Node) -> tuple[str, ...]:
+            for block in lowering.blocks[len(made) :]:
+                kinds = tuple(f.type for f in block.fields)
+                self._relations.add(Relation(block.relation, kinds, block.key))
+                made.append(block.relation)
+            return self.types(node)
+
+        lowering = Lowering(view.name, parsed.names, types, ansi=ansi, unique=unique, views=views)
+        try:
+            output = lowering.view(parsed.node)
+            found = types(output)
+            if found != analysed.types:
+                raise Unsupported(
+                    Code.PARSE_MISMATCH, f"columns would be {found}, Spark says {analysed.types}"
+                )
+        except PySparkException as error:
+            raise Unsupported(Code.PARSE_MISMATCH, str(error).split("\n")[0][:200]) from error
+        finally:
+            for relation in made:
+                self._relations.drop(relation)
+        return Program(view.name, analysed.columns, analysed.types, tuple(lowering.blocks), output)
+
+    def types(self, node: Node) -> tuple[str, ...]:
+        """The types of a node's columns, by Spark's analysis of its SQL over empty tables."""
+
+        def table(relation: str, when: When) -> str:
+            if relation in self._relations:
+                return self._relations.show_empty(relation, self._relations[relation].types)
+            return self._relations.show_empty(relation, self._declared[relation])
+
+        schema = self._spark.sql(render(node, table).sql).schema
+        return tuple(field.dataType.simpleString() for field in schema.fields[: len(node.columns)])
+
+    def _refuse_unstable(self, view: MaterializedView, analysed: Analysed) -> None:
+        """J11: what would come out differently when replayed cannot be stored."""
+        plan = analysed.frame._jdf.queryExecution().analyzed()
+        if not plan.deterministic():
+            raise view.source.error(
+                view.query_span.start,
+                f"{view.name} is stored, but its query gives another answer each time it runs",
+                hint="leave out rand(), uuid() and the like, or compute the value where the row is "
+                "made and store it in a column; a function of your own must be deterministic",
+            )
+        from sqlglot import parse_one
+        from sqlglot.errors import SqlglotError
+
+        try:
+            found = functions.unstable(parse_one(view.query, dialect="spark"))
+        except SqlglotError:
+            return
+        if found is not None:
+            raise view.source.error(
+                view.query_span.start,
+                f"{view.name} is stored, but {found}() depends on where and when it runs",
+                hint="compute the value where the row is made, and store it in a column",
+            )
+
+    def _compare(self, parsed: Parsed, analysed: Analysed) -> None:
+        """Spark must read the qualified text as it reads the user's."""
+        try:
+            mine = self._spark.sql(parsed.qualified)
+        except PySparkException as error:
+            raise Unsupported(Code.PARSE_MISMATCH, str(error).split("\n")[0][:200]) from error
+        theirs = analysed.frame._jdf.queryExecution().optimizedPlan()
+        if not mine._jdf.queryExecution().optimizedPlan().sameResult(theirs):
+            raise Unsupported(Code.PARSE_MISMATCH, "Spark reads the query differently")
+
+
+def _in_text(view: View | MaterializedView, error: PySparkException) -> SqlError:
+    """Spark's complaint, at its place in the user's file."""
+    message = (error.getMessage() or str(error)).split("\n")[0].rstrip(". ") + "."
+    start = view.query_span.start
+    for context in error.getQueryContext() or []:
+        if context.contextType().name == "SQL":
+            start += max(context.startIndex(), 0)
+            break
+    else:
+        import re
+
+        place = re.search(r"\(line (\d+), pos (\d+)\)", str(error))
+        if place:
+            lines = view.query.split("\n")
+            start += sum(len(line) + 1 for line in lines[: int(place[1]) - 1]) + int(place[2])
+    return view.source.error(start, f"{view.name}: {message}")

@@ -1,0 +1,321 @@
+"""A Spark session of our own, or one on top of the caller's.
+
+`open_session` starts Spark with settings that suit many small jobs, on whatever master it is told.
+`adopt` takes a session that is running already. Both give a session whose SQL settings are ours, so
+that a view means the same wherever it runs: ANSI arithmetic, UTC, names of columns in any case.
+
+A process has one Spark, and it ends with the process: nobody has to stop it. Two sessions opened
+here share it, so stopping one stops both. Spark works in temporary directories that are removed at
+the end; a crash leaves them behind, named `spark-*`, `blockmgr-*` and `stepwell-spark-*`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+from stepwell.errors import ConfigError, StepwellError, UnavailableError
+from stepwell.spark.java import Java, find_java, launcher_home
+
+SPARK = "4.3"
+LOOPBACK = "127.0.0.1"
+
+# For masters that are not this machine. How many cores they have is known only after a while.
+CLUSTER_PARTITIONS = 16
+
+# What decides how a session computes. These can be changed in a session that is running.
+SESSION = {
+    # Replanning in the middle of a job costs more than it saves while the data is small.
+    "spark.sql.adaptive.enabled": "false",
+    # What a view means does not depend on who runs it.
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # The default, INT96, has no statistics, so nothing could be pruned by time.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A page that was damaged on its way to the disk and back is refused, not computed with.
+    "spark.hadoop.parquet.page.write-checksum.enabled": "true",
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
+}
+
+# What decides how Spark runs. It is read once, when Spark starts.
+LAUNCH = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Nothing is kept in a catalog; Hive's would leave a database in the current directory.
+    "spark.sql.catalogImplementation": "in-memory",
+    # Looks up the caller's line for every column that is made, which is much of a small job's time.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+}
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+# A Spark that runs keeps the name of whoever came first, which harms nobody.
+KEPT = {"spark.app.name"}
+
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """Where Spark runs, and how."""
+
+    master: str = "local[*]"
+    name: str = "stepwell"
+    # Any settings of Spark. They win over the ones chosen here.
+    conf: Mapping[str, Value] = field(default_factory=dict)
+    # As many as this machine has cores for a local master, CLUSTER_PARTITIONS for any other.
+    shuffle_partitions: int | None = None
+    driver_memory: str = "2g"
+
+
+def open_session(settings: SessionSettings) -> SparkSession:
+    """Start Spark in this process, or join the one that was started with the same settings."""
+    _check_request(settings, os.environ)
+    running = SparkContext._active_spark_context
+    if running is not None and _is_stopped(running):
+        # Its cluster went away, and Python has not noticed.
+        running.stop()
+    elif running is not None:
+        first = SparkSession(running)
+        _check_same(first, settings)
+        return adopt(first, settings)
+    java = find_java(os.environ)
+    conf = SparkConf(loadDefaults=False)
+    conf.setAll(list(_to_start_with(settings, os.environ).items()))
+    conf.set("spark.sql.warehouse.dir", _temporary_directory())
+    try:
+        with _environment(_variables(settings, java)), _signals_kept():
+            spark = SparkSession(SparkContext(conf=conf))
+        _check_running(spark)
+    except (PySparkException, Py4JError, OSError, ValueError) as error:
+        raise _not_started(settings, java, error) from error
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        # They print an error, as a page of JSON, that is raised as well.
+        PySparkLogger.getLogger(name).disabled = True
+    _set_partitions(spark, settings)
+    return spark
+
+
+def adopt(spark: SparkSession, settings: SessionSettings | None = None) -> SparkSession:
+    """A session of our own beside the caller's, on the same Spark. The caller's is not changed.
+
+    It knows the views and functions that the caller's session knows at this moment. Of the
+    settings only those count that can still be changed while Spark runs.
+    """
+    _check_running(spark)
+    settings = settings or SessionSettings()
+    # newSession would not do: the functions that a view calls are registered in the caller's.
+    ours = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    for key, value in {**SESSION, **_texts(settings.conf)}.items():
+        # A session has no settings of Hadoop. It hands on the ones it has by their own names.
+        name = key.removeprefix("spark.hadoop.")
+        if name != key or ours.conf.isModifiable(key):
+            ours.conf.set(name, value)
+    _set_partitions(ours, settings)
+    return ours
+
+
+def _to_start_with(settings: SessionSettings, environ: Mapping[str, str]) -> dict[str, str]:
+    """Every setting that Spark is started with, but for the directory that is made each time."""
+    chosen = {
+        "spark.app.name": settings.name,
+        "spark.driver.memory": settings.driver_memory,
+        **LAUNCH,
+        **SESSION,
+    }
+    if _is_here(settings.master):
+        # Nobody else needs to reach it, and names of laptops resolve to what the network likes.
+        chosen |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    given = _texts(settings.conf)
+    options = given.get(JAVA_OPTIONS, "")
+    if "SPARK_CONF_DIR" not in environ and "log4j2.configurationFile" not in options:
+        quiet = Path(__file__).with_name("log4j2.properties").as_uri()
+        options = f"-Dlog4j2.configurationFile={quiet} {options}".rstrip()
+    given[JAVA_OPTIONS] = options
+    return {"spark.master": settings.master, **chosen, **given}
+
+
+def _variables(settings: SessionSettings, java: Java) -> dict[str, str]:
+    """What Spark reads from the environment only."""
+    variables = {"JAVA_HOME": launcher_home(java, os.environ)}
+    if _is_here(settings.master):
+        variables["SPARK_LOCAL_IP"] = LOOPBACK
+        # Otherwise the first python3 on the path runs the functions, whatever version it is.
+        variables["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    return variables
+
+
+def _is_stopped(context: SparkContext) -> bool:
+    try:
+        return context._jsc is None or bool(context._jsc.sc().isStopped())
+    except (Py4JError, OSError):
+        # Its Java is gone.
+        return True
+
+
+def _is_here(master: str) -> bool:
+    """Whether all of it runs on this machine. `local-cluster` starts workers, but here."""
+    return master.startswith("local")
+
+
+def _set_partitions(spark: SparkSession, settings: SessionSettings) -> None:
+    key = "spark.sql.shuffle.partitions"
+    if key in settings.conf:
+        return
+    context = spark.sparkContext
+    partitions = settings.shuffle_partitions
+    if partitions is None:
+        # Local cores are counted by Spark; those of a cluster register one by one.
+        cores_known = re.match(r"local(\[|$)", str(context.master)) is not None
+        partitions = context.defaultParallelism if cores_known else CLUSTER_PARTITIONS
+    spark.conf.set(key, str(partitions))
+
+
+def _check_request(settings: SessionSettings, environ: Mapping[str, str]) -> None:
+    connect = {
+        "spark.master": settings.master.startswith("sc://"),
+        "SPARK_REMOTE": "SPARK_REMOTE" in environ,
+        "SPARK_CONNECT_MODE_ENABLED": "SPARK_CONNECT_MODE_ENABLED" in environ,
+    }
+    for name, asked in connect.items():
+        if asked:
+            raise ConfigError(
+                f"{name} asks for Spark Connect, which cannot run pipelines", hint=_HOW
+            )
+    if not re.match(r"local($|\[|-cluster\[)|spark://|k8s://|yarn$", settings.master):
+        raise ConfigError(
+            f"{settings.master!r} is no Spark master",
+            hint="take one like local[*], local[4], spark://host:7077, k8s://..., or yarn",
+        )
+    for key in settings.conf:
+        if not key.startswith("spark."):
+            raise ConfigError(
+                f"the Spark setting {key!r} does not start with 'spark.', so Spark would ignore it",
+                hint=f"for a setting of Hadoop write spark.hadoop.{key}",
+            )
+    owned = {
+        "spark.master": "master",
+        "spark.app.name": "name",
+        "spark.driver.memory": "driver_memory",
+    }
+    for key, name in owned.items():
+        if key in settings.conf:
+            raise ConfigError(
+                f"the Spark setting {key} stands in conf", hint=f"give it as {name}, beside conf"
+            )
+
+
+def _check_same(running: SparkSession, settings: SessionSettings) -> None:
+    """A second Spark in one process is impossible, and one with other settings would be a lie."""
+    actual = dict(running.sparkContext.getConf().getAll())
+    for key, wanted in _to_start_with(settings, os.environ).items():
+        if key in KEPT or key.startswith("spark.hadoop.") or running.conf.isModifiable(key):
+            continue
+        found = actual.get(key, "")
+        # Spark puts Java options of its own before those it is given.
+        if found != wanted and not (key == JAVA_OPTIONS and found.endswith(wanted)):
+            raise ConfigError(
+                f"Spark runs in this process already, with {key}={found}, "
+                f"and was asked for again with {key}={wanted}",
+                hint="use that one: stepwell.open(..., spark=spark); or end it: spark.stop()",
+            )
+
+
+def _check_running(spark: object) -> None:
+    """A classic session of the right version that has not been stopped."""
+    if not isinstance(spark, SparkSession):
+        kind = f"{type(spark).__module__}.{type(spark).__qualname__}"
+        if "pyspark.sql.connect" in kind:
+            raise ConfigError(
+                "this is a session of Spark Connect, which cannot run pipelines", hint=_HOW
+            )
+        raise ConfigError(f"expected a SparkSession, found {kind}", hint=_HOW)
+    if _is_stopped(spark.sparkContext):
+        raise ConfigError("the Spark session was stopped", hint="make a new one, or give none")
+    if not spark.version.startswith(f"{SPARK}."):
+        raise ConfigError(
+            f"the Spark session is version {spark.version}, and Stepwell needs {SPARK}",
+            hint="unset SPARK_HOME, or let it name a Spark of that version",
+        )
+
+
+def _not_started(settings: SessionSettings, java: Java, error: Exception) -> StepwellError:
+    said = str(error)
+    if isinstance(error, Py4JJavaError):
+        said = str(error.java_exception.getMessage())
+    what = f"Spark with master {settings.master} did not start: {said.splitlines()[0]}"
+    if "JAVA_GATEWAY_EXITED" in said:
+        hint = f"its own words stand above; Java is {java.program}; see also: stepwell doctor"
+        return ConfigError(what, hint=hint)
+    if _is_here(settings.master) or "Could not parse Master URL" in said:
+        return ConfigError(what, hint="look at the settings master and conf under spark")
+    if "stopped SparkContext" in said:
+        what = f"the Spark master {settings.master} does not answer, or refuses"
+    return UnavailableError(what, hint="is that cluster running, and can this machine reach it?")
+
+
+def _texts(conf: Mapping[str, Value]) -> dict[str, str]:
+    """Values as Spark writes them: a true of a YAML file is not Python's True."""
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in conf.items()
+    }
+
+
+def _temporary_directory() -> str:
+    # Spark makes the directory it is told, in the current one unless told; nothing goes into it.
+    directory = tempfile.mkdtemp(prefix="stepwell-spark-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return Path(directory).as_uri()
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set while Spark starts, since it copies them, and as they were afterwards."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Spark replaces whatever was to happen on an interrupt; that is for the caller to decide."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        # Python's own handler only raises, while Spark's also cancels the jobs, so that one may go.
+        if before is not None and before is not signal.default_int_handler:
+            with suppress(ValueError):
+                signal.signal(signal.SIGINT, before)
+
+
+_HOW = "make one with SparkSession.builder.master(...), without remote(...) and SPARK_REMOTE"

@@ -1,0 +1,375 @@
+"""Views kept up to date on Spark: the object that holds relations and applies change sets.
+
+    views = Views.open(spark, "CREATE TABLE t (...); CREATE MATERIALIZED VIEW v AS SELECT ...")
+    outcome = views.apply({"t": Change(put=rows)})
+
+One call of `apply` is one transaction: all changes become visible together, in tables and views. It
+either changes everything or, when it raises, nothing: relations take their changes only at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from stepwell.errors import InvalidError
+from stepwell.query.algebra import Consolidate, Leaf, Names, Node, When, relations
+from stepwell.query.explain import Explained, explain
+from stepwell.query.maintain import Maintenance
+from stepwell.query.order import Estimates
+from stepwell.query.parse import catalog_of, read
+from stepwell.query.program import Block, Full, Groups, Program, Sums
+from stepwell.query.reasons import Unsupported
+from stepwell.query.render import bag, render
+from stepwell.query.select import Catalog
+from stepwell.query.source import Source
+from stepwell.query.statements import MaterializedView, Table, View, parse_statements
+from stepwell.spark.changes import Change, Lookup, Rejected, normalise
+from stepwell.spark.compiler import Compiler
+from stepwell.spark.relations import WEIGHT, Relation, Relations, schema_table, view_name
+from stepwell.spark.session import adopt
+
+__all__ = ["Change", "Outcome", "Views"]
+
+_FRESH = "`$stepwell$fresh`"
+_KEYS = "`$stepwell$keys`"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one transaction did."""
+
+    changes: Mapping[str, pa.Table]
+    """For each materialized view that changed: its columns, and last the weight of each row."""
+    rejected: tuple[Rejected, ...] = ()
+    recomputed: tuple[str, ...] = ()
+    jobs: int = 0
+    """Spark queries that were run."""
+    jobs_of: Mapping[str, int] = field(default_factory=dict)
+
+    WEIGHT = "_w"
+
+
+class Views:
+    """Tables and views of one pipeline."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = adopt(spark)
+        self._relations = Relations(self._spark)
+        self._compiler = Compiler(self._spark, self._relations)
+        self._tables: dict[str, Table] = {}
+        self._defined: dict[str, tuple[View, tuple[str, ...]]] = {}
+        self._programs: dict[str, Program] = {}
+        self._views: dict[str, MaterializedView] = {}
+        self._order: dict[str, Program | View] = {}
+        """Views in the order in which they were declared."""
+        self._names = Names()
+        self._shown: dict[str, pa.Table] = {}
+        self._queries = 0
+
+    @classmethod
+    def open(
+        cls,
+        spark: SparkSession,
+        text: str,
+        *,
+        name: str = "pipeline.sql",
+        tables: Mapping[str, pa.Table] | None = None,
+    ) -> Views:
+        """Declare tables and views. `tables` gives rows that tables begin with."""
+        views = cls(spark)
+        statements = parse_statements(Source(name, text))
+        for statement in statements:
+            if isinstance(statement, Table):
+                views._add_table(statement)
+        if tables:
+            views.apply({table: Change(put=rows) for table, rows in tables.items()})
+        for statement in statements:
+            if isinstance(statement, MaterializedView):
+                views._add_materialized(statement)
+            elif isinstance(statement, View):
+                views._add_view(statement)
+        return views
+
+    # Declaring
+
+    def _add_table(self, table: Table) -> None:
+        types = tuple(column.type for column in table.columns)
+        names = [column.name.lower() for column in table.columns]
+        key = tuple(names.index(k.lower()) for k in table.key)
+        self._tables[table.name.lower()] = table
+        self._relations.add(Relation(table.name, types, key))
+        self._show(table.name, [c.name for c in table.columns], types)
+
+    def _add_view(self, view: View) -> None:
+        analysed = self._compiler.analyse(view)
+        self._defined[view.name.lower()] = (view, analysed.columns)
+        self._order[view.name.lower()] = view
+        frame = analysed.frame.toDF(*analysed.columns)
+        frame.createOrReplaceTempView(_quoted(view.name))
+
+    def _add_materialized(self, view: MaterializedView) -> None:
+        analysed = self._compiler.analyse(view)
+        outputs = {p.view: p.output for p in self._programs.values()}
+        program = self._compiler.compile(
+            view, analysed, self._catalog(), self._unique(), self._reads(view), outputs
+        )
+        for block in program.blocks:
+            types = tuple(f.type for f in block.fields)
+            self._relations.add(Relation(block.relation, types, block.key))
+            if isinstance(block, Full):
+                change = self._text(block, {})
+            else:
+                change = self._collect(self._maintenance({}).whole(block), {})
+            self._relations.append(block.relation, change)
+        self._programs[view.name.lower()] = program
+        self._compiler.declare(view.name, program.types)
+        self._views[view.name.lower()] = view
+        self._order[view.name.lower()] = program
+        self._show(view.name, program.columns, program.types)
+
+    def _catalog(self) -> Catalog:
+        """What queries can name. A materialized view is its output over its stored relations."""
+        stored = {t.name: [c.name for c in t.columns] for t in self._tables.values()}
+        stored |= {p.view: list(p.columns) for p in self._programs.values()}
+        catalog = catalog_of(stored, {})
+        for name, (view, columns) in self._defined.items():
+            try:
+                tree = read(view.query, catalog)
+            except Unsupported:
+                continue
+            catalog = {**catalog, **catalog_of({}, {name: (tree, columns)})}
+        return catalog
+
+    def _unique(self) -> dict[str, tuple[int, ...]]:
+        keys = {t.name: self._relations[t.name].key for t in self._tables.values()}
+        for program in self._programs.values():
+            for block in program.blocks:
+                if isinstance(block, Sums | Groups):
+                    keys[block.relation] = block.key
+        return keys
+
+    def _reads(self, view: MaterializedView) -> frozenset[str]:
+        """All relations a view can depend on. More than it does only costs a recompute."""
+        return frozenset(
+            [t.name for t in self._tables.values()] + [p.view for p in self._programs.values()]
+        )
+
+    def _show(self, name: str, columns: object, types: tuple[str, ...]) -> None:
+        """Let Spark find a table or view under the name users know."""
+        empty = self._spark.table(self._relations.show_empty(name, types)).drop("w")
+        empty.toDF(*columns).createOrReplaceTempView(_quoted(name))  # type: ignore[misc]
+
+    # Applying
+
+    def apply(self, changes: Mapping[str, Change]) -> Outcome:
+        """One transaction."""
+        before = self._queries
+        deltas: dict[str, pa.Table] = {}
+        rejected: list[Rejected] = []
+        for given, change in changes.items():
+            table = self._tables.get(given.lower())
+            if table is None:
+                raise InvalidError(
+                    f"there is no table {given}",
+                    hint="tables are: " + ", ".join(t.name for t in self._tables.values()),
+                )
+            key = self._relations[table.name].key
+            delta, refused = normalise(table, key, change, self._lookup(table.name))
+            rejected += refused
+            if delta.num_rows:
+                deltas[table.name] = delta
+        jobs_of: dict[str, int] = {}
+        recomputed: list[str] = []
+        for program in self._programs.values():
+            start = self._queries
+            for block in program.blocks:
+                moved = self._change(block, deltas)
+                if moved is not None and moved.num_rows:
+                    deltas[block.relation] = moved
+                if isinstance(block, Full) and moved is not None:
+                    recomputed.append(program.view)
+            jobs_of[program.view] = self._queries - start
+        for name, delta in deltas.items():
+            self._relations.append(name, delta)
+        return Outcome(
+            _Outputs(self, deltas),
+            tuple(rejected),
+            tuple(recomputed),
+            self._queries - before,
+            jobs_of,
+        )
+
+    def _lookup(self, name: str) -> Lookup:
+        relation = self._relations[name]
+
+        def lookup(rows: pa.Table, places: tuple[int, ...]) -> pa.Table:
+            if not relation.parts:
+                return schema_table(relation.types)
+            wanted = tuple(relation.types[i] for i in places)
+            keys = rows.append_column(WEIGHT, pa.array([1] * rows.num_rows, pa.int64()))
+            keys = keys.rename_columns([*(f"c{i}" for i in range(len(places))), WEIGHT])
+            self._relations.frame(keys, wanted).createOrReplaceTempView(_KEYS)
+            every = ", ".join(f"c{i}" for i in range(len(relation.types)))
+            test = " AND ".join(f"x.c{p} <=> k.c{i}" for i, p in enumerate(places))
+            return self._run(
+                f"SELECT {every}, sum(w) AS w FROM (SELECT /*+ BROADCAST(k) */ x.* FROM "
+                f"{self._relations.old(name)} x LEFT SEMI JOIN {_KEYS} k ON {test}) "
+                f"GROUP BY {every} HAVING sum(w) <> 0"
+            )
+
+        return lookup
+
+    def _change(self, block: Block, deltas: Mapping[str, pa.Table]) -> pa.Table | None:
+        """The change of one block's relation; None if it cannot have changed."""
+        if isinstance(block, Full):
+            reads = {r for name in block.reads for r in self._behind(name)}
+            return self._text(block, deltas) if reads & set(deltas) else None
+        plan = self._maintenance(deltas).plan(block)
+        if plan.change is None:
+            return None
+        known = dict(deltas)
+        for stage in plan.stages:
+            known[stage.relation] = self._collect(stage.node, known)
+        return self._collect(plan.change, known)
+
+    def _behind(self, name: str) -> frozenset[str]:
+        """The stored relations behind a table or view."""
+        program = self._programs.get(name.lower())
+        return relations(program.output) if program is not None else frozenset({name})
+
+    def changed_views(self, deltas: Mapping[str, pa.Table]) -> list[str]:
+        return [p.view for p in self._programs.values() if relations(p.output) & set(deltas)]
+
+    def output(self, name: str, deltas: Mapping[str, pa.Table]) -> pa.Table:
+        """The change of a view, as users see it."""
+        program = self._programs[name.lower()]
+        change = self._maintenance(deltas).delta(program.output)
+        titles = [*program.columns, Outcome.WEIGHT]
+        if change is None:
+            return pa.table([[] for _ in titles], names=titles)
+        return self._collect(Consolidate(change), deltas).rename_columns(titles)
+
+    def _text(self, block: Full, deltas: Mapping[str, pa.Table]) -> pa.Table:
+        """The change of a view that is computed anew: what its text gives, less what it was."""
+        self._show_all(deltas)
+        names = tuple(f"c{i}" for i in range(len(block.fields)))
+        self._spark.sql(block.text).toDF(*names).createOrReplaceTempView(_FRESH)
+        old = self._relations.old(block.relation)
+        columns = ", ".join(names)
+        return self._run(
+            f"SELECT {columns}, sum(w) AS w FROM (SELECT {columns}, 1L AS w FROM {_FRESH} "
+            f"UNION ALL SELECT {columns}, -w AS w FROM {old}) "
+            f"GROUP BY {columns} HAVING sum(w) <> 0"
+        )
+
+    def _show_all(self, deltas: Mapping[str, pa.Table]) -> None:
+        """Let Spark find every table and view, as they are after the changes."""
+        changed = frozenset(deltas)
+        for table in self._tables.values():
+            columns = self._names.several(len(table.columns))
+            when = When.NEW if table.name in changed else When.OLD
+            self._show_rows(table.name, Leaf(table.name, columns, when), _titles(table), deltas)
+        for name, made in self._order.items():
+            if isinstance(made, Program):
+                node = self._maintenance(deltas).at(made.output, When.NEW)
+                self._show_rows(made.view, node, made.columns, deltas)
+            else:
+                view, columns = self._defined[name]
+                frame = self._spark.sql(view.query).toDF(*columns)
+                frame.createOrReplaceTempView(_quoted(view.name))
+
+    def _show_rows(
+        self, name: str, node: Node, columns: Sequence[str], deltas: Mapping[str, pa.Table]
+    ) -> None:
+        frame = self._spark.sql(bag(node, self._table(deltas)))
+        frame.toDF(*columns).createOrReplaceTempView(_quoted(name))
+
+    # Reading
+
+    def read(self, name: str) -> pa.Table:
+        """The rows of a table or view as they are now."""
+        return self.frame(name).toArrow()
+
+    def frame(self, name: str) -> DataFrame:
+        """A table or view as it is now, as a DataFrame."""
+        self._show_all({})
+        return self._spark.table(_quoted(name))
+
+    def recompute(self, name: str) -> pa.Table:
+        """What Spark answers for a view's query over the tables as they are now."""
+        self._show_all({})
+        view = self._views[name.lower()]
+        columns = self._programs[name.lower()].columns
+        return self._spark.sql(view.query).toDF(*columns).toArrow()
+
+    def explain(self, name: str) -> Explained:
+        """How a view is kept."""
+        program = self._programs.get(name.lower())
+        if program is None:
+            raise InvalidError(f"there is no materialized view {name}")
+        return explain(program, {})
+
+    # Running
+
+    def _maintenance(self, deltas: Mapping[str, pa.Table]) -> Maintenance:
+        estimates = Estimates(
+            self._relations.rows(),
+            {name: delta.num_rows for name, delta in deltas.items()},
+            self._unique(),
+        )
+        return Maintenance(self._names, frozenset(deltas), estimates)
+
+    def _table(self, deltas: Mapping[str, pa.Table]) -> Callable[[str, When], str]:
+        def table(relation: str, when: When) -> str:
+            if when is When.OLD:
+                return self._relations.old(relation)
+            delta = deltas.get(relation)
+            if delta is None:
+                return self._relations.show_empty(relation, self._relations[relation].types)
+            if self._shown.get(relation) is not delta:
+                self._relations.show(relation, delta)
+                self._shown[relation] = delta
+            return f"`{view_name(relation, 'delta')}`"
+
+        return table
+
+    def _collect(self, node: Node, deltas: Mapping[str, pa.Table]) -> pa.Table:
+        """Run a query and keep its result: columns c0, c1, ... and w."""
+        return self._run(render(node, self._table(deltas)).sql)
+
+    def _run(self, sql: str) -> pa.Table:
+        self._queries += 1
+        found = self._spark.sql(sql).toArrow()
+        return found.rename_columns([*(f"c{i}" for i in range(found.num_columns - 1)), WEIGHT])
+
+
+class _Outputs(Mapping[str, pa.Table]):
+    """The changes of views, computed when they are asked for."""
+
+    def __init__(self, views: Views, deltas: Mapping[str, pa.Table]) -> None:
+        self._views = views
+        self._deltas = deltas
+        self._made: dict[str, pa.Table] = {}
+
+    def __getitem__(self, name: str) -> pa.Table:
+        if name not in self._made:
+            self._made[name] = self._views.output(name, self._deltas)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._views.changed_views(self._deltas))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+def _titles(table: Table) -> list[str]:
+    return [column.name for column in table.columns]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,158 @@
+-- Inner joins: both sides change, one table twice, conditions that are not equalities.
+
+-- trap 31: both sides change in one batch, and the new pair counts once
+CREATE TABLE a (k INT, x STRING);
+CREATE TABLE b (k INT, y STRING);
+CREATE MATERIALIZED VIEW v AS SELECT a.k, x, y FROM a JOIN b ON a.k = b.k;
+-- expect incremental
+-- put a
+(1, 'a1')
+-- put b
+(1, 'b1')
+-- apply
+-- expect v
+(1, 'a1', 'b1')
+-- put a
+(1, 'a2')
+-- put b
+(1, 'b2')
+-- apply
+-- expect v
+(1, 'a1', 'b1'), (1, 'a1', 'b2'), (1, 'a2', 'b1'), (1, 'a2', 'b2')
+-- delete a
+(1, 'a1')
+-- delete b
+(1, 'b1')
+-- apply
+-- expect v
+(1, 'a2', 'b2')
+-- expect changes v
+(1, 'a1', 'b1', -1), (1, 'a1', 'b2', -1), (1, 'a2', 'b1', -1)
+
+-- trap 31: three tables change in one batch
+CREATE TABLE a (x INT);
+CREATE TABLE b (x INT, y INT);
+CREATE TABLE c (y INT, z STRING);
+CREATE MATERIALIZED VIEW v AS SELECT a.x, b.y, c.z FROM a, b, c WHERE a.x = b.x AND b.y = c.y;
+-- expect incremental
+-- put a
+(1), (1)
+-- put b
+(1, 2)
+-- put c
+(2, 'z')
+-- apply
+-- expect v
+(1, 2, 'z'), (1, 2, 'z')
+-- delete a
+(1)
+-- put b
+(1, 2)
+-- delete c
+(2, 'z')
+-- put c
+(2, 'new')
+-- apply
+-- expect v
+(1, 2, 'new'), (1, 2, 'new')
+
+-- trap 32: a table joined with itself
+CREATE TABLE staff (id INT PRIMARY KEY, name STRING, boss INT);
+CREATE MATERIALIZED VIEW v AS SELECT e.name, b.name AS boss FROM staff e JOIN staff b ON e.boss = b.id;
+-- expect incremental
+-- put staff
+(1, 'Ada', NULL), (2, 'Bob', 1), (3, 'Cy', 2)
+-- apply
+-- expect v
+('Bob', 'Ada'), ('Cy', 'Bob')
+-- put staff
+(2, 'Bo', 1), (1, 'Ada', 3)
+-- apply
+-- expect v
+('Bo', 'Ada'), ('Cy', 'Bo'), ('Ada', 'Cy')
+
+-- trap 32: one table in two branches of a union and in a subquery
+CREATE TABLE t (id INT PRIMARY KEY, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT id, x FROM t WHERE x > 1 UNION ALL SELECT id, -x FROM t WHERE x IN (SELECT id FROM t);
+-- expect incremental
+-- put t
+(1, 2), (2, 5)
+-- apply
+-- expect v
+(1, 2), (2, 5), (1, -2)
+-- put t
+(5, 1)
+-- delete t
+(1)
+-- apply
+-- expect v
+(2, 5), (2, -5)
+
+-- trap 38: a cross join and a join on a range
+CREATE TABLE a (x INT);
+CREATE TABLE b (low INT, high INT);
+CREATE MATERIALIZED VIEW product AS SELECT x, low FROM a CROSS JOIN b;
+CREATE MATERIALIZED VIEW ranges AS SELECT x, low, high FROM a JOIN b ON x BETWEEN low AND high;
+-- expect incremental product
+-- put a
+(1), (5), (5)
+-- put b
+(0, 2), (2, 6)
+-- apply
+-- expect product
+(1, 0), (5, 0), (5, 0), (1, 2), (5, 2), (5, 2)
+-- expect ranges
+(1, 0, 2), (5, 2, 6), (5, 2, 6)
+-- delete a
+(5)
+-- put b
+(1, 5)
+-- apply
+-- expect product
+(1, 0), (5, 0), (1, 2), (5, 2), (1, 1), (5, 1)
+-- expect ranges
+(1, 0, 2), (5, 2, 6), (1, 1, 5), (5, 1, 5)
+
+-- trap 38: the column of FULL JOIN USING is whichever side has it
+CREATE TABLE a (k INT, x STRING);
+CREATE TABLE b (k INT, y STRING);
+CREATE MATERIALIZED VIEW v AS SELECT * FROM a FULL JOIN b USING (k);
+-- expect incremental
+-- put a
+(1, 'a1'), (2, 'a2')
+-- put b
+(2, 'b2'), (3, 'b3')
+-- apply
+-- expect v
+(1, 'a1', NULL), (2, 'a2', 'b2'), (3, NULL, 'b3')
+-- delete a
+(2, 'a2')
+-- put b
+(1, 'b1')
+-- apply
+-- expect v
+(1, 'a1', 'b1'), (2, NULL, 'b2'), (3, NULL, 'b3')
+
+-- trap 38: a natural join on two columns, and columns of one name told apart
+CREATE TABLE a (k INT, l INT, x INT);
+CREATE TABLE b (l INT, k INT, y INT);
+CREATE MATERIALIZED VIEW v AS SELECT * FROM a NATURAL JOIN b;
+CREATE MATERIALIZED VIEW both AS SELECT a.k AS k, b.k AS k2, a.l, b.l AS l2 FROM a JOIN b ON a.x = b.y;
+-- put a
+(1, 2, 7), (1, NULL, 7)
+-- put b
+(2, 1, 7), (3, 1, 8)
+-- apply
+-- expect v
+(1, 2, 7, 7)
+-- expect both
+(1, 1, 2, 2), (1, 1, NULL, 2)
+-- put b
+(2, 1, 9)
+-- delete a
+(1, NULL, 7)
+-- apply
+-- expect v
+(1, 2, 7, 7), (1, 2, 7, 9)
+-- expect both
+(1, 1, 2, 2)

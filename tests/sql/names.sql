@@ -1,0 +1,73 @@
+-- Names: spelling, quoting, and columns called like our own.
+
+-- trap 43: a column keeps the spelling with which the view writes it
+CREATE TABLE t (Id INT PRIMARY KEY, `Mixed Case` STRING);
+CREATE MATERIALIZED VIEW v AS SELECT ID, `mixed case`, id + 1 AS Next FROM T;
+-- put t
+(1, 'x')
+-- apply
+-- put t
+(1, 'y')
+-- apply
+-- expect v
+(1, 'y', 2)
+
+-- trap 43: dots, reserved words and letters from elsewhere in names
+CREATE TABLE `order` (`a.b` INT PRIMARY KEY, `select` STRING, `größe` INT);
+CREATE MATERIALIZED VIEW `group` AS SELECT `select`, SUM(`größe`) AS `sum.of`, COUNT(`order`.`a.b`) AS `count` FROM `order` GROUP BY `select`;
+-- expect incremental
+-- put order
+(1, 'p', 10), (2, 'p', 20), (3, NULL, 5)
+-- apply
+-- delete order
+(1)
+-- apply
+-- expect group
+('p', 20, 1), (NULL, 5, 1)
+
+-- trap 43: columns called like hidden ones
+CREATE TABLE t (_w INT, _weight INT, __w INT, _c1 INT, k INT);
+CREATE MATERIALIZED VIEW v AS SELECT _w, SUM(_weight) AS _weight, MAX(__w) AS __w, COUNT(*) AS _c1 FROM t GROUP BY _w;
+CREATE MATERIALIZED VIEW plain AS SELECT _w, _weight, __w, _c1 FROM t;
+-- put t
+(1, 10, 3, 0, 0), (1, 20, 4, 0, 0)
+-- apply
+-- expect v
+(1, 30, 4, 2)
+-- delete t
+(1, 20, 4, 0, 0)
+-- apply
+-- expect v
+(1, 10, 3, 1)
+-- expect plain
+(1, 10, 3, 0)
+
+-- trap 43: columns that the view does not name get the names that Spark gives them
+CREATE TABLE t (k INT, amt INT);
+CREATE MATERIALIZED VIEW v AS SELECT k, SUM(amt), COUNT(*), k + 1 FROM t GROUP BY k;
+CREATE MATERIALIZED VIEW w AS SELECT `sum(amt)` AS s FROM v;
+-- put t
+(1, 5), (1, 6)
+-- apply
+-- delete t
+(1, 5)
+-- apply
+-- expect v
+(1, 6, 1, 2)
+-- expect w
+(6)
+
+-- trap 43: names given in front of the query
+CREATE TABLE t (k INT, x INT);
+CREATE MATERIALIZED VIEW v (`key`, total) AS SELECT k, SUM(x) FROM t GROUP BY k;
+CREATE MATERIALIZED VIEW w AS SELECT `key` + total AS both FROM v;
+-- put t
+(1, 5)
+-- apply
+-- put t
+(1, 7)
+-- apply
+-- expect v
+(1, 12)
+-- expect w
+(13)

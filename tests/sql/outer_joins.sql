@@ -1,0 +1,186 @@
+-- Joins that keep what has no match: rows of NULLs come and go with the first and the last match.
+
+-- trap 33: the first match takes the NULL row away, the last one to go restores it
+CREATE TABLE a (k INT, x STRING);
+CREATE TABLE b (k INT, y STRING);
+CREATE MATERIALIZED VIEW v AS SELECT x, y FROM a LEFT JOIN b ON a.k = b.k;
+-- expect incremental
+-- put a
+(1, 'a1'), (1, 'a1'), (2, 'a2')
+-- apply
+-- expect v
+('a1', NULL), ('a1', NULL), ('a2', NULL)
+-- put b
+(1, 'b1'), (1, 'b1')
+-- apply
+-- expect v
+('a1', 'b1'), ('a1', 'b1'), ('a1', 'b1'), ('a1', 'b1'), ('a2', NULL)
+-- delete b
+(1, 'b1')
+-- apply
+-- expect v
+('a1', 'b1'), ('a1', 'b1'), ('a2', NULL)
+-- delete b
+(1, 'b1')
+-- apply
+-- expect v
+('a1', NULL), ('a1', NULL), ('a2', NULL)
+
+-- trap 33: the last match goes and another comes in the same batch
+CREATE TABLE a (k INT, x STRING);
+CREATE TABLE b (id INT PRIMARY KEY, k INT, y STRING);
+CREATE MATERIALIZED VIEW v AS SELECT x, y FROM b RIGHT JOIN a ON a.k = b.k;
+-- expect incremental
+-- put a
+(1, 'a1'), (2, 'a2')
+-- put b
+(1, 1, 'b1')
+-- apply
+-- put b
+(1, 2, 'b1'), (2, 1, 'b2')
+-- apply
+-- expect v
+('a1', 'b2'), ('a2', 'b1')
+-- put b
+(2, 3, 'b2')
+-- put a
+(3, 'a3')
+-- apply
+-- expect v
+('a1', NULL), ('a2', 'b1'), ('a3', 'b2')
+
+-- trap 33: a full join while both sides change
+CREATE TABLE a (id INT PRIMARY KEY, k INT);
+CREATE TABLE b (id INT PRIMARY KEY, k INT);
+CREATE MATERIALIZED VIEW v AS SELECT a.id AS ai, b.id AS bi FROM a FULL OUTER JOIN b ON a.k = b.k;
+-- expect incremental
+-- put a
+(1, 1)
+-- put b
+(1, 2)
+-- apply
+-- expect v
+(1, NULL), (NULL, 1)
+-- put a
+(1, 2)
+-- put b
+(1, 1)
+-- apply
+-- expect v
+(1, NULL), (NULL, 1)
+-- expect changes v
+nothing
+-- put a
+(2, 1)
+-- delete b
+(1)
+-- put b
+(9, 2)
+-- apply
+-- expect v
+(1, 9), (2, NULL)
+
+-- trap 33: an outer join on an inequality
+CREATE TABLE a (x INT);
+CREATE TABLE b (y INT);
+CREATE MATERIALIZED VIEW v AS SELECT x, y FROM a LEFT JOIN b ON x < y;
+-- put a
+(1), (5)
+-- put b
+(3)
+-- apply
+-- expect v
+(1, 3), (5, NULL)
+-- put b
+(9)
+-- delete b
+(3)
+-- apply
+-- expect v
+(1, 9), (5, 9)
+
+-- trap 33: a condition on the kept side decides about matches, not about rows
+CREATE TABLE a (k INT, x INT);
+CREATE TABLE b (k INT, y INT);
+CREATE MATERIALIZED VIEW v AS SELECT a.k, x, y FROM a LEFT JOIN b ON a.k = b.k AND a.x > 10;
+-- expect incremental
+-- put a
+(1, 5), (1, 50)
+-- put b
+(1, 7)
+-- apply
+-- expect v
+(1, 5, NULL), (1, 50, 7)
+-- delete b
+(1, 7)
+-- apply
+-- expect v
+(1, 5, NULL), (1, 50, NULL)
+
+-- trap 33: WHERE on the side that may be NULL
+CREATE TABLE a (k INT);
+CREATE TABLE b (k INT, y INT);
+CREATE MATERIALIZED VIEW lonely AS SELECT a.k FROM a LEFT JOIN b ON a.k = b.k WHERE b.k IS NULL;
+CREATE MATERIALIZED VIEW paired AS SELECT a.k, y FROM a LEFT JOIN b ON a.k = b.k WHERE y > 0;
+-- put a
+(1), (2)
+-- put b
+(1, 5)
+-- apply
+-- expect lonely
+(2)
+-- expect paired
+(1, 5)
+-- put b
+(2, -1)
+-- delete b
+(1, 5)
+-- apply
+-- expect lonely
+(1)
+-- expect paired
+nothing
+
+-- trap 33: COUNT(*) counts the NULL row, COUNT of a column of the other side does not
+CREATE TABLE a (k INT, x STRING);
+CREATE TABLE b (k INT, y INT);
+CREATE MATERIALIZED VIEW v AS SELECT x, COUNT(*) AS every, COUNT(b.k) AS matched, SUM(y) AS s FROM a LEFT JOIN b ON a.k = b.k GROUP BY x;
+-- expect incremental
+-- put a
+(1, 'a1'), (2, 'a2')
+-- apply
+-- expect v
+('a1', 1, 0, NULL), ('a2', 1, 0, NULL)
+-- put b
+(1, 10), (1, 20)
+-- apply
+-- expect v
+('a1', 2, 2, 30), ('a2', 1, 0, NULL)
+-- delete b
+(1, 10), (1, 20)
+-- apply
+-- expect v
+('a1', 1, 0, NULL), ('a2', 1, 0, NULL)
+
+-- trap 33: two outer joins in a row
+CREATE TABLE a (x INT);
+CREATE TABLE b (x INT, y INT);
+CREATE TABLE c (y INT, z STRING);
+CREATE MATERIALIZED VIEW v AS SELECT a.x, b.y, z FROM a LEFT JOIN b ON a.x = b.x LEFT JOIN c ON b.y = c.y;
+-- expect incremental
+-- put a
+(1), (2)
+-- put b
+(1, 10)
+-- apply
+-- expect v
+(1, 10, NULL), (2, NULL, NULL)
+-- put c
+(10, 'z'), (NULL, 'never')
+-- delete b
+(1, 10)
+-- put b
+(2, 10)
+-- apply
+-- expect v
+(1, NULL, NULL), (2, 10, 'z')

@@ -1,0 +1,264 @@
+-- Semi and anti joins, IN and NOT IN with NULLs, scalar subqueries.
+
+-- trap 34: a semi join keeps the multiplicity of the left and forgets that of the right
+CREATE TABLE a (k INT, x STRING);
+CREATE TABLE b (k INT);
+CREATE MATERIALIZED VIEW v AS SELECT x FROM a LEFT SEMI JOIN b ON a.k = b.k;
+-- expect incremental
+-- put a
+(1, 'a1'), (1, 'a1'), (2, 'a2'), (NULL, 'a0')
+-- put b
+(1), (1), (NULL)
+-- apply
+-- expect v
+('a1'), ('a1')
+-- delete b
+(1)
+-- apply
+-- expect changes v
+nothing
+-- delete b
+(1)
+-- put b
+(2)
+-- apply
+-- expect v
+('a2')
+
+-- trap 34: an anti join returns what lost its last match
+CREATE TABLE a (k INT, x STRING);
+CREATE TABLE b (k INT);
+CREATE MATERIALIZED VIEW v AS SELECT x FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.k = a.k);
+-- expect incremental
+-- put a
+(1, 'a1'), (1, 'a1'), (NULL, 'a0')
+-- put b
+(1), (1), (NULL)
+-- apply
+-- expect v
+('a0')
+-- delete b
+(1)
+-- apply
+-- expect changes v
+nothing
+-- delete b
+(1)
+-- apply
+-- expect v
+('a0'), ('a1'), ('a1')
+
+-- trap 34: EXISTS with a condition that is not an equality, and both sides changing
+CREATE TABLE a (k INT, x INT);
+CREATE TABLE b (k INT, y INT);
+CREATE MATERIALIZED VIEW v AS SELECT k, x FROM a WHERE EXISTS (SELECT * FROM b WHERE b.k = a.k AND b.y > a.x);
+-- expect incremental
+-- put a
+(1, 5), (2, 5)
+-- put b
+(1, 6), (2, 4)
+-- apply
+-- expect v
+(1, 5)
+-- put a
+(1, 7), (2, 3)
+-- delete b
+(1, 6)
+-- apply
+-- expect v
+(2, 3)
+
+-- trap 35: NOT IN a set with a NULL is true for nothing
+CREATE TABLE a (x INT);
+CREATE TABLE b (y INT);
+CREATE MATERIALIZED VIEW v AS SELECT x FROM a WHERE x NOT IN (SELECT y FROM b);
+-- put a
+(1), (2), (NULL)
+-- apply
+-- expect v
+(1), (2), (NULL)
+-- put b
+(1)
+-- apply
+-- expect v
+(2)
+-- put b
+(NULL)
+-- apply
+-- expect v
+nothing
+-- delete b
+(NULL)
+-- apply
+-- expect v
+(2)
+-- delete b
+(1)
+-- apply
+-- expect v
+(1), (2), (NULL)
+
+-- trap 35: NOT IN a correlated set, where each row sees its own NULL
+CREATE TABLE a (k INT, x INT);
+CREATE TABLE b (k INT, y INT);
+CREATE MATERIALIZED VIEW v AS SELECT k, x FROM a WHERE x NOT IN (SELECT y FROM b WHERE b.k = a.k);
+-- put a
+(1, 1), (1, 2), (2, 1), (3, NULL), (1, NULL)
+-- put b
+(1, 1), (2, NULL)
+-- apply
+-- expect v
+(1, 2), (3, NULL)
+-- delete b
+(2, NULL), (1, 1)
+-- apply
+-- expect v
+(1, 1), (1, 2), (2, 1), (3, NULL), (1, NULL)
+
+-- Standard SQL says NULL where Spark says false: for x = NULL, and once b holds a NULL for x = 2.
+-- trap 35: IN and NOT IN in the SELECT list are what Spark says, which is never NULL
+CREATE TABLE a (x INT);
+CREATE TABLE b (y INT);
+CREATE MATERIALIZED VIEW v AS SELECT x, x IN (SELECT y FROM b) AS found, x NOT IN (SELECT y FROM b) AS lost FROM a;
+-- put a
+(1), (2), (NULL)
+-- apply
+-- expect v
+(1, false, true), (2, false, true), (NULL, false, true)
+-- put b
+(1)
+-- apply
+-- expect v
+(1, true, false), (2, false, true), (NULL, false, false)
+-- put b
+(NULL)
+-- apply
+-- expect v
+(1, true, false), (2, false, false), (NULL, false, false)
+
+-- trap 35: NOT IN over two columns
+CREATE TABLE a (x INT, y INT);
+CREATE TABLE b (x INT, y INT);
+CREATE MATERIALIZED VIEW v AS SELECT x, y FROM a WHERE (x, y) NOT IN (SELECT x, y FROM b);
+-- put a
+(1, 1), (1, 2), (2, 2), (NULL, 3)
+-- apply
+-- put b
+(1, NULL)
+-- apply
+-- expect v
+(2, 2)
+-- delete b
+(1, NULL)
+-- put b
+(2, 2)
+-- apply
+-- expect v
+(1, 1), (1, 2), (NULL, 3)
+
+-- trap 36: a scalar subquery without a row is NULL, a correlated count is 0
+CREATE TABLE a (k INT);
+CREATE TABLE b (k INT, y INT);
+CREATE MATERIALIZED VIEW v AS
+SELECT k, (SELECT MAX(y) FROM b WHERE b.k = a.k) AS top, (SELECT COUNT(*) FROM b WHERE b.k = a.k) AS n, (SELECT SUM(y) FROM b) AS total
+FROM a;
+-- put a
+(1), (2), (NULL)
+-- apply
+-- expect v
+(1, NULL, 0, NULL), (2, NULL, 0, NULL), (NULL, NULL, 0, NULL)
+-- put b
+(1, 5), (1, 7), (NULL, 1)
+-- apply
+-- expect v
+(1, 7, 2, 13), (2, NULL, 0, 13), (NULL, NULL, 0, 13)
+-- delete b
+(1, 7), (1, 5)
+-- apply
+-- expect v
+(1, NULL, 0, 1), (2, NULL, 0, 1), (NULL, NULL, 0, 1)
+
+-- trap 36: a scalar subquery with two rows is an error, and the batch leaves no trace
+CREATE TABLE a (k INT);
+CREATE TABLE b (k INT, y INT);
+CREATE MATERIALIZED VIEW v AS SELECT k, (SELECT y FROM b WHERE b.k = a.k) AS y FROM a;
+CREATE MATERIALIZED VIEW other AS SELECT COUNT(*) AS n FROM b;
+-- put a
+(1), (2)
+-- put b
+(1, 5), (3, 1), (3, 2)
+-- apply
+-- expect v
+(1, 5), (2, NULL)
+-- put b
+(1, 6)
+-- apply
+-- expect error: SCALAR_SUBQUERY_TOO_MANY_ROWS
+-- expect v
+(1, 5), (2, NULL)
+-- expect other
+(3)
+-- put b
+(2, 6)
+-- apply
+-- expect v
+(1, 5), (2, 6)
+-- expect other
+(4)
+
+-- trap 36: EXISTS over an aggregate without groups is always true
+CREATE TABLE a (k INT);
+CREATE TABLE b (k INT);
+CREATE MATERIALIZED VIEW v AS SELECT k FROM a WHERE EXISTS (SELECT COUNT(*) FROM b WHERE b.k = a.k);
+-- put a
+(1), (2)
+-- apply
+-- expect v
+(1), (2)
+-- put b
+(1)
+-- apply
+-- expect v
+(1), (2)
+
+-- trap 36: comparison with a correlated aggregate and with one over the whole table
+CREATE TABLE t (k INT, x INT);
+CREATE MATERIALIZED VIEW above AS SELECT k, x FROM t o WHERE x > (SELECT AVG(x) FROM t i WHERE i.k = o.k);
+CREATE MATERIALIZED VIEW top AS SELECT k, x FROM t WHERE x = (SELECT MAX(x) FROM t);
+-- expect incremental above
+-- put t
+(1, 1), (1, 5), (2, 9)
+-- apply
+-- expect above
+(1, 5)
+-- expect top
+(2, 9)
+-- put t
+(2, 3), (1, 30)
+-- delete t
+(1, 1)
+-- apply
+-- expect above
+(1, 30), (2, 9)
+-- expect top
+(1, 30)
+
+-- trap 36: EXISTS under OR, and under CASE in the SELECT list
+CREATE TABLE a (k INT, x INT);
+CREATE TABLE b (k INT);
+CREATE MATERIALIZED VIEW v AS SELECT k, x, CASE WHEN EXISTS (SELECT 1 FROM b WHERE b.k = a.k) THEN 'in' ELSE 'out' END AS place FROM a WHERE x > 1 OR k IN (SELECT k FROM b);
+-- put a
+(1, 1), (2, 2)
+-- apply
+-- expect v
+(2, 2, 'out')
+-- put b
+(1), (2)
+-- apply
+-- expect v
+(1, 1, 'in'), (2, 2, 'in')
+-- delete b
+(1)
+-- apply
+-- expect v
+(2, 2, 'in')

@@ -1,0 +1,102 @@
+-- What depends on the clock, on chance, or on the settings of a session.
+
+-- trap 41: a view that draws by chance is refused
+CREATE TABLE t (x INT);
+CREATE MATERIALIZED VIEW v AS SELECT x, rand() AS r FROM t;
+-- expect error: rand
+
+-- trap 41: a view that makes ids is refused
+CREATE TABLE t (x INT);
+CREATE MATERIALIZED VIEW v AS SELECT x, uuid() AS id FROM t;
+-- expect error: uuid
+
+-- trap 41: a view that numbers rows by where they lie is refused
+CREATE TABLE t (x INT);
+CREATE MATERIALIZED VIEW v AS SELECT x, monotonically_increasing_id() AS id FROM t;
+-- expect error: monotonically_increasing_id
+
+-- trap 41: a filter on the current time is recomputed, and says why
+CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP);
+CREATE MATERIALIZED VIEW v AS SELECT id FROM t WHERE ts > now() - INTERVAL 7 DAYS;
+-- expect recompute TIME_DEPENDENT
+-- put t
+(1, TIMESTAMP'2000-01-01 00:00:00'), (2, TIMESTAMP'2200-01-01 00:00:00'), (3, now())
+-- apply
+-- expect v
+(2), (3)
+-- put t
+(2, TIMESTAMP'2000-01-01 00:00:00')
+-- apply
+-- expect v
+(3)
+
+-- trap 41: the current date in an aggregate
+CREATE TABLE t (id INT PRIMARY KEY, d DATE);
+CREATE MATERIALIZED VIEW v AS SELECT COUNT(*) AS n, COUNT_IF(d < current_date()) AS past FROM t;
+-- expect recompute TIME_DEPENDENT
+-- put t
+(1, DATE'2000-01-01'), (2, DATE'2200-01-01')
+-- apply
+-- expect v
+(2, 1)
+-- apply
+-- expect changes v
+nothing
+
+-- trap 42: another time zone in the session does not change what a view means
+CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP);
+CREATE MATERIALIZED VIEW v AS SELECT CAST(ts AS DATE) AS d, COUNT(*) AS n FROM t GROUP BY CAST(ts AS DATE);
+-- put t
+(1, TIMESTAMP'2024-01-01 23:30:00 UTC'), (2, TIMESTAMP'2024-01-01 12:00:00 UTC')
+-- apply
+-- session SET spark.sql.session.timeZone = Pacific/Auckland
+-- put t
+(3, TIMESTAMP'2024-01-01 23:45:00 UTC')
+-- apply
+-- session SET spark.sql.session.timeZone = UTC
+-- expect v
+(DATE'2024-01-01', 3)
+
+-- trap 42: the session turning ANSI mode off does not turn an error into a NULL
+CREATE TABLE t (id INT PRIMARY KEY, s STRING);
+CREATE MATERIALIZED VIEW v AS SELECT SUM(CAST(s AS INT)) AS n FROM t;
+-- put t
+(1, '10')
+-- apply
+-- session SET spark.sql.ansi.enabled = false
+-- put t
+(2, 'ten')
+-- apply
+-- expect error: CAST_INVALID_INPUT
+-- session SET spark.sql.ansi.enabled = true
+-- expect v
+(10)
+
+-- trap 42: hours of a day on which the clocks change
+-- session SET spark.sql.session.timeZone = Europe/Berlin
+CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP, local TIMESTAMP_NTZ);
+CREATE MATERIALIZED VIEW v AS SELECT date_trunc('DAY', ts) AS day, COUNT(*) AS n, COUNT(DISTINCT date_trunc('HOUR', local)) AS hours FROM t GROUP BY date_trunc('DAY', ts);
+-- put t
+(1, TIMESTAMP'2024-03-31 00:30:00 UTC', TIMESTAMP_NTZ'2024-03-31 01:30:00'), (2, TIMESTAMP'2024-03-31 01:30:00 UTC', TIMESTAMP_NTZ'2024-03-31 03:30:00'), (3, TIMESTAMP'2024-03-31 22:30:00 UTC', TIMESTAMP_NTZ'2024-04-01 00:30:00')
+-- apply
+-- expect v
+(TIMESTAMP'2024-03-30 23:00:00 UTC', 2, 2), (TIMESTAMP'2024-03-31 22:00:00 UTC', 1, 1)
+-- delete t
+(1), (3)
+-- apply
+-- expect v
+(TIMESTAMP'2024-03-30 23:00:00 UTC', 1, 1)
+
+-- trap 42: windows of ten minutes
+CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT window.start AS start, SUM(x) AS s FROM t GROUP BY window(ts, '10 minutes');
+-- put t
+(1, TIMESTAMP'2024-01-01 00:01:00', 1), (2, TIMESTAMP'2024-01-01 00:09:59', 2), (3, TIMESTAMP'2024-01-01 00:10:00', 4)
+-- apply
+-- expect v
+(TIMESTAMP'2024-01-01 00:00:00', 3), (TIMESTAMP'2024-01-01 00:10:00', 4)
+-- delete t
+(2)
+-- apply
+-- expect v
+(TIMESTAMP'2024-01-01 00:00:00', 1), (TIMESTAMP'2024-01-01 00:10:00', 4)

@@ -1,0 +1,143 @@
+-- Strings, maps, variants, and types that meet each other.
+
+-- trap 11: trailing spaces tell strings apart
+CREATE TABLE t (s STRING, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT s, COUNT(*) AS n FROM t GROUP BY s;
+-- expect incremental
+-- put t
+('a', 1), ('a ', 2), ('', 3), (' ', 4), (NULL, 5)
+-- apply
+-- delete t
+('a ', 2), ('', 3)
+-- apply
+-- expect v
+('a', 1), (' ', 1), (NULL, 1)
+
+-- trap 11: a collation that ignores case
+CREATE TABLE t (s STRING, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT COUNT(DISTINCT s COLLATE UTF8_LCASE) AS different, COUNT_IF(s COLLATE UTF8_LCASE = 'a') AS a FROM t;
+-- put t
+('a', 1), ('A', 2), ('b', 3)
+-- apply
+-- expect v
+(2, 2)
+-- delete t
+('a', 1)
+-- apply
+-- expect v
+(2, 1)
+
+-- trap 11: a column with a collation groups what is equal under it
+CREATE TABLE t (s STRING COLLATE UTF8_LCASE, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT LOWER(s) AS s, n FROM (SELECT s, COUNT(*) AS n FROM t GROUP BY s);
+-- put t
+('a', 1), ('A', 2), ('b', 3)
+-- apply
+-- expect v
+('a', 2), ('b', 1)
+-- delete t
+('A', 2)
+-- apply
+-- expect v
+('a', 1), ('b', 1)
+
+-- trap 12: a map passes through a view, and leaves with its row
+CREATE TABLE t (id INT PRIMARY KEY, m MAP<STRING, INT>);
+CREATE MATERIALIZED VIEW v AS SELECT id, m, m['a'] AS a FROM t;
+-- put t
+(1, map('a', 1, 'b', NULL)), (2, NULL), (3, map())
+-- apply
+-- expect v
+(1, map('a', 1, 'b', NULL), 1), (2, NULL, NULL), (3, CAST(map() AS MAP<STRING, INT>), NULL)
+-- put t
+(1, map('a', 2))
+-- delete t
+(3)
+-- apply
+-- expect v
+(1, map('a', 2), 2), (2, NULL, NULL)
+
+-- trap 12: equal maps in a table without a key are a bag
+CREATE TABLE t (m MAP<STRING, INT>);
+CREATE MATERIALIZED VIEW v AS SELECT m FROM t;
+-- put t
+(map('a', 1, 'b', 2)), (map('a', 1, 'b', 2)), (map('a', 3))
+-- apply
+-- delete t
+(map('a', 1, 'b', 2))
+-- apply
+-- expect v
+(map('a', 1, 'b', 2)), (map('a', 3))
+
+-- trap 12: values out of a variant
+CREATE TABLE t (id INT PRIMARY KEY, j STRING);
+CREATE MATERIALIZED VIEW v AS SELECT id, variant_get(parse_json(j), '$.a', 'int') AS a FROM t;
+-- put t
+(1, '{"a": 1}'), (2, '{"b": 1}'), (3, NULL)
+-- apply
+-- put t
+(2, '{"a": 2}')
+-- apply
+-- expect v
+(1, 1), (2, 2), (3, NULL)
+
+-- trap 44: INT and BIGINT, DECIMAL and INT meet by position
+CREATE TABLE t (i INT, b BIGINT, m DECIMAL(8, 2));
+CREATE MATERIALIZED VIEW v AS SELECT i AS x, m AS y FROM t UNION ALL SELECT b, i FROM t;
+-- expect incremental
+-- put t
+(1, 5000000000, 1.25), (1, 5000000000, 1.25), (NULL, 2, NULL)
+-- apply
+-- delete t
+(1, 5000000000, 1.25)
+-- apply
+-- expect v
+(1, 1.25), (5000000000, 1), (NULL, NULL), (2, NULL)
+
+-- trap 44: a DATE joins a TIMESTAMP at midnight, a string joins a number
+CREATE TABLE a (d DATE, i INT);
+CREATE TABLE b (ts TIMESTAMP, s STRING);
+CREATE MATERIALIZED VIEW dates AS SELECT a.i, b.s FROM a JOIN b ON a.d = b.ts;
+CREATE MATERIALIZED VIEW numbers AS SELECT a.i, b.s FROM a LEFT JOIN b ON a.i = b.s;
+-- put a
+(DATE'2024-03-31', 1), (DATE'2024-04-01', 2)
+-- put b
+(TIMESTAMP'2024-03-31 00:00:00', '1'), (TIMESTAMP'2024-04-01 00:00:01', '02')
+-- apply
+-- expect dates
+(1, '1')
+-- expect numbers
+(1, '1'), (2, '02')
+-- delete b
+(TIMESTAMP'2024-03-31 00:00:00', '1')
+-- apply
+-- expect dates
+nothing
+-- expect numbers
+(1, NULL), (2, '02')
+
+-- trap 44: a view on a view takes columns by the order of the inner one
+CREATE TABLE t (a INT, b STRING, c DATE);
+CREATE MATERIALIZED VIEW inner_view AS SELECT c, a, b FROM t;
+CREATE MATERIALIZED VIEW v AS SELECT * FROM inner_view;
+-- expect incremental
+-- put t
+(1, 'x', DATE'2024-01-01'), (2, NULL, NULL)
+-- apply
+-- delete t
+(2, NULL, NULL)
+-- apply
+-- expect v
+(DATE'2024-01-01', 1, 'x')
+
+-- trap 44, 11: CHAR is padded, VARCHAR is not
+CREATE TABLE t (id INT PRIMARY KEY, c CHAR(3), w VARCHAR(3));
+CREATE MATERIALIZED VIEW v AS SELECT id, LENGTH(w) AS lw, c = 'a' AS is_a FROM t;
+-- put t
+(1, 'a', 'a'), (2, 'abc', 'ab ')
+-- apply
+-- put t
+(2, 'a', 'abc')
+-- apply
+-- expect v
+(1, 1, true), (2, 3, true)

@@ -1,0 +1,198 @@
+-- Window functions, QUALIFY, and the first rows of an order.
+
+-- trap 39: numbering, ranks and neighbours move when a row goes
+CREATE TABLE t (id INT PRIMARY KEY, k INT, x INT);
+CREATE MATERIALIZED VIEW v AS
+SELECT id, ROW_NUMBER() OVER (PARTITION BY k ORDER BY x, id) AS n, RANK() OVER (PARTITION BY k ORDER BY x) AS r,
+    DENSE_RANK() OVER (PARTITION BY k ORDER BY x) AS d, LAG(id) OVER (PARTITION BY k ORDER BY x, id) AS before,
+    LEAD(id, 1, -1) OVER (PARTITION BY k ORDER BY x, id) AS after
+FROM t;
+-- expect incremental
+-- put t
+(1, 1, 10), (2, 1, 10), (3, 1, 20), (4, 2, 5)
+-- apply
+-- expect v
+(1, 1, 1, 1, NULL, 2), (2, 2, 1, 1, 1, 3), (3, 3, 3, 2, 2, -1), (4, 1, 1, 1, NULL, -1)
+-- delete t
+(1)
+-- apply
+-- expect v
+(2, 1, 1, 1, NULL, 3), (3, 2, 2, 2, 2, -1), (4, 1, 1, 1, NULL, -1)
+
+-- trap 39: an update of the partition key touches the partition left and the one entered
+CREATE TABLE t (id INT PRIMARY KEY, k STRING, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT id, k, COUNT(*) OVER (PARTITION BY k) AS n, SUM(x) OVER (PARTITION BY k) AS s FROM t;
+-- expect incremental
+-- put t
+(1, 'a', 1), (2, 'a', 2), (3, 'b', 4), (4, NULL, 8)
+-- apply
+-- put t
+(2, 'b', 2)
+-- apply
+-- expect v
+(1, 'a', 1, 1), (2, 'b', 2, 6), (3, 'b', 2, 6), (4, NULL, 1, 8)
+-- put t
+(1, NULL, 1)
+-- apply
+-- expect v
+(1, NULL, 2, 9), (2, 'b', 2, 6), (3, 'b', 2, 6), (4, NULL, 2, 9)
+
+-- trap 39: ROWS counts rows, RANGE takes the peers, NULL sorts first
+CREATE TABLE t (id INT PRIMARY KEY, k INT, x INT, y INT);
+CREATE MATERIALIZED VIEW v AS
+SELECT id, SUM(y) OVER (PARTITION BY k ORDER BY x) AS peers,
+    SUM(y) OVER (PARTITION BY k ORDER BY x, id ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS so_far,
+    SUM(y) OVER (PARTITION BY k ORDER BY x RANGE BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS near,
+    FIRST_VALUE(id) OVER (PARTITION BY k ORDER BY x, id) AS first
+FROM t;
+-- expect incremental
+-- put t
+(1, 1, 1, 1), (2, 1, 1, 2), (3, 1, 2, 4), (4, 1, NULL, 8)
+-- apply
+-- expect v
+(1, 11, 9, 7, 4), (2, 11, 11, 7, 4), (3, 15, 15, 7, 4), (4, 8, 8, 8, 4)
+-- delete t
+(4)
+-- put t
+(5, 1, 4, 16)
+-- apply
+-- expect v
+(1, 3, 1, 7, 1), (2, 3, 3, 7, 1), (3, 7, 7, 7, 1), (5, 23, 23, 16, 1)
+
+-- trap 39: QUALIFY keeps the newest row of each key
+CREATE TABLE t (k INT, version INT, x STRING);
+CREATE MATERIALIZED VIEW v AS SELECT k, x FROM t QUALIFY ROW_NUMBER() OVER (PARTITION BY k ORDER BY version DESC) = 1;
+-- expect incremental
+-- put t
+(1, 1, 'old'), (1, 2, 'new'), (2, 1, 'only')
+-- apply
+-- expect v
+(1, 'new'), (2, 'only')
+-- put t
+(1, 3, 'newest')
+-- delete t
+(2, 1, 'only')
+-- apply
+-- expect v
+(1, 'newest')
+-- delete t
+(1, 3, 'newest')
+-- apply
+-- expect v
+(1, 'new')
+
+-- trap 39: ties among equal rows are numbered, and one of them goes
+CREATE TABLE t (k INT, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT k, ROW_NUMBER() OVER (PARTITION BY k ORDER BY x) AS n, NTILE(2) OVER (PARTITION BY k ORDER BY x) AS half FROM t;
+-- put t
+(1, 5), (1, 5), (1, 5), (2, 5)
+-- apply
+-- expect v
+(1, 1, 1), (1, 2, 1), (1, 3, 2), (2, 1, 1)
+-- delete t
+(1, 5)
+-- apply
+-- expect v
+(1, 1, 1), (1, 2, 2), (2, 1, 1)
+
+-- trap 39: a window without partitions is recomputed, and says why
+CREATE TABLE t (id INT PRIMARY KEY, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT id, ROW_NUMBER() OVER (ORDER BY x, id) AS n FROM t;
+-- expect recompute WINDOW_WITHOUT_PARTITION
+-- put t
+(1, 10), (2, 5)
+-- apply
+-- expect v
+(2, 1), (1, 2)
+-- put t
+(3, 7)
+-- apply
+-- expect v
+(2, 1), (3, 2), (1, 3)
+
+-- trap 39: a window over the groups of an aggregate
+CREATE TABLE t (k INT, g INT, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT k, g, SUM(x) AS s, RANK() OVER (PARTITION BY k ORDER BY SUM(x) DESC) AS r FROM t GROUP BY k, g;
+-- put t
+(1, 1, 5), (1, 2, 7), (2, 1, 1)
+-- apply
+-- expect v
+(1, 1, 5, 2), (1, 2, 7, 1), (2, 1, 1, 1)
+-- put t
+(1, 1, 5)
+-- apply
+-- expect v
+(1, 1, 10, 1), (1, 2, 7, 2), (2, 1, 1, 1)
+
+-- trap 40: a delete inside the first rows pulls in the next one
+CREATE TABLE t (id INT PRIMARY KEY, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT id, x FROM t ORDER BY x DESC, id LIMIT 2;
+-- expect incremental
+-- put t
+(1, 10), (2, 30), (3, 20), (4, 20)
+-- apply
+-- expect v
+(2, 30), (3, 20)
+-- delete t
+(2)
+-- apply
+-- expect v
+(3, 20), (4, 20)
+-- expect changes v
+(2, 30, -1), (4, 20, 1)
+-- put t
+(5, 5)
+-- apply
+-- expect changes v
+nothing
+-- delete t
+(3), (4), (1)
+-- apply
+-- expect v
+(5, 5)
+
+-- trap 40: OFFSET, NULLS LAST and duplicates at the boundary
+CREATE TABLE t (x INT);
+CREATE MATERIALIZED VIEW v AS SELECT x FROM t ORDER BY x NULLS LAST LIMIT 2 OFFSET 1;
+-- put t
+(1), (2), (2), (NULL)
+-- apply
+-- expect v
+(2), (2)
+-- delete t
+(1), (2)
+-- apply
+-- expect v
+(NULL)
+
+-- trap 40: the first rows of a join, below an aggregate
+CREATE TABLE a (k INT, x INT);
+CREATE TABLE b (k INT, y INT);
+CREATE MATERIALIZED VIEW v AS SELECT COUNT(*) AS n, SUM(y) AS s FROM (SELECT a.k, x, y FROM a JOIN b ON a.k = b.k ORDER BY y DESC, x, a.k LIMIT 3);
+-- put a
+(1, 1), (2, 2)
+-- put b
+(1, 10), (1, 20), (2, 30), (2, 40)
+-- apply
+-- expect v
+(3, 90)
+-- delete a
+(2, 2)
+-- apply
+-- expect v
+(2, 30)
+
+-- trap 40: LIMIT without an order is recomputed, and says why
+CREATE TABLE t (x INT);
+CREATE MATERIALIZED VIEW v AS SELECT x FROM t LIMIT 10;
+-- expect recompute LIMIT_WITHOUT_ORDER
+-- put t
+(1), (2)
+-- apply
+-- expect v
+(1), (2)
+-- delete t
+(1)
+-- apply
+-- expect v
+(2)
