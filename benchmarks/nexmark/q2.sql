@@ -1,0 +1,5 @@
+-- Selection: the bids in some auctions.
+CREATE MATERIALIZED VIEW q2 AS
+SELECT auction, price
+FROM bid
+WHERE MOD(auction, 123) = 0;
