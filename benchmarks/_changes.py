@@ -270,7 +270,8 @@ def pack(columns: Mapping[str, Array], schema: pa.Schema) -> pa.Table:
 def cents(column: pa.Array) -> Array:
     """The unscaled values of a decimal column: Arrow keeps 16 bytes each, the low ones first."""
     words = np.frombuffer(column.buffers()[1], dtype="<i8").reshape(-1, 2)
-    return words[column.offset : column.offset + len(column), 0].copy()
+    low: Array = words[column.offset : column.offset + len(column), 0].copy()
+    return low
 
 
 def decimals(values: Array, kind: pa.DataType) -> pa.Array:

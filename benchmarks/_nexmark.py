@@ -186,7 +186,8 @@ class _Stream:
 def _mix(bits: Array) -> Array:
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
+    mixed: Array = bits ^ (bits >> np.uint64(31))
+    return mixed
 
 
 # --- changes --------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ with the rows that are missing and those that are too many; no difference is the
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -108,8 +109,9 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 
 def columns_of(table: pa.Table) -> list[tuple[str, str]]:
-    """Names and types. Whether strings are long ones is Arrow's affair."""
-    return [(field.name, str(field.type).replace("large_", "")) for field in table.schema]
+    """Names and types, but for what a value can differ in without being another one."""
+    apart = re.compile("large_| not null")
+    return [(field.name, apart.sub("", str(field.type))) for field in table.schema]
 
 
 def plain(value: Any) -> Any:

@@ -72,7 +72,7 @@ LITERALS = {
     DECIMAL: ["1.50", "0.25"],
     STRING: ["'a'", "'b'", "''"],
     DOUBLE: ["0.5D", "-1.25D", "double('NaN')"],
-    DATE: ["DATE'2024-01-01'", "DATE'2024-01-31'"],
+    DATE: ["DATE'2024-01-01'", "DATE'2024-01-02'"],
     BOOLEAN: ["true", "false"],
 }
 # The same name has the same type everywhere, so that USING and NATURAL find something to join.
@@ -335,19 +335,20 @@ class Expressions(Drawn):
         column = self.pick(columns)
         kind = column.kind
         if kind not in LITERALS or self.chance(10):
-            return f"{column.sql} IS {self.pick(['NOT NULL', 'NULL'])}"
+            return f"{column.sql} IS {self.pick(['NOT NULL', 'NOT NULL', 'NULL'])}"
         literals = LITERALS[kind]
         if kind == BOOLEAN:
             return self.pick([column.sql, f"NOT {column.sql}", f"{column.sql} IS NOT TRUE"])
         if self.chance(15):
-            return f"{column.sql} {self.pick(['IN', 'NOT IN'])} ({', '.join(literals)})"
+            return f"{column.sql} {self.pick(['IN', 'NOT IN'])} ({', '.join(literals[:2])})"
         if kind == STRING and self.chance(20):
             return f"{column.sql} LIKE 'a%'"
-        other = self.pick(literals) if self.chance(60) else self.of_kind(kind, scope, depth)
+        others = [other for other in scope if other is not column]
+        other = self.of_kind(kind, others, depth) if self.chance(40) else self.pick(literals)
         return f"{column.sql} {self.comparison()} {other}"
 
     def comparison(self) -> str:
-        return self.pick(["=", "<>", "<", ">=", ">", "<=>"])
+        return self.pick(["<>", ">=", "<", "=", "<>", ">=", ">", "<=>"])
 
     def kinds_of(self, scope: Sequence[Column], allowed: Sequence[str]) -> list[str]:
         return [kind for kind in allowed if any(column.kind == kind for column in scope)]
@@ -371,6 +372,7 @@ class From:
 
 
 SIZE_MAX = 300
+DEPTH = 2
 
 
 class Queries(Expressions):
@@ -385,7 +387,7 @@ class Queries(Expressions):
     def view(self) -> Relation:
         """The query of a view, with the columns it gives."""
         self._budget = 7
-        return self.query(depth=2, exact=False)
+        return self.query(DEPTH, exact=False)
 
     def name(self, prefix: str) -> str:
         self._named += 1
@@ -444,9 +446,10 @@ class Queries(Expressions):
         items = [*keys, *aggregates]
         group = self.group_by(keys, items) if keys else ""
         having = ""
-        if self.chance(25):
+        if self.chance(20):
             test = self.call(source.scope, exact=True, only=(BIGINT, INT, DECIMAL, STRING))
-            having = f" HAVING {test.sql} {self.comparison()} {self.pick(LITERALS[test.kind])}"
+            literal = self.pick(LITERALS[test.kind])
+            having = f" HAVING {test.sql} {self.pick(['>=', '<>', '>=', '<'])} {literal}"
         if keys and not group.startswith(" GROUP BY ALL") and self.chance(6):
             order = self.call(source.scope, exact=True, only=(BIGINT, INT, DECIMAL))
             over = f"rank() OVER (PARTITION BY {keys[0].sql} ORDER BY {order.sql})"
@@ -490,7 +493,7 @@ class Queries(Expressions):
         if only is not None:
             options = [(text, kind) for text, kind in options if kind in only]
         text, kind = self.pick(options)
-        if not text.startswith(("sort_array", "size", "listagg")) and self.chance(12):
+        if not text.startswith(("sort_array", "size", "array_join")) and self.chance(12):
             text += f" FILTER (WHERE {self.condition(scope, 0)})"
         if kind == BIGINT and self.chance(12):
             text = f"({text} + count(*))"
@@ -539,7 +542,8 @@ class Queries(Expressions):
             found += [(f"sort_array(collect_list({x}))", ARRAY)]
             found += [(f"size(collect_set({x}))", INT)]
         if kind == STRING:
-            found += [(f"listagg({x}, ',') WITHIN GROUP (ORDER BY {x})", STRING)]
+            # Not listagg: beside a distinct aggregate with FILTER it makes Spark itself fail.
+            found += [(f"array_join(sort_array(collect_list({x})), ',')", STRING)]
         return found
 
     def windowed(self, depth: int, exact: bool) -> Relation:
@@ -638,7 +642,7 @@ class Queries(Expressions):
         order = [item.name + self.pick(["", " DESC", " NULLS LAST"]) for item in items]
         text = f"SELECT {listed(items)} FROM {source.sql}{where} ORDER BY {', '.join(order)}"
         count = 1 + self.below(4)
-        text += f" LIMIT {count}" + (f" OFFSET {self.below(3)}" if self.chance(25) else "")
+        text += f" LIMIT {count}" + (f" OFFSET {1 + self.below(2)}" if self.chance(25) else "")
         return self.made(text, items, count)
 
     def with_cte(self, depth: int, exact: bool) -> Relation:
@@ -751,7 +755,9 @@ class Queries(Expressions):
         ]
         if not pairs:
             return None
-        one, other = self.pick(pairs)
+        # Columns of one name hold the same values, so they match most.
+        pairs.sort(key=lambda pair: (pair[0].name != pair[1].name, pair[0].kind != pair[1].kind))
+        one, other = pairs[0] if self.chance(50) else self.pick(pairs)
         equal = f"{one.sql} {'<=>' if self.chance(10) else '='} {other.sql}"
         form = self.weighted({"equal": 60, "two": 12, "also": 18, "theta": 10})
         if form == "two":
@@ -781,7 +787,8 @@ class Queries(Expressions):
     # WHERE and subqueries
 
     def where(self, scope: Sequence[Column], depth: int) -> str:
-        if not self.chance(55):
+        # Filters on filters leave nothing.
+        if not self.chance(45 if depth == DEPTH else 25):
             return ""
         parts = [self.condition(scope, 1)] if self.chance(60) else []
         if self._budget > 0 and self.chance(40):
@@ -805,8 +812,8 @@ class Queries(Expressions):
         column = self.pick([c for c in inner.scope if c.kind == kind])
         if form in ("IN", "NOT IN"):
             return f"{outer} {form} (SELECT {column.sql} FROM {inner.sql}{where})"
-        call = self.pick(["max", "min"])
-        return f"{outer} {self.comparison()} (SELECT {call}({column.sql}) FROM {inner.sql}{where})"
+        test = self.pick(["<= (SELECT max", ">= (SELECT min", "<> (SELECT max", "= (SELECT min"])
+        return f"{outer} {test}({column.sql}) FROM {inner.sql}{where})"
 
     def correlation(self, scope: Sequence[Column], inner: From) -> str:
         pairs = [(a, b) for a in scope for b in inner.scope if a.kind == b.kind and a.kind in KEYS]
@@ -897,7 +904,7 @@ class Cases(Drawn):
 
     def rows(self, table: Table, content: Contents, first: bool) -> Rows:
         if first:
-            return Rows((), self.several(table, 2, 7))
+            return Rows((), self.several(table, 3, 8))
         if self.chance(25):
             return Rows((), ())
         here = content.rows

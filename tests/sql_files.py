@@ -19,7 +19,8 @@ stand for. Then come the statements, then steps:
     -- apply                     hands the batch over, be it empty
     -- expect v                  all rows of a view, in any order; `nothing` stands for no row
     -- expect changes v          the changes that the last batch made to v, weight last
-    -- expect error: text        right after `-- apply` or the statements: it fails, and says so
+    -- expect rejected t         rows of the last batch that t refused
+    -- expect error: a [| b]     right after `-- apply` or the statements: it fails, and says so
     -- expect incremental [v]    nothing of the view (by default the last one) is recomputed
     -- expect recompute R [v]    it is, for the reason R
     -- session SQL               runs in the Spark session, before the statements or between steps
@@ -76,6 +77,12 @@ class ExpectChanges:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectRejected:
+    table: str
+    rows: Tuples
+
+
+@dataclass(frozen=True, slots=True)
 class ExpectRule:
     view: str
     reason: str | None
@@ -87,7 +94,9 @@ class Session:
     sql: str
 
 
-Step: TypeAlias = Put | Delete | Apply | Expect | ExpectChanges | ExpectRule | Session
+Step: TypeAlias = (
+    Put | Delete | Apply | Expect | ExpectChanges | ExpectRejected | ExpectRule | Session
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +220,8 @@ def take_step(into: Case, directive: str, body: str, place: str) -> None:
             step = Delete(table, rows_in(body, place))
         case ["expect", "changes", view]:
             step = ExpectChanges(view, rows_in(body, place))
+        case ["expect", "rejected", table]:
+            step = ExpectRejected(table, rows_in(body, place))
         case ["expect", "incremental", *view] if len(view) <= 1:
             step = ExpectRule((view or into.views[-1:])[0], None)
         case ["expect", "recompute", reason, *view] if len(view) <= 1:
@@ -225,7 +236,7 @@ def take_step(into: Case, directive: str, body: str, place: str) -> None:
             raise FormatError(f"{place}: unknown directive: {directive}")
     if step is not None:
         into.steps.append(step)
-    if body.strip() and not isinstance(step, Put | Delete | Expect | ExpectChanges):
+    if body.strip() and not hasattr(step, "rows"):
         raise FormatError(f"{place}: {directive!r} takes no rows: {body.strip()}")
 
 
@@ -251,6 +262,9 @@ def check(case: Case) -> None:
                 for row in step.rows:
                     if len(row) != len(columns_for(case, step)):
                         raise FormatError(f"{case.place}: {step.table} has no such row: {row}")
+            case ExpectRejected():
+                if step.table not in case.tables:
+                    raise FormatError(f"{case.place}: no table {step.table}")
             case Expect() | ExpectChanges() | ExpectRule():
                 expects = True
                 if step.view not in case.views:
@@ -306,7 +320,7 @@ def query_for(case: Case) -> str:
                 types = columns_for(case, step)
                 rows = [struct(zip(types, row, types.values(), strict=True)) for row in step.rows]
                 columns.append(f"array({', '.join(rows)}) AS s{number}")
-            case Expect() | ExpectChanges() if step.rows:
+            case Expect() | ExpectChanges() | ExpectRejected() if step.rows:
                 rows = [
                     f"'r{i}', {struct((f'c{j}', value, None) for j, value in enumerate(row))}"
                     for i, row in enumerate(step.rows)

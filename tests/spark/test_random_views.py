@@ -1,8 +1,8 @@
 """Any view, under any changes, is what Spark computes over the tables as they then are.
 
-Tables, views and changes come from tests/random_views.py. `CI=1` draws the same ones every time,
-and `STEPWELL_RANDOM_VIEWS=20000 make test-all` tries that many. What fails is printed as SQL with its
-batches; make a case of it in tests/sql before fixing it.
+Tables, views and changes come from tests/random_views.py. `CI=1` draws the same ones every time;
+`STEPWELL_RANDOM_VIEWS=20000 make test-all` tries that many. What fails is printed as SQL, with its
+batches: make a case of it in tests/sql before fixing it.
 """
 
 from __future__ import annotations

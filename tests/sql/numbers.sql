@@ -40,7 +40,7 @@ CREATE MATERIALIZED VIEW v AS SELECT SUM(m) AS s, COUNT(*) AS n FROM t;
 -- put t
 (2, 90000000000000000000000000000000000000)
 -- apply
--- expect error: OUT_OF_RANGE
+-- expect error: overflow | out_of_range
 -- expect v
 (90000000000000000000000000000000000000, 1)
 -- put t

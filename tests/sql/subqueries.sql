@@ -193,7 +193,7 @@ CREATE MATERIALIZED VIEW other AS SELECT COUNT(*) AS n FROM b;
 -- put b
 (1, 6)
 -- apply
--- expect error: SCALAR_SUBQUERY_TOO_MANY_ROWS
+-- expect error: more than one row
 -- expect v
 (1, 5), (2, NULL)
 -- expect other

@@ -384,8 +384,13 @@ class Maintenance:
         inputs = [self.at(child, when) for child in node.inputs]
         if keys is None:
             return Inner(tuple(inputs), node.on)
-        on = (*node.on, *(Expr(f"{c} <=> {k}", frozenset({c, k})) for c, k in keys.on))
-        return narrow(in_order(keys.node, inputs, on, self._estimates), node.columns)
+        # Each key once, also when only some of its columns are left: a join repeats, unlike a
+        # restriction.
+        items = tuple((self._names.new(), k) for _, k in keys.on)
+        once = Keys(keys.node, items)
+        pairs = [(c, k) for (c, _), (k, _) in zip(keys.on, items, strict=True)]
+        on = (*node.on, *(Expr(f"{c} <=> {k}", frozenset({c, k})) for c, k in pairs))
+        return narrow(in_order(once, inputs, on, self._estimates), node.columns)
 
     def _window_at(self, node: Window, when: When, keys: KeySet | None) -> Node:
         if keys is None:

@@ -123,8 +123,10 @@ def _count(function: exp.Expr, given: Expr | None, call: Expr) -> Accumulator:
 def _accumulator(type_: str, kind: str, ansi: bool) -> str | None:
     decimal = _DECIMAL.fullmatch(type_)
     if decimal:
+        precision, scale = int(decimal[1]), int(decimal[2])
         # Beyond this a product with a weight would be rounded.
-        return f"decimal({WIDEST},{int(decimal[2])})" if int(decimal[1]) <= 28 else None
+        exact = precision <= 28 or scale <= 6
+        return f"decimal({WIDEST},{scale})" if exact else None
     if type_ in _SMALL:
         return "bigint"
     if type_ == "bigint":
