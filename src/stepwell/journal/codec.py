@@ -82,12 +82,13 @@ def encode(entry: Entry) -> Encoded:
             references.append(reference)
         checksums.append(digits)
         alike.append((item.source, item.table, len(digits), length, item.data is not None))
-    fixed = entry.lineage, draft.kind.value, draft.closes
+    fixed = FORMAT, entry.lineage, draft.kind.value, draft.closes
     form = _form(fixed, tuple(map(len, values)), tuple(alike))
     return Encoded(*form.fill(values, inputs, checksums, references))
 
 
-_Fixed = tuple[str, str, bool]
+_Fixed = tuple[str, str, str, bool]
+"""The metadata that stays: format, lineage, kind, whether it closes."""
 
 
 @lru_cache(maxsize=256)
@@ -98,9 +99,9 @@ def _form(fixed: _Fixed, lengths: tuple[int, ...], alike: tuple[Alike, ...]) -> 
 
 @lru_cache(maxsize=256)
 def _frame(fixed: _Fixed, lengths: tuple[int, ...], shape: Shape) -> Frame:
-    lineage, kind, closes = fixed
+    format, lineage, kind, closes = fixed
     flag = "true" if closes else "false"
-    texts = {"format": FORMAT, "lineage": lineage, "kind": kind, "closes": flag}
+    texts = {"format": format, "lineage": lineage, "kind": kind, "closes": flag}
     return Frame(texts, _VALUES, lengths, shape)
 
 
