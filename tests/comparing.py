@@ -63,26 +63,33 @@ def difference_of_rows(found: Iterable[Row], expected: Iterable[Row]) -> str:
     return "\n".join([*listed("missing", missing), *listed("too many", too_many)])
 
 
-def apply_and_compare(views: Views, names: Sequence[str], changes: Mapping[str, Any]) -> Outcome:
-    """Apply one batch. Afterwards every view is what Spark says, and its changes lead there."""
-    before = {name: views.read(name) for name in names}
-    outcome = views.apply(changes)
-    for name in names:
-        after = views.read(name)
-        wrong = difference(after, views.recompute(name))
-        assert not wrong, f"{name} is not what Spark computes:\n{wrong}"
-        change = outcome.changes.get(name)
-        moved = summed(before[name], change, outcome.WEIGHT)
-        negative = [row for row, weight in moved.items() if weight < 0]
-        assert not negative, f"the changes of {name} take out what was not there: {negative}"
-        wrong = difference_of_rows(moved.elements(), rows_of(after))
-        assert not wrong, f"{name} before, plus its changes, is not {name} after:\n{wrong}"
-    return outcome
+class Compared:
+    """An engine whose views are compared with Spark's answer after every batch."""
 
+    def __init__(self, views: Views, names: Sequence[str]) -> None:
+        self._views = views
+        # Kept, because every reading is a Spark job.
+        self._rows = {name: views.read(name) for name in names}
 
-def unchanged(outcome: Outcome, name: str) -> bool:
-    change = outcome.changes.get(name)
-    return change is None or change.num_rows == 0
+    def apply(self, changes: Mapping[str, Any]) -> Outcome:
+        """One batch. Afterwards every view is what Spark says, and its changes lead there."""
+        outcome = self._views.apply(changes)
+        for name, before in self._rows.items():
+            after = self._views.read(name)
+            self._rows[name] = after
+            wrong = difference(after, self._views.recompute(name))
+            assert not wrong, f"{name} is not what Spark computes:\n{wrong}"
+            moved = summed(before, outcome.changes.get(name), outcome.WEIGHT)
+            negative = [row for row, weight in moved.items() if weight < 0]
+            assert not negative, f"the changes of {name} take out what was not there: {negative}"
+            wrong = difference_of_rows(moved.elements(), rows_of(after))
+            assert not wrong, f"{name} before, plus its changes, is not {name} after:\n{wrong}"
+        return outcome
+
+    def read(self, name: str) -> pa.Table:
+        """The rows of a view as of the last batch."""
+        found = self._rows.get(name)
+        return self._views.read(name) if found is None else found
 
 
 def summed(table: pa.Table, change: pa.Table | None, weight: str) -> Counter[Row]:

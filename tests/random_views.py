@@ -58,10 +58,10 @@ ARROW_TYPES = {
     BOOLEAN: pa.bool_(),
 }
 VALUES: dict[str, list[Any]] = {
-    INT: [0, 1, 2, 3, -1],
+    INT: [0, 1, 2, -1],
     BIGINT: [0, 1, 2, 5_000_000_000],
     DECIMAL: [Decimal("0.00"), Decimal("1.50"), Decimal("2.25"), Decimal("-1.50")],
-    STRING: ["a", "b", "A", "ab", "", "a "],
+    STRING: ["a", "b", "A", "", "a "],
     DOUBLE: [0.0, 0.5, -1.25, 2.0, -0.0, float("nan"), float("inf"), float("-inf")],
     DATE: [datetime.date(2024, 1, 1), datetime.date(2024, 1, 2), datetime.date(2024, 2, 29)],
     BOOLEAN: [True, False],
@@ -817,7 +817,7 @@ class Queries(Expressions):
 
     def correlation(self, scope: Sequence[Column], inner: From) -> str:
         pairs = [(a, b) for a in scope for b in inner.scope if a.kind == b.kind and a.kind in KEYS]
-        if not pairs or not self.chance(65):
+        if not pairs or not self.chance(80):
             return f" WHERE {self.condition(inner.scope, 0)}" if self.chance(30) else ""
         outer, own = self.pick(pairs)
         text = f" WHERE {own.sql} {'=' if self.chance(85) else '<'} {outer.sql}"
@@ -904,7 +904,7 @@ class Cases(Drawn):
 
     def rows(self, table: Table, content: Contents, first: bool) -> Rows:
         if first:
-            return Rows((), self.several(table, 3, 8))
+            return Rows((), self.several(table, 5, 10))
         if self.chance(25):
             return Rows((), ())
         here = content.rows

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from pyspark.sql import SparkSession
 
 from stepwell.spark.views import Change, Views
-from tests.comparing import apply_and_compare, difference, difference_of_rows
+from tests.comparing import Compared, difference, difference_of_rows
 from tests.random_views import Case, cases
 
 EXAMPLES = 300
@@ -44,9 +44,9 @@ def test_any_of_thousands_of_views_is_what_spark_computes(spark: SparkSession, c
 
 
 def check(spark: SparkSession, case: Case) -> None:
-    views = Views.open(spark, case.sql)
+    views = Compared(Views.open(spark, case.sql), case.stored)
     for batch in case.batches:
-        outcome = apply_and_compare(views, case.stored, case.changes(batch, Change))
+        outcome = views.apply(case.changes(batch, Change))
         assert not outcome.rejected, "every row that is deleted was there"
     if not case.again:
         return
@@ -247,9 +247,9 @@ GOOD = Pretended(
 def test_an_engine_that_is_wrong_is_found_out(engine: Pretended) -> None:
     """S3: every way in which view, answer and changes can disagree is noticed."""
     with pytest.raises(AssertionError):
-        apply_and_compare(replace(engine, applied=[]), ["v"], {})
+        Compared(replace(engine, applied=[]), ["v"]).apply({})
 
 
 def test_an_engine_that_is_right_passes() -> None:
     """S3: else every engine would be found wrong."""
-    apply_and_compare(replace(GOOD, applied=[]), ["v"], {})
+    Compared(replace(GOOD, applied=[]), ["v"]).apply({})

@@ -18,7 +18,7 @@ from pyspark.sql.functions import udf
 
 from stepwell.errors import StepwellError
 from stepwell.spark.views import Change, Views
-from tests.comparing import apply_and_compare, difference, difference_of_rows, rows_of
+from tests.comparing import Compared, difference, difference_of_rows, rows_of
 from tests.sql_files import (
     Apply,
     Case,
@@ -115,6 +115,7 @@ def test_a_view_holds_what_its_file_expects(spark: SparkSession, case: Case) -> 
 
 def run(views: Any, case: Case, rows: dict[int, Any], spark: SparkSession) -> None:
     batch: dict[str, Change] = {}
+    compared = Compared(views, case.stored)
     outcome = None
     for number, step in enumerate(case.steps):
         match step:
@@ -128,18 +129,19 @@ def run(views: Any, case: Case, rows: dict[int, Any], spark: SparkSession) -> No
                     sides[kept] = getattr(other, kept)
                 batch[step.table] = Change(**sides)
             case Apply(error=None):
-                outcome = apply_and_compare(views, case.stored, batch)
+                outcome = compared.apply(batch)
                 batch = {}
             case Apply():
-                before = {name: views.read(name) for name in (*case.tables, *case.stored)}
+                before = {name: views.read(name) for name in case.tables}
                 with pytest.raises(StepwellError) as caught:
                     views.apply(batch)
                 assert says(caught.value, step.error)
+                before |= {name: compared.read(name) for name in case.stored}
                 for name, table in before.items():
                     assert not difference(views.read(name), table), f"{name} has changed"
                 batch = {}
             case Expect():
-                wrong = difference_of_rows(rows_of(views.read(step.view)), rows.get(number, ()))
+                wrong = difference_of_rows(rows_of(compared.read(step.view)), rows.get(number, ()))
                 assert not wrong, f"{case.place}: {step.view} after step {number}:\n{wrong}"
             case ExpectChanges():
                 change = outcome.changes.get(step.view)
@@ -252,12 +254,13 @@ def test_a_python_function_is_used_as_it_says_it_is(spark: SparkSession) -> None
     spark.udf.register("plus_one", lambda x: None if x is None else x + 1, "int")
     spark.udf.register("chance", udf(lambda x: x, "int").asNondeterministic())
     text = "CREATE TABLE t (k INT, x INT); CREATE MATERIALIZED VIEW v AS "
-    views = Views.open(spark, text + "SELECT k, SUM(plus_one(x)) AS s FROM t GROUP BY k;")
+    opened = Views.open(spark, text + "SELECT k, SUM(plus_one(x)) AS s FROM t GROUP BY k;")
+    views = Compared(opened, ["v"])
     ints = pa.int32()
     rows = pa.table({"k": pa.array([1, 1, 2], ints), "x": pa.array([1, None, 5], ints)})
-    apply_and_compare(views, ["v"], {"t": Change(put=rows, delete=None)})
+    views.apply({"t": Change(put=rows, delete=None)})
     assert sorted(rows_of(views.read("v"))) == [(1, 2), (2, 6)]
-    apply_and_compare(views, ["v"], {"t": Change(put=None, delete=rows.slice(0, 1))})
+    views.apply({"t": Change(put=None, delete=rows.slice(0, 1))})
     assert sorted(rows_of(views.read("v")), key=str) == [(1, None), (2, 6)]
     with pytest.raises(StepwellError) as caught:
         Views.open(spark, text + "SELECT chance(x) AS c FROM t;")

@@ -177,9 +177,11 @@ def _grouping(
     for item in group.args.get("grouping_sets") or []:
         special = True
         alternatives = [*alternatives, _sets(item, add)] if not plain else [_sets(item, add)]
-    if not special:
+    sets = [[text for part in choice for text in part] for choice in product(*alternatives)]
+    if not special or not keys:
+        # GROUPING SETS (()) is an aggregate without GROUP BY: one row, also over nothing.
         return keys, None
-    return keys, [[text for part in choice for text in part] for choice in product(*alternatives)]
+    return keys, sets
 
 
 def _sets(item: exp.Expr, add: Callable[[exp.Expr], list[str]]) -> list[list[str]]:

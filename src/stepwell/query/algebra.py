@@ -356,8 +356,7 @@ Node: TypeAlias = (
 class Names:
     """Makes column names that are unique within one view and clash with nothing in its text."""
 
-    def __init__(self, text: str = "") -> None:
-        prefix = "_c"
+    def __init__(self, text: str = "", prefix: str = "_c") -> None:
         while prefix in text.lower():
             prefix += "_"
         self._prefix = prefix

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from stepwell.errors import InvalidError
 from stepwell.query.statements import Table
-from stepwell.spark.relations import WEIGHT, schema_of
+from stepwell.spark.relations import WEIGHT, arrow_schema
 
 Lookup = Callable[[pa.Table, tuple[int, ...]], pa.Table]
 """The stored rows whose columns at these positions are among those given, summed up."""
@@ -97,7 +96,7 @@ def _bag(
 def _typed(table: Table, rows: pa.Table | None, columns: Sequence[int]) -> pa.Table:
     """The given rows with the table's types, columns c0, c1, ... at these positions."""
     wanted = [table.columns[i] for i in columns]
-    schema = to_arrow_schema(schema_of(tuple(c.type for c in table.columns)))
+    schema = arrow_schema(tuple(c.type for c in table.columns))
     fields = [schema.field(i) for i in columns]
     if rows is None:
         return pa.table([pa.array([], f.type) for f in fields], names=[f.name for f in fields])

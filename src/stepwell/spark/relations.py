@@ -88,6 +88,8 @@ class Relations:
         relation = self._all[name]
         if not table.num_rows:
             return
+        # Queries differ in what they say cannot be NULL; stored it is all one.
+        table = table.cast(arrow_schema(relation.types))
         part = Part(self.frame(table, relation.types), table.num_rows, table)
         parts = [*relation.parts, part]
         small = [p for p in parts if p.table is not None]
@@ -155,7 +157,7 @@ def view_name(name: str, kind: str) -> str:
 
 def schema_table(types: Sequence[str]) -> pa.Table:
     """An empty change set."""
-    return to_arrow_schema(schema_of(tuple(types))).empty_table()
+    return arrow_schema(tuple(types)).empty_table()
 
 
 @lru_cache(maxsize=10_000)
@@ -165,3 +167,9 @@ def schema_of(types: tuple[str, ...]) -> StructType:
     schema = StructType.fromDDL(", ".join([*columns, f"{WEIGHT} BIGINT"]))
     ensure(isinstance(schema, StructType), "a list of columns is a struct")
     return cast(StructType, schema)
+
+
+@lru_cache(maxsize=10_000)
+def arrow_schema(types: tuple[str, ...]) -> pa.Schema:
+    """The same for Arrow. Moments are kept in UTC, whatever a session shows them in."""
+    return to_arrow_schema(schema_of(types), timezone="UTC")

@@ -66,7 +66,8 @@ class Views:
         self._views: dict[str, MaterializedView] = {}
         self._order: dict[str, Program | View] = {}
         """Views in the order in which they were declared."""
-        self._names = Names()
+        # Of what maintenance adds to the nodes of a view, whose names begin with _c.
+        self._names = Names(prefix="_m")
         self._shown: dict[str, pa.Table] = {}
         self._queries = 0
 
