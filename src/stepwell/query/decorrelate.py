@@ -126,8 +126,10 @@ class Decorrelator:
         for query, wanted in _outermost(part, strict):
             if isinstance(query, exp.Exists):
                 node, made = self._mark(node, query)
+            elif isinstance(query, exp.Not):
+                node, made = self._mark_in(node, query.this, negated=True)
             elif isinstance(query, exp.In):
-                node, made = self._mark_in(node, query)
+                node, made = self._mark_in(node, query, negated=False)
             else:
                 node, made = self._scalar(node, query, wanted)
             replaced[id(query)] = made
@@ -275,21 +277,28 @@ class Decorrelator:
         node = self._attach(node, counted, correlation.pairs, False)
         return node, parse_scalar(f"COALESCE({count}, 0) > 0").copy()
 
-    def _mark_in(self, node: Node, query: exp.In) -> tuple[Node, exp.Expr]:
+    def _mark_in(self, node: Node, query: exp.In, *, negated: bool) -> tuple[Node, exp.Expr]:
+        """IN as a value is TRUE or FALSE in Spark, never NULL: a match, or none.
+
+        NOT IN is FALSE as soon as a NULL could have been a match.
+        """
         if isinstance(query.this, exp.Tuple) or query.this.find(exp.Query):
             raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "IN over several columns as a value")
-        left = to_expr(query.this, self._names).sql
-        node, total, present = self._counts(node, query.args["query"])
         made, correlation = self._convert(query.args["query"])
+        if correlation.others:
+            raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "IN inside an expression")
         pairs = [*correlation.pairs, *self._compared(query, made)]
         count = self._names.new()
         keys = tuple(dict.fromkeys(c for _, c in pairs))
         counted = Aggregate(made.node, keys, ((count, Expr("count(*)")),))
         node = self._attach(node, counted, pairs, False)
+        if not negated:
+            return node, parse_scalar(f"COALESCE({count}, 0) > 0").copy()
+        left = to_expr(query.this, self._names).sql
+        node, total, present = self._counts(node, query.args["query"])
         return node, parse_scalar(
-            f"CASE WHEN {total} = 0 THEN FALSE WHEN {count} IS NOT NULL THEN TRUE "
-            f"WHEN ({left}) IS NULL OR {present.sql} < {total} THEN CAST(NULL AS BOOLEAN) "
-            "ELSE FALSE END"
+            f"{total} = 0 OR (COALESCE({count}, 0) = 0 AND ({left}) IS NOT NULL "
+            f"AND {total} = {present.sql})"
         ).copy()
 
     def _counts(self, node: Node, query: exp.Expr) -> tuple[Node, str, Expr]:
@@ -322,14 +331,18 @@ def total_columns(total: str) -> frozenset[str]:
 
 def _outermost(part: exp.Expr, strict: bool) -> list[tuple[exp.Expr, bool]]:
     """The subqueries in an expression, with whether only strict operators lie above each."""
-    if isinstance(part, exp.Exists) or (
-        isinstance(part, exp.In) and part.args.get("query") is not None
-    ):
+    if isinstance(part, exp.Exists) or _is_in(part):
+        return [(part, False)]
+    if isinstance(part, exp.Not) and _is_in(part.this):
         return [(part, False)]
     if isinstance(part, exp.Subquery | exp.Query):
         return [(part, strict)]
     strict = strict and isinstance(part, _STRICT)
     return [found for child in part.iter_expressions() for found in _outermost(child, strict)]
+
+
+def _is_in(part: exp.Expr) -> bool:
+    return isinstance(part, exp.In) and part.args.get("query") is not None
 
 
 def _when_empty(node: Node, value: str, names: Names) -> str | None:

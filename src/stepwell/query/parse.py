@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
@@ -18,6 +19,7 @@ from stepwell.query.algebra import Names, Node
 from stepwell.query.reasons import Code, Unsupported
 from stepwell.query.scope import DIALECT
 from stepwell.query.select import Catalog, Converter, Defined, Stored
+from stepwell.query.source import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ def read(text: str, catalog: Catalog) -> exp.Query:
     """The qualified tree of a query."""
     schema = {name: dict.fromkeys(entry.columns, "unknown") for name, entry in catalog.items()}
     try:
-        tree = parse_one(text, dialect=DIALECT)
+        tree = parse_one(_readable(text), dialect=DIALECT)
         _refuse(tree)
         qualified = qualify(
             tree,
@@ -57,6 +59,18 @@ def read(text: str, catalog: Catalog) -> exp.Query:
     if not isinstance(qualified, exp.Query):
         raise Unsupported(Code.PARSE_MISMATCH, "this is not a query")
     return qualified
+
+
+def _readable(text: str) -> str:
+    """sqlglot takes `GROUP BY window(...)` for a WINDOW clause unless the name is quoted."""
+    made: list[str] = []
+    done = 0
+    tokens = Source("query", text).tokens()
+    for token, after in pairwise(tokens):
+        if token.text.lower() == "window" and after.text == "(":
+            made.append(f"{text[done : token.start]}`window`")
+            done = token.end
+    return "".join(made) + text[done:]
 
 
 def _refuse(tree: exp.Expr) -> None:

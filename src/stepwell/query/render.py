@@ -45,7 +45,8 @@ from stepwell.query.sums import signed
 Table = Callable[[str, When], str]
 """The name of the table that shows a relation OLD, or its DELTA."""
 
-_NEGATIVE = "raise_error('a row was taken out more often than it was put in')"
+NEGATIVE = "a row was taken out more often than it was put in"
+_NEGATIVE = f"raise_error('{NEGATIVE}')"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,42 @@ def bag(node: Node, table: Table) -> str:
     """A query of plain rows, each as often as it is there."""
     renderer = _Renderer(table)
     return renderer.bag(renderer.of(node), node.columns)
+
+
+def presented(change: Node, output: Node, table: Table) -> str:
+    """A change of a stored relation, and with it the change of the view made of it.
+
+    Columns: those of the change as c0, c1, ..., `w`, whether the row is in the view (`shown`), and
+    the view's columns as p0, p1, ... One pass gives both, and what the view cannot compute is an
+    error before anything is stored.
+    """
+    source = _Renderer(table).of(change)
+    stored = [f"c{i}" for i in range(len(change.columns))]
+    levels: list[Filter | Project] = []
+    while isinstance(output, Filter | Project):
+        levels.append(output)
+        output = output.input
+    ensure(isinstance(output, Scan), "a view is made of one stored relation")
+    kept = _list([*stored, "w"])
+    named = _list(f"{a} AS {b}" for a, b in zip(change.columns, stored, strict=True))
+    again = _list(f"{b} AS {c}" for b, c in zip(stored, output.columns, strict=True))
+    sql = f"SELECT {named}, w FROM ({source.sql})"
+    sql = f"SELECT {kept}, TRUE AS shown, {again} FROM ({sql})"
+    columns = output.columns
+    for level in reversed(levels):
+        names = _list(columns)
+        if isinstance(level, Filter):
+            test = f"shown AND COALESCE({level.condition.sql}, FALSE)"
+            sql = f"SELECT {kept}, {test} AS shown, {names} FROM ({sql})"
+            continue
+        items = _list(
+            f"{n}" if e.column == n else f"CASE WHEN shown THEN {e.sql} END AS {n}"
+            for n, e in level.items
+        )
+        sql = f"SELECT {kept}, shown, {items} FROM ({sql})"
+        columns = level.columns
+    final = _list(f"{c} AS p{i}" for i, c in enumerate(columns))
+    return f"SELECT {kept}, shown, {final} FROM ({sql})"
 
 
 class _Renderer:

@@ -43,6 +43,14 @@ class Source:
     def part(self, span: Span) -> str:
         return self.text[span.start : span.end]
 
+    def tokens(self) -> list[Token]:
+        """All tokens of the text."""
+        tokens = Tokens(self)
+        found: list[Token] = []
+        while tokens.peek().kind != "end":
+            found.append(tokens.take())
+        return found
+
     def place(self, offset: int) -> tuple[int, int]:
         """Line and column of an offset, both from 1; a column is a character."""
         number, start, _ = self._line(offset)

@@ -7,6 +7,7 @@ A delete that finds nothing is rejected and said so; no count ever goes below ze
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ import pyarrow.compute as pc
 
 from stepwell.errors import InvalidError
 from stepwell.query.statements import Table
-from stepwell.spark.relations import WEIGHT, arrow_schema
+from stepwell.spark.relations import WEIGHT, arrow_schema, stored_type
+
+_CHARACTERS = re.compile(r"(char|varchar)\((\d+)\)")
 
 Lookup = Callable[[pa.Table, tuple[int, ...]], pa.Table]
 """The stored rows whose columns at these positions are among those given, summed up."""
@@ -67,7 +70,7 @@ def _keyed(
             if row not in there:
                 rejected.append(Rejected(table.name, row, "delete of a key that is not there"))
     change = pa.concat_tables([_weighted(old.drop_columns([WEIGHT]), -1), _weighted(put, 1)])
-    return _consolidated(change), rejected
+    return consolidated(change), rejected
 
 
 def _bag(
@@ -96,7 +99,7 @@ def _bag(
 def _typed(table: Table, rows: pa.Table | None, columns: Sequence[int]) -> pa.Table:
     """The given rows with the table's types, columns c0, c1, ... at these positions."""
     wanted = [table.columns[i] for i in columns]
-    schema = arrow_schema(tuple(c.type for c in table.columns))
+    schema = arrow_schema(tuple(stored_type(c.type) for c in table.columns))
     fields = [schema.field(i) for i in columns]
     if rows is None:
         return pa.table([pa.array([], f.type) for f in fields], names=[f.name for f in fields])
@@ -115,6 +118,7 @@ def _typed(table: Table, rows: pa.Table | None, columns: Sequence[int]) -> pa.Ta
         values = rows.column(place)
         if not column.nullable and values.null_count:
             raise InvalidError(f"{table.name}: the column {column.name} is NULL in some rows")
+        values = _characters(table, column.name, column.type, values)
         try:
             made.append(values if values.type == want.type else values.cast(want.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -129,6 +133,19 @@ def _typed(table: Table, rows: pa.Table | None, columns: Sequence[int]) -> pa.Ta
             hint="its columns are: " + ", ".join(c.name for c in table.columns),
         )
     return pa.table(made, names=[f.name for f in fields])
+
+
+def _characters(table: Table, name: str, type_: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """CHAR is padded to its length; what is longer than CHAR or VARCHAR allow is refused."""
+    kind = _CHARACTERS.fullmatch(type_)
+    if kind is None:
+        return values
+    values, length = values.cast(pa.string()), int(kind[2])
+    if kind[1] == "char":
+        values = pc.utf8_rpad(values, length)
+    if (pc.max(pc.utf8_length(values)).as_py() or 0) > length:
+        raise InvalidError(f"{table.name}: a value of the column {name} is too long for {type_}")
+    return values
 
 
 def _weighted(rows: pa.Table, weight: int) -> pa.Table:
@@ -146,7 +163,7 @@ def _last(rows: pa.Table, names: list[str]) -> pa.Array:
         return pa.array(sorted(found.values()), pa.int64())
 
 
-def _consolidated(change: pa.Table) -> pa.Table:
+def consolidated(change: pa.Table) -> pa.Table:
     """Rows that come and go at once cancel out, where Arrow can compare them."""
     names = [name for name in change.column_names if name != WEIGHT]
     try:
@@ -169,6 +186,11 @@ def _value(value: object) -> object:
     if isinstance(value, float):
         return "NaN" if value != value else value + 0.0
     if isinstance(value, list):
+        made = [_value(v) for v in value]
+        pairs = made and all(isinstance(v, tuple) and len(v) == 2 for v in made)
+        # A map comes as pairs, and their order means nothing.
+        return tuple(sorted(made, key=repr) if pairs else made)
+    if isinstance(value, tuple):
         return tuple(_value(v) for v in value)
     if isinstance(value, dict):
         return tuple((k, _value(v)) for k, v in value.items())

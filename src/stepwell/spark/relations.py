@@ -9,6 +9,7 @@ Small parts are folded into one now and then, so that a query never has many of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -153,6 +154,11 @@ class Relations:
 def view_name(name: str, kind: str) -> str:
     """No table of a user is called like this: `$` is not allowed in their names."""
     return f"$stepwell${kind}${name}".replace("`", "``")
+
+
+def stored_type(type_: str) -> str:
+    """CHAR and VARCHAR are stored as what Spark computes with: strings."""
+    return re.sub(r"\b(char|varchar)\(\d+\)", "string", type_)
 
 
 def schema_table(types: Sequence[str]) -> pa.Table:

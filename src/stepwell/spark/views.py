@@ -9,27 +9,39 @@ either changes everything or, when it raises, nothing: relations take their chan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from stepwell.env import Env, SystemEnv
 from stepwell.errors import InvalidError
-from stepwell.query.algebra import Consolidate, Leaf, Names, Node, When, relations
+from stepwell.query.algebra import Leaf, Names, Node, When, relations
+from stepwell.query.clock import at_time
 from stepwell.query.explain import Explained, explain
 from stepwell.query.maintain import Maintenance
 from stepwell.query.order import Estimates
 from stepwell.query.parse import catalog_of, read
 from stepwell.query.program import Block, Full, Groups, Program, Sums
-from stepwell.query.reasons import Unsupported
-from stepwell.query.render import bag, render
+from stepwell.query.reasons import Code, Unsupported
+from stepwell.query.render import bag, presented, render
 from stepwell.query.select import Catalog
 from stepwell.query.source import Source
 from stepwell.query.statements import MaterializedView, Table, View, parse_statements
-from stepwell.spark.changes import Change, Lookup, Rejected, normalise
+from stepwell.query.types import contains_map_or_variant
+from stepwell.spark.changes import Change, Lookup, Rejected, consolidated, normalise
 from stepwell.spark.compiler import Compiler
-from stepwell.spark.relations import WEIGHT, Relation, Relations, schema_table, view_name
+from stepwell.spark.failures import translated
+from stepwell.spark.relations import (
+    WEIGHT,
+    Relation,
+    Relations,
+    schema_table,
+    stored_type,
+    view_name,
+)
 from stepwell.spark.session import adopt
 
 __all__ = ["Change", "Outcome", "Views"]
@@ -56,7 +68,7 @@ class Outcome:
 class Views:
     """Tables and views of one pipeline."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, env: Env | None = None) -> None:
         self._spark = adopt(spark)
         self._relations = Relations(self._spark)
         self._compiler = Compiler(self._spark, self._relations)
@@ -69,6 +81,8 @@ class Views:
         # Of what maintenance adds to the nodes of a view, whose names begin with _c.
         self._names = Names(prefix="_m")
         self._shown: dict[str, pa.Table] = {}
+        self._env = env or SystemEnv()
+        self._time = self._env.now()
         self._queries = 0
 
     @classmethod
@@ -79,9 +93,10 @@ class Views:
         *,
         name: str = "pipeline.sql",
         tables: Mapping[str, pa.Table] | None = None,
+        env: Env | None = None,
     ) -> Views:
         """Declare tables and views. `tables` gives rows that tables begin with."""
-        views = cls(spark)
+        views = cls(spark, env)
         statements = parse_statements(Source(name, text))
         for statement in statements:
             if isinstance(statement, Table):
@@ -98,7 +113,7 @@ class Views:
     # Declaring
 
     def _add_table(self, table: Table) -> None:
-        types = tuple(column.type for column in table.columns)
+        types = tuple(stored_type(column.type) for column in table.columns)
         names = [column.name.lower() for column in table.columns]
         key = tuple(names.index(k.lower()) for k in table.key)
         self._tables[table.name.lower()] = table
@@ -166,8 +181,17 @@ class Views:
 
     # Applying
 
-    def apply(self, changes: Mapping[str, Change]) -> Outcome:
-        """One transaction."""
+    def apply(self, changes: Mapping[str, Change], *, time: datetime | None = None) -> Outcome:
+        """One transaction. `time` is its recorded time, for queries that read the clock."""
+        before_time = self._time
+        self._time = time or self._env.now()
+        try:
+            return self._apply(changes)
+        except BaseException:
+            self._time = before_time
+            raise
+
+    def _apply(self, changes: Mapping[str, Change]) -> Outcome:
         before = self._queries
         deltas: dict[str, pa.Table] = {}
         rejected: list[Rejected] = []
@@ -184,11 +208,13 @@ class Views:
             if delta.num_rows:
                 deltas[table.name] = delta
         jobs_of: dict[str, int] = {}
+        outputs: dict[str, pa.Table] = {}
         recomputed: list[str] = []
         for program in self._programs.values():
             start = self._queries
             for block in program.blocks:
-                moved = self._change(block, deltas)
+                last = block is program.blocks[-1]
+                moved = self._change(block, deltas, program if last else None, outputs)
                 if moved is not None and moved.num_rows:
                     deltas[block.relation] = moved
                 if isinstance(block, Full) and moved is not None:
@@ -197,7 +223,7 @@ class Views:
         for name, delta in deltas.items():
             self._relations.append(name, delta)
         return Outcome(
-            _Outputs(self, deltas),
+            outputs,
             tuple(rejected),
             tuple(recomputed),
             self._queries - before,
@@ -215,7 +241,13 @@ class Views:
             keys = keys.rename_columns([*(f"c{i}" for i in range(len(places))), WEIGHT])
             self._relations.frame(keys, wanted).createOrReplaceTempView(_KEYS)
             every = ", ".join(f"c{i}" for i in range(len(relation.types)))
-            test = " AND ".join(f"x.c{p} <=> k.c{i}" for i, p in enumerate(places))
+            # Maps cannot be compared by a join. Rows that are found beyond need not be there.
+            compared = [
+                f"x.c{p} <=> k.c{i}"
+                for i, p in enumerate(places)
+                if not contains_map_or_variant(relation.types[p])
+            ]
+            test = " AND ".join(compared) or "TRUE"
             return self._run(
                 f"SELECT {every}, sum(w) AS w FROM (SELECT /*+ BROADCAST(k) */ x.* FROM "
                 f"{self._relations.old(name)} x LEFT SEMI JOIN {_KEYS} k ON {test}) "
@@ -224,41 +256,53 @@ class Views:
 
         return lookup
 
-    def _change(self, block: Block, deltas: Mapping[str, pa.Table]) -> pa.Table | None:
-        """The change of one block's relation; None if it cannot have changed."""
+    def _change(
+        self,
+        block: Block,
+        deltas: Mapping[str, pa.Table],
+        program: Program | None,
+        outputs: dict[str, pa.Table],
+    ) -> pa.Table | None:
+        """The change of one block's relation; None if it cannot have changed.
+
+        The last block of a program gives the change of the view too.
+        """
         if isinstance(block, Full):
             reads = {r for name in block.reads for r in self._behind(name)}
-            return self._text(block, deltas) if reads & set(deltas) else None
+            always = block.reason.code is Code.TIME_DEPENDENT
+            if not always and not reads & set(deltas):
+                return None
+            change = self._text(block, deltas)
+            if program is not None and change.num_rows:
+                outputs[program.view] = change.rename_columns([*program.columns, Outcome.WEIGHT])
+            return change
         plan = self._maintenance(deltas).plan(block)
         if plan.change is None:
             return None
         known = dict(deltas)
         for stage in plan.stages:
             known[stage.relation] = self._collect(stage.node, known)
-        return self._collect(plan.change, known)
+        if program is None:
+            return self._collect(plan.change, known)
+        found = self._execute(presented(plan.change, program.output, self._table(known)))
+        width = len(plan.change.columns)
+        shown = found.filter(found.column("shown"))
+        view = consolidated(shown.select([*shown.column_names[width + 2 :], WEIGHT]))
+        if view.num_rows:
+            outputs[program.view] = view.rename_columns([*program.columns, Outcome.WEIGHT])
+        return found.select(found.column_names[: width + 1])
 
     def _behind(self, name: str) -> frozenset[str]:
         """The stored relations behind a table or view."""
         program = self._programs.get(name.lower())
         return relations(program.output) if program is not None else frozenset({name})
 
-    def changed_views(self, deltas: Mapping[str, pa.Table]) -> list[str]:
-        return [p.view for p in self._programs.values() if relations(p.output) & set(deltas)]
-
-    def output(self, name: str, deltas: Mapping[str, pa.Table]) -> pa.Table:
-        """The change of a view, as users see it."""
-        program = self._programs[name.lower()]
-        change = self._maintenance(deltas).delta(program.output)
-        titles = [*program.columns, Outcome.WEIGHT]
-        if change is None:
-            return pa.table([[] for _ in titles], names=titles)
-        return self._collect(Consolidate(change), deltas).rename_columns(titles)
-
     def _text(self, block: Full, deltas: Mapping[str, pa.Table]) -> pa.Table:
         """The change of a view that is computed anew: what its text gives, less what it was."""
         self._show_all(deltas)
         names = tuple(f"c{i}" for i in range(len(block.fields)))
-        self._spark.sql(block.text).toDF(*names).createOrReplaceTempView(_FRESH)
+        text = at_time(block.text, self._time)
+        self._spark.sql(text).toDF(*names).createOrReplaceTempView(_FRESH)
         old = self._relations.old(block.relation)
         columns = ", ".join(names)
         return self._run(
@@ -280,7 +324,7 @@ class Views:
                 self._show_rows(made.view, node, made.columns, deltas)
             else:
                 view, columns = self._defined[name]
-                frame = self._spark.sql(view.query).toDF(*columns)
+                frame = self._spark.sql(at_time(view.query, self._time)).toDF(*columns)
                 frame.createOrReplaceTempView(_quoted(view.name))
 
     def _show_rows(
@@ -293,7 +337,8 @@ class Views:
 
     def read(self, name: str) -> pa.Table:
         """The rows of a table or view as they are now."""
-        return self.frame(name).toArrow()
+        with translated():
+            return self.frame(name).toArrow()
 
     def frame(self, name: str) -> DataFrame:
         """A table or view as it is now, as a DataFrame."""
@@ -305,7 +350,9 @@ class Views:
         self._show_all({})
         view = self._views[name.lower()]
         columns = self._programs[name.lower()].columns
-        return self._spark.sql(view.query).toDF(*columns).toArrow()
+        with translated():
+            text = at_time(view.query, self._time)
+            return self._spark.sql(text).toDF(*columns).toArrow()
 
     def explain(self, name: str) -> Explained:
         """How a view is kept."""
@@ -343,29 +390,13 @@ class Views:
         return self._run(render(node, self._table(deltas)).sql)
 
     def _run(self, sql: str) -> pa.Table:
-        self._queries += 1
-        found = self._spark.sql(sql).toArrow()
+        found = self._execute(sql)
         return found.rename_columns([*(f"c{i}" for i in range(found.num_columns - 1)), WEIGHT])
 
-
-class _Outputs(Mapping[str, pa.Table]):
-    """The changes of views, computed when they are asked for."""
-
-    def __init__(self, views: Views, deltas: Mapping[str, pa.Table]) -> None:
-        self._views = views
-        self._deltas = deltas
-        self._made: dict[str, pa.Table] = {}
-
-    def __getitem__(self, name: str) -> pa.Table:
-        if name not in self._made:
-            self._made[name] = self._views.output(name, self._deltas)
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._views.changed_views(self._deltas))
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
+    def _execute(self, sql: str) -> pa.Table:
+        self._queries += 1
+        with translated():
+            return self._spark.sql(sql).toArrow()
 
 
 def _titles(table: Table) -> list[str]:
