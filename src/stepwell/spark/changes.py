@@ -19,7 +19,7 @@ from stepwell.errors import InvalidError
 from stepwell.query.statements import Table
 from stepwell.spark.relations import WEIGHT, arrow_schema, stored_type
 
-_CHARACTERS = re.compile(r"(char|varchar)\((\d+)\)")
+_CHARACTERS = re.compile(r"varchar\((\d+)\)")
 
 Lookup = Callable[[pa.Table, tuple[int, ...]], pa.Table]
 """The stored rows whose columns at these positions are among those given, summed up."""
@@ -136,13 +136,11 @@ def _typed(table: Table, rows: pa.Table | None, columns: Sequence[int]) -> pa.Ta
 
 
 def _characters(table: Table, name: str, type_: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """CHAR is padded to its length; what is longer than CHAR or VARCHAR allow is refused."""
+    """What is longer than VARCHAR allows is refused."""
     kind = _CHARACTERS.fullmatch(type_)
     if kind is None:
         return values
-    values, length = values.cast(pa.string()), int(kind[2])
-    if kind[1] == "char":
-        values = pc.utf8_rpad(values, length)
+    values, length = values.cast(pa.string()), int(kind[1])
     if (pc.max(pc.utf8_length(values)).as_py() or 0) > length:
         raise InvalidError(f"{table.name}: a value of the column {name} is too long for {type_}")
     return values

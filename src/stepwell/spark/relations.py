@@ -157,8 +157,8 @@ def view_name(name: str, kind: str) -> str:
 
 
 def stored_type(type_: str) -> str:
-    """CHAR and VARCHAR are stored as what Spark computes with: strings."""
-    return re.sub(r"\b(char|varchar)\(\d+\)", "string", type_)
+    """VARCHAR is stored as what Spark computes with: strings."""
+    return re.sub(r"\bvarchar\(\d+\)", "string", type_)
 
 
 def schema_table(types: Sequence[str]) -> pa.Table:

@@ -9,6 +9,7 @@ either changes everything or, when it raises, nothing: relations take their chan
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -113,6 +114,15 @@ class Views:
     # Declaring
 
     def _add_table(self, table: Table) -> None:
+        for column in table.columns:
+            if re.search(r"\bchar\(", column.type):
+                # Spark pads what CHAR is compared with, which a view over strings would not.
+                raise table.source.error_at(
+                    table.name_span,
+                    f"{table.name}: the column {column.name} is {column.type.upper()}, "
+                    "which cannot be kept yet",
+                    hint="declare it as VARCHAR or STRING",
+                )
         types = tuple(stored_type(column.type) for column in table.columns)
         names = [column.name.lower() for column in table.columns]
         key = tuple(names.index(k.lower()) for k in table.key)
