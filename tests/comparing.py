@@ -64,27 +64,30 @@ def difference_of_rows(found: Iterable[Row], expected: Iterable[Row]) -> str:
 
 
 class Compared:
-    """An engine whose views are compared with Spark's answer after every batch."""
+    """An engine whose views are compared with Spark's answer, at once and after every batch."""
 
     def __init__(self, views: Views, names: Sequence[str]) -> None:
         self._views = views
         # Kept, because every reading is a Spark job.
-        self._rows = {name: views.read(name) for name in names}
+        self._rows = {name: self._compared(name) for name in names}
 
     def apply(self, changes: Mapping[str, Any]) -> Outcome:
         """One batch. Afterwards every view is what Spark says, and its changes lead there."""
         outcome = self._views.apply(changes)
         for name, before in self._rows.items():
-            after = self._views.read(name)
-            self._rows[name] = after
-            wrong = difference(after, self._views.recompute(name))
-            assert not wrong, f"{name} is not what Spark computes:\n{wrong}"
+            after = self._rows[name] = self._compared(name)
             moved = summed(before, outcome.changes.get(name), outcome.WEIGHT)
             negative = [row for row, weight in moved.items() if weight < 0]
             assert not negative, f"the changes of {name} take out what was not there: {negative}"
             wrong = difference_of_rows(moved.elements(), rows_of(after))
             assert not wrong, f"{name} before, plus its changes, is not {name} after:\n{wrong}"
         return outcome
+
+    def _compared(self, name: str) -> pa.Table:
+        found = self._views.read(name)
+        wrong = difference(found, self._views.recompute(name))
+        assert not wrong, f"{name} is not what Spark computes:\n{wrong}"
+        return found
 
     def read(self, name: str) -> pa.Table:
         """The rows of a view as of the last batch."""

@@ -154,6 +154,8 @@ class Case:
     tables: tuple[Table, ...]
     views: tuple[View, ...]
     batches: tuple[Batch, ...]
+    loaded: bool
+    """Whether the rows of the first batch are there before the views are."""
     again: str
     """How else to hand over the same changes: not at all, all at `once`, or by `table`."""
 
@@ -190,6 +192,8 @@ class Case:
 
     def __repr__(self) -> str:
         lines = [self.sql]
+        if self.loaded:
+            lines.append("-- batch 1 is there before the views are")
         for number, batch in enumerate(self.batches, start=1):
             for name, rows in batch.items():
                 lines += [f"-- batch {number}: delete {name} {row}" for row in rows.delete]
@@ -386,7 +390,7 @@ class Queries(Expressions):
 
     def view(self) -> Relation:
         """The query of a view, with the columns it gives."""
-        self._budget = 7
+        self._budget = 6
         return self.query(DEPTH, exact=False)
 
     def name(self, prefix: str) -> str:
@@ -860,7 +864,7 @@ class Cases(Drawn):
         views = self.views(tables)
         contents = {table.name: Contents(table) for table in tables}
         batches = []
-        for number in range(1 + self.weighted({1: 40, 0: 15, 2: 30, 3: 15})):
+        for number in range(2 + self.weighted({0: 65, 1: 25, 2: 10})):
             batch = {}
             for table in tables:
                 rows = self.rows(table, contents[table.name], first=number == 0)
@@ -868,8 +872,8 @@ class Cases(Drawn):
                     batch[table.name] = rows
                     contents[table.name].apply(rows)
             batches.append(batch)
-        again = self.weighted({"": 80, "once": 10, "table": 10})
-        return Case(tables, views, tuple(batches), again)
+        again = self.weighted({"": 86, "once": 7, "table": 7})
+        return Case(tables, views, tuple(batches), self.chance(50), again)
 
     def table(self, name: str) -> Table:
         names = self.some(list(COLUMNS), 2, 4)
@@ -891,7 +895,7 @@ class Cases(Drawn):
         ]
         queries = Queries(self._draw, relations)
         views: list[View] = []
-        count = 1 + self.weighted({0: 65, 1: 20, 2: 15})
+        count = 1 + self.weighted({0: 75, 1: 15, 2: 10})
         for number in range(count):
             made = queries.view()
             # The last one is stored: a case in which nothing is kept tests nothing.

@@ -16,7 +16,13 @@ HERE = Path(__file__).parent
 SETTINGS = SessionSettings(
     master="local[2]",
     name="stepwell-tests",
-    conf={"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"},
+    conf={
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        # Every query of a test is a new one, over a handful of rows: compiling it to Java takes
+        # longer than running it without.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    },
     shuffle_partitions=2,
 )
 

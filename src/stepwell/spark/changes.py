@@ -120,7 +120,7 @@ def _typed(table: Table, rows: pa.Table | None, columns: Sequence[int]) -> pa.Ta
             raise InvalidError(f"{table.name}: the column {column.name} is NULL in some rows")
         values = _characters(table, column.name, column.type, values)
         try:
-            made.append(values if values.type == want.type else values.cast(want.type))
+            made.append(_cast(values, want.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InvalidError(
                 f"{table.name}: the column {column.name} is {values.type}, "
@@ -133,6 +133,16 @@ def _typed(table: Table, rows: pa.Table | None, columns: Sequence[int]) -> pa.Ta
             hint="its columns are: " + ", ".join(c.name for c in table.columns),
         )
     return pa.table(made, names=[f.name for f in fields])
+
+
+def _cast(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    """Values of another type, if all of them fit."""
+    if values.type == type_:
+        return values
+    if pa.types.is_decimal(type_) and not pa.types.is_decimal(values.type):
+        # Arrow asks whether any number of that type would fit, rather than those there are.
+        values = values.cast(pa.decimal128(38, type_.scale))
+    return values.cast(type_)
 
 
 def _characters(table: Table, name: str, type_: str, values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -1,0 +1,99 @@
+"""What the SQL files cannot say: the clock, policies, refusals, names of our own."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from stepwell.errors import InvalidError, SqlError
+from stepwell.spark.views import Change, Views
+
+TABLE = "CREATE TABLE t (id INT PRIMARY KEY, at TIMESTAMP, x DOUBLE);\n"
+
+
+def rows(*values: tuple[int, datetime, float]) -> pa.Table:
+    ids, moments, numbers = zip(*values, strict=True)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int32()),
+            "at": pa.array(moments, pa.timestamp("us", "UTC")),
+            "x": list(numbers),
+        }
+    )
+
+
+def day(number: int) -> datetime:
+    return datetime(2026, 1, number, tzinfo=timezone.utc)
+
+
+def test_the_clock_is_the_recorded_time_of_the_transaction(spark: SparkSession) -> None:
+    """J11: replayed tomorrow, a view has to come out as it did today; and rows expire unchanged."""
+    views = Views.open(
+        spark,
+        TABLE + "CREATE MATERIALIZED VIEW recent AS "
+        "SELECT id, current_date() AS d FROM t WHERE at > now() - INTERVAL 2 DAYS",
+    )
+    assert views.explain("recent").reasons == ("TIME_DEPENDENT",)
+    views.apply({"t": Change(put=rows((1, day(1), 0.0), (2, day(3), 0.0)))}, time=day(2))
+    assert sorted(r["id"] for r in views.read("recent").to_pylist()) == [1, 2]
+    assert {str(r["d"]) for r in views.read("recent").to_pylist()} == {"2026-01-02"}
+    outcome = views.apply({}, time=day(4))
+    assert [r["id"] for r in views.read("recent").to_pylist()] == [2]
+    assert outcome.recomputed == ("recent",)
+
+
+@pytest.mark.parametrize("call", ["rand()", "uuid()", "monotonically_increasing_id()"])
+def test_what_has_no_stable_answer_is_refused(spark: SparkSession, call: str) -> None:
+    """J11: a stored view that replay cannot repeat would differ from what its sinks were sent."""
+    with pytest.raises(SqlError) as caught:
+        Views.open(spark, TABLE + f"CREATE MATERIALIZED VIEW v AS SELECT id, {call} AS r FROM t")
+    assert "v is stored" in caught.value.message
+    assert caught.value.hint is not None
+
+
+def test_a_policy_decides_between_recomputing_and_refusing(spark: SparkSession) -> None:
+    """S6: INCREMENTAL refuses what would be computed anew; FULL computes anew what need not be."""
+    query = "SELECT id, row_number() OVER (ORDER BY id) AS n FROM t"
+    views = Views.open(spark, TABLE + f"CREATE MATERIALIZED VIEW v AS {query}")
+    assert views.explain("v").reasons == ("WINDOW_WITHOUT_PARTITION",)
+    with pytest.raises(SqlError) as caught:
+        Views.open(
+            spark, TABLE + f"CREATE MATERIALIZED VIEW v REFRESH POLICY INCREMENTAL AS {query}"
+        )
+    assert "WINDOW_WITHOUT_PARTITION" in caught.value.message
+    full = "CREATE MATERIALIZED VIEW v REFRESH POLICY FULL AS SELECT id FROM t"
+    assert Views.open(spark, TABLE + full).explain("v").reasons == ("POLICY_FULL",)
+
+
+def test_a_mistake_in_a_query_is_shown_where_it_is(spark: SparkSession) -> None:
+    """S3: Spark's complaint about a column leads to the line in the user's file."""
+    with pytest.raises(SqlError) as caught:
+        Views.open(spark, TABLE + "CREATE MATERIALIZED VIEW v AS\nSELECT id,\n  amuont FROM t")
+    assert (caught.value.line, caught.value.column) == (4, 3)
+    assert "amuont" in caught.value.message
+
+
+def test_char_is_refused(spark: SparkSession) -> None:
+    """S2: better no CHAR than one that compares otherwise than Spark's."""
+    with pytest.raises(SqlError, match="CHAR"):
+        Views.open(spark, "CREATE TABLE t (c CHAR(3))")
+
+
+def test_a_change_of_an_unknown_table_or_column_changes_nothing(spark: SparkSession) -> None:
+    """S2: a typing error in a push must not look like success."""
+    views = Views.open(spark, TABLE)
+    with pytest.raises(InvalidError, match="no table"):
+        views.apply({"tt": Change(put=rows((1, day(1), 0.0)))})
+    with pytest.raises(InvalidError, match="no column y"):
+        views.apply({"t": Change(put=pa.table({"id": [1], "y": [1]}))})
+    assert views.read("t").num_rows == 0
+
+
+def test_the_callers_session_is_left_as_it_was(spark: SparkSession) -> None:
+    """S1: views and settings of ours must not show up in the user's session."""
+    before = {table.name for table in spark.catalog.listTables()}
+    Views.open(spark, TABLE + "CREATE MATERIALIZED VIEW v AS SELECT id FROM t")
+    assert {table.name for table in spark.catalog.listTables()} == before
