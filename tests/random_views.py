@@ -66,6 +66,8 @@ VALUES: dict[str, list[Any]] = {
     DATE: [datetime.date(2024, 1, 1), datetime.date(2024, 1, 2), datetime.date(2024, 2, 29)],
     BOOLEAN: [True, False],
 }
+# More of them than rows in a batch, so that a keyed table is not always replaced as a whole.
+IDS = [1, 2, 3, 0, 4, 5, 6, 7, 8, -1]
 LITERALS = {
     INT: ["1", "0", "2", "-1"],
     BIGINT: ["1L", "2L", "0L"],
@@ -866,7 +868,11 @@ class Cases(Drawn):
         batches = []
         for number in range(2 + self.weighted({0: 65, 1: 25, 2: 10})):
             batch = {}
+            # Where everything changes at once, one change covers up for another that was missed.
+            lone = self.pick(tables) if number and self.chance(55) else None
             for table in tables:
+                if lone not in (None, table):
+                    continue
                 rows = self.rows(table, contents[table.name], first=number == 0)
                 if rows.put or rows.delete:
                     batch[table.name] = rows
@@ -909,14 +915,14 @@ class Cases(Drawn):
     def rows(self, table: Table, content: Contents, first: bool) -> Rows:
         if first:
             return Rows((), self.several(table, 5, 10))
-        if self.chance(25):
+        if self.chance(15):
             return Rows((), ())
         here = content.rows
         if self.chance(6):
             gone = list(here)
         else:
-            gone = self.some(here, 0, min(3, len(here)))
-        put = list(self.several(table, 0, 4))
+            gone = self.some(here, 0, 2)
+        put = list(self.several(table, 0, 3))
         if here and self.chance(25):
             # The same row again: a duplicate, an update to the same, or a row that returns.
             put.append(self.pick(here))
@@ -931,7 +937,7 @@ class Cases(Drawn):
 
     def value(self, table: Table, name: str, kind: str) -> Any:
         # Both in one choice, since most choices of a case are made here.
-        values = VALUES[kind]
+        values = IDS if name == "id" else VALUES[kind]
         place = self.below(len(values) + (0 if name in table.not_null else 1))
         return values[place] if place < len(values) else None
 
