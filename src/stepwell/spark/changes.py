@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stepwell.engine.ports import Change, Rejected
 from stepwell.errors import InvalidError
 from stepwell.query.statements import Table
 from stepwell.spark.relations import WEIGHT, arrow_schema, stored_type
@@ -23,23 +23,6 @@ _CHARACTERS = re.compile(r"varchar\((\d+)\)")
 
 Lookup = Callable[[pa.Table, tuple[int, ...]], pa.Table]
 """The stored rows whose columns at these positions are among those given, summed up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What happens to one table in a transaction: first the deletes, then the puts."""
-
-    put: pa.Table | None = None
-    delete: pa.Table | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A row that was not taken, and why."""
-
-    table: str
-    row: tuple[object, ...]
-    reason: str
 
 
 def normalise(

@@ -17,6 +17,7 @@ from datetime import datetime
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from stepwell.engine.ports import Change, Rejected
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import InvalidError
 from stepwell.query.algebra import Leaf, Names, Node, When, relations
@@ -32,7 +33,7 @@ from stepwell.query.select import Catalog
 from stepwell.query.source import Source
 from stepwell.query.statements import MaterializedView, Table, View, parse_statements
 from stepwell.query.types import contains_map_or_variant
-from stepwell.spark.changes import Change, Lookup, Rejected, consolidated, normalise
+from stepwell.spark.changes import Lookup, consolidated, normalise
 from stepwell.spark.compiler import Compiler
 from stepwell.spark.failures import translated
 from stepwell.spark.relations import (

@@ -1,0 +1,173 @@
+"""What the engine asks of others: sources that give, sinks that take, an executor that computes.
+
+    Source    poll -> Taken (rows, and how to read the same rows again)
+    Executor  execute -> Executed (the change of every view), keep it, flush it to runs
+    Sink      last -> how far it got; write one transaction, atomically with its number
+
+The engine knows no Spark and no connector; they implement these protocols. Rows are Arrow tables,
+bounded by `Limits`; nothing here is larger than one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+import pyarrow as pa
+
+from stepwell.model import Transaction
+from stepwell.state.manifest import Run
+from stepwell.store.sealed import Json
+
+WEIGHT = "_w"
+"""The last column of a view's change: how often the row comes (> 0) or goes (< 0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happens to one table: first the deletes, then the puts.
+
+    In a table with a key a put replaces the row with that key, the last put of a key wins, and a
+    delete needs the key's columns only. Without a key a delete takes away one equal row.
+    """
+
+    put: pa.Table | None = None
+    delete: pa.Table | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A row that was not taken, and why."""
+
+    table: str
+    row: tuple[object, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """Input that is not a row of its table: it goes to the dead letters."""
+
+    where: str
+    """Its place in the source: `orders-1.json, line 7`."""
+    reason: str
+    text: str
+    """What stood there, cut to a sensible length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one step may take."""
+
+    rows_max: int = 100_000
+    bytes_max: int = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a source gave: rows in the order in which they happened, folded into one change."""
+
+    change: Change
+    rows: int
+    """Rows read, bad ones included."""
+    position: Json
+    """Where the source stands after them; given to the next `poll`."""
+    reference: Json
+    """From which `read` gives the same again; None: the rows themselves must be journaled."""
+    bad: tuple[BadRow, ...] = ()
+
+
+class Source(Protocol):
+    """Fills one table. Positions and references are JSON and stay readable for years."""
+
+    name: str
+    table: str
+
+    def poll(self, after: Json, limits: Limits) -> Taken | None:
+        """The next rows after a position (None: from the start), or None if there are none now."""
+
+    def read(self, reference: Json) -> Taken:
+        """The same rows again. `ReplayMismatchError` naming the object that changed or is gone."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The last transaction a sink holds, and of which pipeline."""
+
+    lineage: str
+    transaction: Transaction
+
+
+class Sink(Protocol):
+    """Receives one view's changes, one batch per transaction that changed it."""
+
+    name: str
+    view: str
+
+    def last(self) -> Delivered | None:
+        """How far it got; None: it holds nothing of any pipeline."""
+
+    def write(self, lineage: str, transaction: Transaction, change: pa.Table) -> None:
+        """Write a change (the view's columns, then `_w`), atomically with its number.
+
+        `UnavailableError`: try again later. A write that returned an error may have happened:
+        the engine asks `last` before it tries again.
+        """
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What one transaction computed. Nothing has changed yet; `Executor.keep` makes it so."""
+
+    changes: Mapping[str, pa.Table]
+    """For each materialized view that changed: its columns, and last the weight of each row."""
+    rejected: tuple[Rejected, ...] = ()
+    recomputed: tuple[str, ...] = ()
+    kept: object = field(default=None, compare=False, repr=False)
+    """The executor's own."""
+
+
+class Executor(Protocol):
+    """Holds the relations of a pipeline and computes what changes them."""
+
+    def execute(
+        self,
+        changes: Mapping[str, Change],
+        time: datetime,
+        bad: Mapping[str, Sequence[tuple[str, BadRow]]] | None = None,
+    ) -> Executed:
+        """Compute one transaction over the state as it is. When it raises, nothing has happened.
+
+        `bad` are rows per table, each with the name of its source; they are kept in the relation
+        `<table>$errors` together with what the executor rejects itself.
+        """
+
+    def keep(self, executed: Executed) -> None:
+        """Make it the state. The next `execute` builds on it."""
+
+    def unflushed_bytes(self) -> int:
+        """How large the state is that no run holds yet."""
+
+    def flush(self) -> tuple[Run, ...]:
+        """Write what no run holds to new runs, durably, and return all runs of the state.
+
+        Until `flushed` is called the executor may be asked again, and gives new runs again.
+        """
+
+    def flushed(self, runs: Sequence[Run]) -> None:
+        """The manifest names these runs now."""
+
+    def load(self, runs: Sequence[Run]) -> None:
+        """Begin with the state these runs hold, and nothing else."""
+
+    def read(self, relation: str) -> pa.Table:
+        """The rows of a table, a view, or `<table>$errors`."""
+
+    def query(self, sql: str) -> pa.Table:
+        """The answer to one SELECT over tables and views."""
