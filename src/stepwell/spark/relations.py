@@ -1,19 +1,20 @@
-"""Stored relations: runs of Parquet and change sets in memory, shown to Spark as tables.
+"""Relations as Spark sees them: parts with weights, shown under names no user can have.
 
-A relation is the sum of its parts. A part is immutable: an Arrow table in this process, or a folder
-of Parquet files. All parts have the columns c0, c1, ... and w, how often a row is there; rows of
-several parts cancel out, and are summed up only by whoever needs them whole.
+A relation is a list of parts. A part is immutable: an Arrow table in memory, or a run, which is a
+list of Parquet files. Parts have the columns c0, c1, ... and w, how often a row is there; rows of
+several parts cancel out, and are summed up only by whoever needs them whole. A change set is a
+part as well: what a transaction computes is what a relation keeps.
 
-Small parts are folded into one now and then, so that a query never has many of them to read.
+Small parts are folded into one now and then, so that a query never has many of them to read; when
+many rows are in memory they become a run, and runs of like size become one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
@@ -22,21 +23,30 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from stepwell.errors import ensure
+from stepwell.spark.runs import RunFiles, Runs, plain, sortable
 
 WEIGHT = "w"
 _PARTS_MAX = 6
 """Parts in memory before they are folded into one. Each costs a plan node in every query."""
+MEMORY_ROWS_MAX = 100_000
+"""Rows of a relation in memory before they become a run."""
+_LIKE_SIZE = 3
+"""A run is merged with the one before it unless that one is so many times larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One immutable piece of a relation."""
+    """One immutable piece of a relation, or a change to it."""
 
     frame: DataFrame
     rows: int
     table: pa.Table | None = None
     """The rows, if they are in memory."""
-    path: Path | None = None
+    run: RunFiles | None = None
+
+    def arrow(self) -> pa.Table:
+        """The rows in memory, wherever they are."""
+        return self.table if self.table is not None else self.frame.toArrow()
 
 
 @dataclass(slots=True)
@@ -57,12 +67,18 @@ class Relation:
         """How many rows its parts hold; more than the relation has, if some cancel out."""
         return sum(part.rows for part in self.parts)
 
+    @property
+    def sort(self) -> tuple[int, ...]:
+        """The columns by which its runs are sorted."""
+        return self.key if sortable(self.types, self.key) else ()
+
 
 class Relations:
     """All relations of a pipeline, and the names under which Spark finds them."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, runs: Runs) -> None:
         self._spark = spark
+        self._runs = runs
         self._all: dict[str, Relation] = {}
         self._shown: dict[str, object] = {}
 
@@ -78,33 +94,71 @@ class Relations:
     def __contains__(self, name: str) -> bool:
         return name in self._all
 
-    def __iter__(self) -> object:
+    def __iter__(self) -> Iterator[Relation]:
         return iter(self._all.values())
 
     def rows(self) -> dict[str, int]:
         return {name: relation.rows for name, relation in self._all.items()}
 
-    def append(self, name: str, table: pa.Table) -> None:
-        """Add a change set to a relation."""
-        relation = self._all[name]
-        if not table.num_rows:
-            return
+    # Parts
+
+    def in_memory(self, name: str, table: pa.Table) -> Part:
+        """Rows that this process holds, as a part of a relation, or of a stage if it is none."""
+        relation = self._all.get(name)
+        if relation is None:  # The result of a stage, whose types Arrow keeps.
+            return Part(self._spark.createDataFrame(table), table.num_rows, table)
         # Queries differ in what they say cannot be NULL; stored it is all one.
         table = table.cast(arrow_schema(relation.types))
-        part = Part(self.frame(table, relation.types), table.num_rows, table)
+        return Part(self.frame(table, relation.types), table.num_rows, table)
+
+    def as_run(self, name: str, frame: DataFrame, rows: float) -> Part:
+        """Rows that Spark computes and writes; they do not pass through this process."""
+        relation = self._all.get(name)
+        if relation is None:
+            run = self._runs.write_frame(name, frame, (), rows)
+            return Part(self._runs.frame(run, frame.schema), run.rows, run=run)
+        run = self._runs.write_frame(name, frame, relation.sort, rows)
+        return self._of_run(relation, run)
+
+    def _of_run(self, relation: Relation, run: RunFiles) -> Part:
+        return Part(self._runs.frame(run, relation.schema), run.rows, run=run)
+
+    def append(self, name: str, part: Part) -> None:
+        """Add a change set to a relation."""
+        relation = self._all[name]
+        if not part.rows:
+            return
         parts = [*relation.parts, part]
         small = [p for p in parts if p.table is not None]
-        if len(small) > _PARTS_MAX:
-            folded = pa.concat_tables([p.table for p in small])
+        rows = sum(p.rows for p in small)
+        if rows > MEMORY_ROWS_MAX and plain(relation.types):
             rest = [p for p in parts if p.table is None]
-            parts = [*rest, Part(self.frame(folded, relation.types), folded.num_rows, folded)]
+            folded = pa.concat_tables([p.table for p in small])
+            run = self._of_run(relation, self._runs.write(name, folded, relation.sort))
+            parts = self._merged(relation, [*rest, run])
+        elif len(small) > _PARTS_MAX:
+            rest = [p for p in parts if p.table is None]
+            folded = pa.concat_tables([p.table for p in small])
+            parts = [*rest, self.in_memory(name, folded)]
         relation.parts = parts
 
-    def append_files(self, name: str, path: Path, rows: int) -> None:
-        """Add a folder of Parquet files to a relation."""
-        relation = self._all[name]
-        frame = self._spark.read.schema(relation.schema).parquet(str(path))
-        relation.parts = [*relation.parts, Part(frame, rows, path=path)]
+    def _merged(self, relation: Relation, parts: list[Part]) -> list[Part]:
+        """Runs of like size become one, so that there are never many."""
+        while len(parts) > 1 and parts[-2].rows < _LIKE_SIZE * parts[-1].rows:
+            *parts, before, last = parts
+            columns = [f"c{i}" for i in range(len(relation.types))]
+            rows = before.rows + last.rows
+            summed = (
+                before.frame.unionAll(last.frame)
+                .groupBy(*columns)
+                .agg({WEIGHT: "sum"})
+                .toDF(*columns, WEIGHT)
+                .where(f"{WEIGHT} <> 0")
+            )
+            parts.append(self.as_run(relation.name, summed, rows))
+        return parts
+
+    # What Spark sees
 
     def frame(self, table: pa.Table, types: Sequence[str]) -> DataFrame:
         """An Arrow table with these types and a weight, as a DataFrame."""
@@ -120,15 +174,12 @@ class Relations:
             self._shown[shown] = (version, relation.types)
         return f"`{shown}`"
 
-    def show(self, name: str, table: pa.Table) -> str:
+    def delta(self, name: str, part: Part) -> str:
         """The table that shows a change set."""
         shown = view_name(name, "delta")
-        relation = self._all.get(name)
-        if relation is not None:
-            frame = self.frame(table, relation.types)
-        else:  # The result of a stage, whose types Arrow keeps.
-            frame = self._spark.createDataFrame(table)
-        frame.createOrReplaceTempView(f"`{shown}`")
+        if self._shown.get(shown) is not part:
+            part.frame.createOrReplaceTempView(f"`{shown}`")
+            self._shown[shown] = part
         return f"`{shown}`"
 
     def show_empty(self, name: str, types: Sequence[str]) -> str:

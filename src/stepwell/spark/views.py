@@ -10,9 +10,12 @@ either changes everything or, when it raises, nothing: relations take their chan
 from __future__ import annotations
 
 import re
+import tempfile
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +26,7 @@ from stepwell.errors import InvalidError
 from stepwell.query.algebra import Leaf, Names, Node, When, relations
 from stepwell.query.clock import at_time
 from stepwell.query.explain import Explained, explain
-from stepwell.query.maintain import Maintenance
+from stepwell.query.maintain import STAGE, Maintenance
 from stepwell.query.order import Estimates
 from stepwell.query.parse import catalog_of, read
 from stepwell.query.program import Block, Full, Groups, Program, Sums
@@ -36,20 +39,17 @@ from stepwell.query.types import contains_map_or_variant
 from stepwell.spark.changes import Lookup, consolidated, normalise
 from stepwell.spark.compiler import Compiler
 from stepwell.spark.failures import translated
-from stepwell.spark.relations import (
-    WEIGHT,
-    Relation,
-    Relations,
-    schema_table,
-    stored_type,
-    view_name,
-)
+from stepwell.spark.relations import WEIGHT, Part, Relation, Relations, schema_table, stored_type
+from stepwell.spark.runs import Runs
 from stepwell.spark.session import adopt
 
 __all__ = ["Change", "Outcome", "Views"]
 
 _FRESH = "`$stepwell$fresh`"
 _KEYS = "`$stepwell$keys`"
+_LOADED = "`$stepwell$loaded`"
+COLLECT_ROWS_MAX = 200_000
+"""What may have more rows than this is written by Spark, and never passes through this process."""
 
 
 @dataclass(slots=True)
@@ -63,16 +63,33 @@ class Outcome:
     jobs: int = 0
     """Spark queries that were run."""
     jobs_of: Mapping[str, int] = field(default_factory=dict)
+    seconds_of: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     WEIGHT = "_w"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A transaction that was computed and has not happened yet."""
+
+    outcome: Outcome
+    time: datetime
+    deltas: Mapping[str, Part] = field(repr=False)
 
 
 class Views:
     """Tables and views of one pipeline."""
 
-    def __init__(self, spark: SparkSession, env: Env | None = None) -> None:
+    def __init__(
+        self, spark: SparkSession, env: Env | None = None, folder: Path | None = None
+    ) -> None:
+        self._env = env or SystemEnv()
         self._spark = adopt(spark)
-        self._relations = Relations(self._spark)
+        if folder is None:
+            own = tempfile.TemporaryDirectory(prefix="stepwell-runs-")
+            weakref.finalize(self, own.cleanup)
+            folder = Path(own.name)
+        self._relations = Relations(self._spark, Runs(self._spark, folder, self._env))
         self._compiler = Compiler(self._spark, self._relations)
         self._tables: dict[str, Table] = {}
         self._defined: dict[str, tuple[View, tuple[str, ...]]] = {}
@@ -82,8 +99,6 @@ class Views:
         """Views in the order in which they were declared."""
         # Of what maintenance adds to the nodes of a view, whose names begin with _c.
         self._names = Names(prefix="_m")
-        self._shown: dict[str, pa.Table] = {}
-        self._env = env or SystemEnv()
         self._time = self._env.now()
         self._queries = 0
 
@@ -94,17 +109,25 @@ class Views:
         text: str,
         *,
         name: str = "pipeline.sql",
-        tables: Mapping[str, pa.Table] | None = None,
+        tables: Mapping[str, pa.Table | DataFrame] | None = None,
         env: Env | None = None,
+        folder: Path | None = None,
     ) -> Views:
-        """Declare tables and views. `tables` gives rows that tables begin with."""
-        views = cls(spark, env)
+        """Declare tables and views. `tables` gives rows that tables begin with.
+
+        Rows of a DataFrame stay with Spark, however many they are. Runs are written to `folder`;
+        without one they are gone with this object.
+        """
+        views = cls(spark, env, folder)
         statements = parse_statements(Source(name, text))
         for statement in statements:
             if isinstance(statement, Table):
                 views._add_table(statement)
-        if tables:
-            views.apply({table: Change(put=rows) for table, rows in tables.items()})
+        given = dict(tables or {})
+        views.apply({n: Change(put=r) for n, r in given.items() if isinstance(r, pa.Table)})
+        for table_name, rows in given.items():
+            if not isinstance(rows, pa.Table):
+                views._load(table_name, rows)
         for statement in statements:
             if isinstance(statement, MaterializedView):
                 views._add_materialized(statement)
@@ -150,7 +173,7 @@ class Views:
             if isinstance(block, Full):
                 change = self._text(block, {})
             else:
-                change = self._collect(self._maintenance({}).whole(block), {})
+                change = self._part(block.relation, self._maintenance({}).whole(block), {})
             self._relations.append(block.relation, change)
         self._programs[view.name.lower()] = program
         self._compiler.declare(view.name, program.types)
@@ -190,56 +213,112 @@ class Views:
         empty = self._spark.table(self._relations.show_empty(name, types)).drop("w")
         empty.toDF(*columns).createOrReplaceTempView(_quoted(name))  # type: ignore[misc]
 
+    def _load(self, given: str, frame: DataFrame) -> None:
+        """Give an empty table the rows of a DataFrame."""
+        table = self._table_named(given)
+        relation = self._relations[table.name]
+        columns = {name.lower(): name for name in frame.columns}
+        items = []
+        for i, (column, kind) in enumerate(zip(table.columns, relation.types, strict=True)):
+            found = columns.pop(column.name.lower(), None)
+            if found is None and not column.nullable:
+                raise InvalidError(f"{table.name}: the column {column.name} is missing")
+            value = "NULL" if found is None else _quoted(found)
+            if not column.nullable:
+                message = f"{table.name}: the column {column.name} is NULL in some rows"
+                value = f"COALESCE({value}, raise_error('{_escaped(message)}'))"
+            items.append(f"CAST({value} AS {kind}) AS c{i}")
+        if columns:
+            raise InvalidError(
+                f"{table.name} has no column {next(iter(columns.values()))}",
+                hint="its columns are: " + ", ".join(_titles(table)),
+            )
+        with translated():
+            rows = frame.selectExpr(*items, "1L AS w")
+            part = self._relations.as_run(table.name, rows, frame.count())
+            if relation.key:
+                names = ", ".join(f"c{i}" for i in relation.key)
+                part.frame.createOrReplaceTempView(_LOADED)
+                twice = self._spark.sql(
+                    f"SELECT {names} FROM {_LOADED} GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
+                ).collect()
+                if twice:
+                    raise InvalidError(
+                        f"{table.name}: two rows have the key {tuple(twice[0])}",
+                        hint="leave out all but one of them",
+                    )
+        self._relations.append(table.name, part)
+
     # Applying
 
     def apply(self, changes: Mapping[str, Change], *, time: datetime | None = None) -> Outcome:
         """One transaction. `time` is its recorded time, for queries that read the clock."""
-        before_time = self._time
-        self._time = time or self._env.now()
-        try:
-            return self._apply(changes)
-        except BaseException:
-            self._time = before_time
-            raise
+        prepared = self.prepare(changes, time=time)
+        self.keep(prepared)
+        return prepared.outcome
 
-    def _apply(self, changes: Mapping[str, Change]) -> Outcome:
+    def prepare(self, changes: Mapping[str, Change], *, time: datetime | None = None) -> Prepared:
+        """Compute a transaction. Nothing has happened until `keep`."""
+        before = self._time
+        self._time = now = time or self._env.now()
+        try:
+            return self._prepare(changes, now)
+        finally:
+            self._time = before
+
+    def keep(self, prepared: Prepared) -> None:
+        """Make what was prepared the state. It must have been prepared over the state there is."""
+        for name, delta in prepared.deltas.items():
+            self._relations.append(name, delta)
+        self._time = prepared.time
+
+    def _prepare(self, changes: Mapping[str, Change], time: datetime) -> Prepared:
         before = self._queries
-        deltas: dict[str, pa.Table] = {}
+        deltas: dict[str, Part] = {}
         rejected: list[Rejected] = []
         for given, change in changes.items():
-            table = self._tables.get(given.lower())
-            if table is None:
-                raise InvalidError(
-                    f"there is no table {given}",
-                    hint="tables are: " + ", ".join(t.name for t in self._tables.values()),
-                )
+            table = self._table_named(given)
             key = self._relations[table.name].key
             delta, refused = normalise(table, key, change, self._lookup(table.name))
             rejected += refused
             if delta.num_rows:
-                deltas[table.name] = delta
+                deltas[table.name] = self._relations.in_memory(table.name, delta)
         jobs_of: dict[str, int] = {}
+        seconds_of: dict[str, float] = {}
         outputs: dict[str, pa.Table] = {}
         recomputed: list[str] = []
         for program in self._programs.values():
-            start = self._queries
+            start, began = self._queries, self._env.uptime()
             for block in program.blocks:
                 last = block is program.blocks[-1]
                 moved = self._change(block, deltas, program if last else None, outputs)
-                if moved is not None and moved.num_rows:
+                if moved is not None and moved.rows:
                     deltas[block.relation] = moved
                 if isinstance(block, Full) and moved is not None:
                     recomputed.append(program.view)
             jobs_of[program.view] = self._queries - start
-        for name, delta in deltas.items():
-            self._relations.append(name, delta)
-        return Outcome(
-            outputs,
-            tuple(rejected),
-            tuple(recomputed),
-            self._queries - before,
-            jobs_of,
+            seconds_of[program.view] = self._env.uptime() - began
+        return Prepared(
+            Outcome(
+                outputs,
+                tuple(rejected),
+                tuple(recomputed),
+                self._queries - before,
+                jobs_of,
+                seconds_of,
+            ),
+            time,
+            deltas,
         )
+
+    def _table_named(self, given: str) -> Table:
+        table = self._tables.get(given.lower())
+        if table is None:
+            raise InvalidError(
+                f"there is no table {given}",
+                hint="tables are: " + ", ".join(t.name for t in self._tables.values()),
+            )
+        return table
 
     def _lookup(self, name: str) -> Lookup:
         relation = self._relations[name]
@@ -270,10 +349,10 @@ class Views:
     def _change(
         self,
         block: Block,
-        deltas: Mapping[str, pa.Table],
+        deltas: Mapping[str, Part],
         program: Program | None,
         outputs: dict[str, pa.Table],
-    ) -> pa.Table | None:
+    ) -> Part | None:
         """The change of one block's relation; None if it cannot have changed.
 
         The last block of a program gives the change of the view too.
@@ -284,31 +363,55 @@ class Views:
             if not always and not reads & set(deltas):
                 return None
             change = self._text(block, deltas)
-            if program is not None and change.num_rows:
-                outputs[program.view] = change.rename_columns([*program.columns, Outcome.WEIGHT])
+            if program is not None and change.rows:
+                view = change.arrow()
+                outputs[program.view] = view.rename_columns([*program.columns, Outcome.WEIGHT])
             return change
-        plan = self._maintenance(deltas).plan(block)
+        maintenance = self._maintenance(deltas)
+        plan = maintenance.plan(block)
         if plan.change is None:
             return None
         known = dict(deltas)
         for stage in plan.stages:
-            known[stage.relation] = self._collect(stage.node, known)
+            known[stage.relation] = self._part(stage.relation, stage.node, known)
         if program is None:
-            return self._collect(plan.change, known)
-        found = self._execute(presented(plan.change, program.output, self._table(known)))
-        width = len(plan.change.columns)
-        shown = found.filter(found.column("shown"))
-        view = consolidated(shown.select([*shown.column_names[width + 2 :], WEIGHT]))
+            return self._part(block.relation, plan.change, known)
+        return self._presented(block, plan.change, program, known, outputs)
+
+    def _presented(
+        self,
+        block: Block,
+        change: Node,
+        program: Program,
+        known: Mapping[str, Part],
+        outputs: dict[str, pa.Table],
+    ) -> Part:
+        sql = presented(change, program.output, self._table(known))
+        width = len(change.columns)
+        if self._rows(change, known) > COLLECT_ROWS_MAX:
+            whole = self._written(f"{block.relation}$shown", sql, self._rows(change, known))
+            columns = whole.frame.columns
+            stored = whole.frame.select(*columns[: width + 1])
+            moved = self._relations.as_run(block.relation, stored, whole.rows)
+            shown = whole.frame.where("shown").select(*columns[width + 2 :], WEIGHT).toArrow()
+        else:
+            found = self._execute(sql)
+            moved = self._relations.in_memory(
+                block.relation, found.select(found.column_names[: width + 1])
+            )
+            shown = found.filter(found.column("shown"))
+            shown = shown.select([*shown.column_names[width + 2 :], WEIGHT])
+        view = consolidated(shown)
         if view.num_rows:
             outputs[program.view] = view.rename_columns([*program.columns, Outcome.WEIGHT])
-        return found.select(found.column_names[: width + 1])
+        return moved
 
     def _behind(self, name: str) -> frozenset[str]:
         """The stored relations behind a table or view."""
         program = self._programs.get(name.lower())
         return relations(program.output) if program is not None else frozenset({name})
 
-    def _text(self, block: Full, deltas: Mapping[str, pa.Table]) -> pa.Table:
+    def _text(self, block: Full, deltas: Mapping[str, Part]) -> Part:
         """The change of a view that is computed anew: what its text gives, less what it was."""
         self._show_all(deltas)
         names = tuple(f"c{i}" for i in range(len(block.fields)))
@@ -316,13 +419,14 @@ class Views:
         self._spark.sql(text).toDF(*names).createOrReplaceTempView(_FRESH)
         old = self._relations.old(block.relation)
         columns = ", ".join(names)
-        return self._run(
+        changed = self._run(
             f"SELECT {columns}, sum(w) AS w FROM (SELECT {columns}, 1L AS w FROM {_FRESH} "
             f"UNION ALL SELECT {columns}, -w AS w FROM {old}) "
             f"GROUP BY {columns} HAVING sum(w) <> 0"
         )
+        return self._relations.in_memory(block.relation, changed)
 
-    def _show_all(self, deltas: Mapping[str, pa.Table]) -> None:
+    def _show_all(self, deltas: Mapping[str, Part]) -> None:
         """Let Spark find every table and view, as they are after the changes."""
         changed = frozenset(deltas)
         for table in self._tables.values():
@@ -339,7 +443,7 @@ class Views:
                 frame.createOrReplaceTempView(_quoted(view.name))
 
     def _show_rows(
-        self, name: str, node: Node, columns: Sequence[str], deltas: Mapping[str, pa.Table]
+        self, name: str, node: Node, columns: Sequence[str], deltas: Mapping[str, Part]
     ) -> None:
         frame = self._spark.sql(bag(node, self._table(deltas)))
         frame.toDF(*columns).createOrReplaceTempView(_quoted(name))
@@ -374,31 +478,46 @@ class Views:
 
     # Running
 
-    def _maintenance(self, deltas: Mapping[str, pa.Table]) -> Maintenance:
-        estimates = Estimates(
+    def _maintenance(self, deltas: Mapping[str, Part]) -> Maintenance:
+        return Maintenance(self._names, frozenset(deltas), self._estimates(deltas))
+
+    def _estimates(self, deltas: Mapping[str, Part]) -> Estimates:
+        return Estimates(
             self._relations.rows(),
-            {name: delta.num_rows for name, delta in deltas.items()},
+            {name: delta.rows for name, delta in deltas.items()},
             self._unique(),
         )
-        return Maintenance(self._names, frozenset(deltas), estimates)
 
-    def _table(self, deltas: Mapping[str, pa.Table]) -> Callable[[str, When], str]:
+    def _table(self, deltas: Mapping[str, Part]) -> Callable[[str, When], str]:
         def table(relation: str, when: When) -> str:
             if when is When.OLD:
                 return self._relations.old(relation)
             delta = deltas.get(relation)
             if delta is None:
                 return self._relations.show_empty(relation, self._relations[relation].types)
-            if self._shown.get(relation) is not delta:
-                self._relations.show(relation, delta)
-                self._shown[relation] = delta
-            return f"`{view_name(relation, 'delta')}`"
+            return self._relations.delta(relation, delta)
 
         return table
 
-    def _collect(self, node: Node, deltas: Mapping[str, pa.Table]) -> pa.Table:
+    def _part(self, relation: str, node: Node, deltas: Mapping[str, Part]) -> Part:
         """Run a query and keep its result: columns c0, c1, ... and w."""
-        return self._run(render(node, self._table(deltas)).sql)
+        sql = render(node, self._table(deltas)).sql
+        rows = self._rows(node, deltas)
+        if rows > COLLECT_ROWS_MAX:
+            return self._written(relation, sql, rows)
+        return self._relations.in_memory(relation, self._run(sql))
+
+    def _rows(self, node: Node, deltas: Mapping[str, Part]) -> float:
+        """Roughly how many rows a node gives."""
+        return self._estimates(deltas).of(node)
+
+    def _written(self, relation: str, sql: str, rows: float) -> Part:
+        self._queries += 1
+        with translated():
+            frame = self._spark.sql(sql)
+            if relation in self._relations or relation.startswith(STAGE):
+                frame = frame.toDF(*(f"c{i}" for i in range(len(frame.columns) - 1)), WEIGHT)
+            return self._relations.as_run(relation, frame, rows)
 
     def _run(self, sql: str) -> pa.Table:
         found = self._execute(sql)
@@ -416,3 +535,7 @@ def _titles(table: Table) -> list[str]:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")
