@@ -29,6 +29,7 @@ from stepwell.state.manifest import (
     from_json,
     to_json,
 )
+from stepwell.state.progress import DeadLetters, Progress, SinkAt, SourceAt, Undelivered
 from stepwell.store.memory import MemoryStore
 from stepwell.store.sealed import Fields, seal, unseal
 from stepwell.testing import Crash, FaultyStore, ManualEnv, crash_at, fail_at
@@ -44,6 +45,12 @@ FULL = Manifest(
     journal=JournalRef(ID, closed=True),
     program={"views": ["a", {"b": None}]},
     runs=(Run("t", "runs/t/x.parquet", 10, 3, checksum([b"run"]), low=[1], high=["z", None]),),
+    progress=Progress(
+        sources=(SourceAt("files", {"file": "a.json", "line": 7}),),
+        sinks=(SinkAt("out", Transaction(11)),),
+        outbox=(Undelivered("out", Transaction(12), "outbox/out/12.parquet", 9, checksum([b"o"])),),
+        dead_letters=(DeadLetters("t", 2),),
+    ),
     checkpoints=(CheckpointRef(ID, f"checkpoints/{ID}.json", 3, Transaction(5)),),
     pins=(Pin(ID, "s3://bucket/clone", ID),),
     parent={"uri": "file:///p"},
@@ -66,6 +73,13 @@ def test_every_field_survives_being_stored() -> None:
     assert from_json(unseal(data, format=FORMAT, object="m")) == FULL
 
 
+def test_a_manifest_from_before_there_were_transactions_is_read() -> None:
+    """J12: what an earlier version wrote under the same format stays readable."""
+    body = to_json(replace(FULL, progress=Progress()))
+    assert "progress" not in body
+    assert from_json(Fields(body, "m")).progress == Progress()
+
+
 def test_every_flipped_or_cut_byte_of_a_stored_manifest_is_found() -> None:
     """K2: no damage of a manifest passes, and each is named by its object."""
     store, manifests = begun()
@@ -85,6 +99,10 @@ def test_every_flipped_or_cut_byte_of_a_stored_manifest_is_found() -> None:
             assert path in str(refused.value)
 
 
+FREE = ("low", "high", "position")
+"""Fields that hold any JSON. A replay's position is a number, and wrong ones are tried apart."""
+
+
 def spots(value: object, path: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
     children = (
         value.items()
@@ -95,7 +113,7 @@ def spots(value: object, path: tuple[object, ...] = ()) -> list[tuple[object, ..
     )
     found = [path] if path else []
     for key, child in children:
-        if not (path == () and key in ("program", "parent")) and key not in ("low", "high"):
+        if not (path == () and key in ("program", "parent")) and key not in FREE:
             found += spots(child, (*path, key))
     return found
 
@@ -124,6 +142,8 @@ def test_any_field_missing_or_of_a_wrong_type_is_named() -> None:
                 continue  # Of the right type: another value, not damage.
             if spot == ("journal", "id") and damage is object:
                 continue
+            if spot == ("progress",) and damage == "drop":
+                continue  # As in a pipeline that has taken nothing in yet.
             with pytest.raises(CorruptError) as corrupt:
                 from_json(Fields(body, "the-object"))
             assert corrupt.value.object == "the-object"
@@ -296,6 +316,18 @@ RULES = {
         "replay": Cursor(Position(10), NO_CHECKSUM, Epoch(7)),
     },
     "runs_are_distinct": {"runs": FULL.runs * 2},
+    "sources_and_sinks_are_distinct": {
+        "progress": replace(FULL.progress, sources=FULL.progress.sources * 2)
+    },
+    "sinks_move_forward": {
+        "progress": replace(FULL.progress, sinks=(SinkAt("out", Transaction(10)),))
+    },
+    "outbox_holds_what_is_undelivered": {
+        "progress": replace(FULL.progress, sinks=(SinkAt("out", Transaction(12)),))
+    },
+    "nothing_is_delivered_before_it_is_recorded": {
+        "progress": Progress(sinks=(SinkAt("out", Transaction(13)),))
+    },
     "checkpoints_are_distinct": {"checkpoints": FULL.checkpoints * 2},
     "pins_are_distinct": {"pins": FULL.pins * 2},
 }

@@ -10,15 +10,17 @@ bounded by `Limits`; nothing here is larger than one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
 import pyarrow as pa
 
+from stepwell.env import Env
 from stepwell.model import Transaction
 from stepwell.state.manifest import Run
+from stepwell.store.base import Store
 from stepwell.store.sealed import Json
 
 WEIGHT = "_w"
@@ -115,7 +117,10 @@ class Sink(Protocol):
         """Write a change (the view's columns, then `_w`), atomically with its number.
 
         `UnavailableError`: try again later. A write that returned an error may have happened:
-        the engine asks `last` before it tries again.
+        the engine asks `last` before it tries again. `InvalidError`: trying again is of no use,
+        and the pipeline stops. A sink that holds this transaction or a later one changes nothing
+        and raises `ConflictError`: a writer that was fenced may be late with a transaction which
+        its successor has delivered.
         """
 
     def close(self) -> None: ...
@@ -135,6 +140,9 @@ class Executed:
 
 class Executor(Protocol):
     """Holds the relations of a pipeline and computes what changes them."""
+
+    def tables(self) -> Mapping[str, tuple[str, ...]]:
+        """Every table by its name, with the columns of its key; a bag has none."""
 
     def execute(
         self,
@@ -171,3 +179,7 @@ class Executor(Protocol):
 
     def query(self, sql: str) -> pa.Table:
         """The answer to one SELECT over tables and views."""
+
+
+ExecutorFactory = Callable[[Store, Env], Executor]
+"""Makes an executor that writes its runs to a store; the engine then calls `load`."""

@@ -75,6 +75,34 @@ def runs_are_distinct(before: Manifest, after: Manifest) -> bool:
     return _distinct(run.path for run in after.runs)
 
 
+def sources_and_sinks_are_distinct(before: Manifest, after: Manifest) -> bool:
+    """Of two positions of one source, one would be read and the other lost."""
+    progress = after.progress
+    return _distinct(item.name for item in progress.sources) and _distinct(
+        item.name for item in progress.sinks
+    )
+
+
+def sinks_move_forward(before: Manifest, after: Manifest) -> bool:
+    """What a sink holds it holds for good: one that went back would be sent a transaction twice."""
+    delivered = {item.name: item.delivered for item in before.progress.sinks}
+    return all(item.delivered >= delivered.get(item.name, 0) for item in after.progress.sinks)
+
+
+def outbox_holds_what_is_undelivered(before: Manifest, after: Manifest) -> bool:
+    """A file for a sink that has it, or that is none of ours, would be kept for ever."""
+    delivered = {item.name: item.delivered for item in after.progress.sinks}
+    return _distinct(item.path for item in after.progress.outbox) and all(
+        item.sink in delivered and delivered[item.sink] < item.transaction <= after.transaction
+        for item in after.progress.outbox
+    )
+
+
+def nothing_is_delivered_before_it_is_recorded(before: Manifest, after: Manifest) -> bool:
+    """A sink that holds more than the runs makes up for it by replay; the manifest is not ahead."""
+    return all(item.delivered <= after.transaction for item in after.progress.sinks)
+
+
 def checkpoints_are_distinct(before: Manifest, after: Manifest) -> bool:
     """Two checkpoints of one id could not be told apart when one is deleted."""
     return _distinct(item.id for item in after.checkpoints)
@@ -97,6 +125,10 @@ _ALWAYS: tuple[Rule, ...] = (
     replay_epoch_is_known,
     journal_is_attached_before_use,
     runs_are_distinct,
+    sources_and_sinks_are_distinct,
+    sinks_move_forward,
+    outbox_holds_what_is_undelivered,
+    nothing_is_delivered_before_it_is_recorded,
     checkpoints_are_distinct,
     pins_are_distinct,
 )

@@ -32,6 +32,12 @@ from stepwell.journal import paths
 from stepwell.journal.entry import Cursor
 from stepwell.model import Checksum, Claim, Epoch, Position, Transaction, format_time
 from stepwell.state import invariants
+from stepwell.state.progress import (
+    NO_PROGRESS,
+    Progress,
+    progress_from_json,
+    progress_to_json,
+)
 from stepwell.store.base import Store
 from stepwell.store.retry import Retry
 from stepwell.store.sealed import Fields, Json
@@ -105,6 +111,7 @@ class Manifest:
     journal: JournalRef = field(default_factory=JournalRef)
     program: Json = None
     runs: tuple[Run, ...] = ()
+    progress: Progress = NO_PROGRESS
     checkpoints: tuple[CheckpointRef, ...] = ()
     pins: tuple[Pin, ...] = ()
     parent: Json = None
@@ -335,6 +342,8 @@ def fenced(uri: str, by: Claim, undone: str) -> FencedError:
 def to_json(manifest: Manifest) -> dict[str, Json]:
     """The body as it is stored; `from_json` is its inverse."""
     claim = manifest.claim
+    progress = manifest.progress
+    known = {} if progress == NO_PROGRESS else {"progress": progress_to_json(progress)}
     return {
         "lineage": manifest.lineage,
         "claim": {
@@ -349,6 +358,7 @@ def to_json(manifest: Manifest) -> dict[str, Json]:
         "journal": _flat(manifest.journal),
         "program": manifest.program,
         "runs": [_flat(run) for run in manifest.runs],
+        **known,
         "checkpoints": [_flat(checkpoint) for checkpoint in manifest.checkpoints],
         "pins": [_flat(pin) for pin in manifest.pins],
         "parent": manifest.parent,
@@ -394,6 +404,9 @@ def from_json(body: Fields) -> Manifest:
             )
             for run in body.children("runs")
         ),
+        progress=progress_from_json(body.child("progress"))
+        if "progress" in body.names()
+        else NO_PROGRESS,
         checkpoints=tuple(
             CheckpointRef(
                 id=item.id("id"),

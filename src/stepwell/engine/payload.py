@@ -1,0 +1,151 @@
+"""What came in, as it stands in a journal entry: by reference, or with its data.
+
+    reference   {"position": ..., "reference": ...}   where the source stands afterwards, and from
+                                                      what it reads the same rows again (J8)
+    data        Arrow IPC streams one after another, each with `part` in its schema's metadata:
+                put, delete, bad; only those that hold rows
+
+Rows that were pushed have no position. The position stands beside the reference, so that replaying
+the journal is enough to know where every source is.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from stepwell.engine.checksum import add_checksums, checksum_rows
+from stepwell.engine.ports import BadRow, Change, Source, Taken
+from stepwell.errors import CorruptError, InvalidError, ReplayMismatchError
+from stepwell.journal.entry import Input
+from stepwell.model import Checksum
+from stepwell.store.sealed import Json
+
+PUSHED = "push"
+"""The name under which rows are recorded that came by `push` and not from a source."""
+
+_PART = b"part"
+_BAD = pa.schema(
+    [
+        pa.field("where", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("text", pa.string(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """What one source, or one push, gave to a step."""
+
+    source: str
+    table: str
+    taken: Taken
+
+    def record(self) -> Input:
+        """The line of the journal entry for it."""
+        taken = self.taken
+        reference: str | None = None
+        if self.source != PUSHED:
+            reference = _dumps({"position": taken.position, "reference": taken.reference})
+        return Input(
+            source=self.source,
+            table=self.table,
+            rows=taken.rows,
+            checksum=checksum_taken(taken),
+            reference=reference,
+            data=encode_taken(taken) if taken.reference is None else None,
+        )
+
+
+def recorded_position(item: Input) -> Json:
+    """Where the source stands after what was recorded."""
+    return None if item.reference is None else _loads(item)["position"]
+
+
+def read_again(item: Input, source: Source | None) -> Intake:
+    """What was recorded, from the entry itself or from the source. Not compared yet."""
+    if item.data is not None:
+        change, bad = decode_data(item.data, f"the data of source {item.source}")
+        position = recorded_position(item)
+        taken = Taken(change, item.rows, position, None, bad)
+        return Intake(item.source, item.table, taken)
+    if source is None:
+        raise ReplayMismatchError(
+            f"source {item.source} of table {item.table} is recorded in the journal, but the "
+            "pipeline has no such source",
+            hint="put the source back until the pipeline has been opened and flushed once",
+        )
+    return Intake(item.source, item.table, source.read(_loads(item)["reference"]))
+
+
+def checksum_taken(taken: Taken) -> Checksum:
+    """Of all rows that came in, whatever is done with them."""
+    parts = [checksum_rows(rows, what) for what, rows in _parts(taken)]
+    return add_checksums(parts)
+
+
+def encode_taken(taken: Taken) -> bytes:
+    """The rows as Arrow IPC streams."""
+    out = pa.BufferOutputStream()
+    for what, rows in _parts(taken):
+        metadata = {**(rows.schema.metadata or {}), _PART: what.encode()}
+        with pa.ipc.new_stream(out, rows.schema.with_metadata(metadata)) as stream:
+            stream.write_table(rows)
+    return bytes(out.getvalue().to_pybytes())
+
+
+def decode_data(data: object, object: str) -> tuple[Change, tuple[BadRow, ...]]:
+    """The inverse of `encode_taken`."""
+    buffer = pa.py_buffer(data)
+    reader = pa.BufferReader(buffer)
+    parts: dict[str, pa.Table] = {}
+    try:
+        while reader.tell() < buffer.size:
+            rows = pa.ipc.open_stream(reader).read_all()
+            metadata = dict(rows.schema.metadata or {})
+            what = metadata.pop(_PART, b"").decode()
+            if what not in ("put", "delete", "bad") or what in parts:
+                raise CorruptError(object, f"holds a part {what!r}", field="data")
+            parts[what] = rows.replace_schema_metadata(metadata or None)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise CorruptError(object, f"not Arrow IPC streams: {error}", field="data") from error
+    bad = tuple(BadRow(**row) for row in parts["bad"].to_pylist()) if "bad" in parts else ()
+    return Change(parts.get("put"), parts.get("delete")), bad
+
+
+def _parts(taken: Taken) -> list[tuple[str, pa.Table]]:
+    bad = None
+    if taken.bad:
+        rows = [
+            {"where": _sound(b.where), "reason": _sound(b.reason), "text": _sound(b.text)}
+            for b in taken.bad
+        ]
+        bad = pa.Table.from_pylist(rows, _BAD)
+    parts = [("put", taken.change.put), ("delete", taken.change.delete), ("bad", bad)]
+    return [(what, rows) for what, rows in parts if rows is not None and rows.num_rows]
+
+
+def _sound(text: str) -> str:
+    """Half a character, as a broken file may hold, cannot be written as UTF-8."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _dumps(value: Json) -> str:
+    try:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidError(f"a source's position and reference must be JSON: {error}") from error
+
+
+def _loads(item: Input) -> dict[str, Json]:
+    where = f"the entry's input from source {item.source}"
+    try:
+        found = json.loads(item.reference or "")
+    except ValueError as error:
+        raise CorruptError(where, f"not JSON: {error}", field="reference") from error
+    if not isinstance(found, dict) or set(found) != {"position", "reference"}:
+        raise CorruptError(where, "expected position and reference", field="reference")
+    return found
