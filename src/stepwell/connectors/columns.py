@@ -1,0 +1,168 @@
+"""Whole columns at once: given values as values of a column's type, and which of them may not fit.
+
+The fast half of `values.py`. It may doubt a value that is fine, because every row in doubt is read
+again, alone, by `Shape.row_of`; it must never take one that `row_of` would refuse or read
+differently.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stepwell.connectors.shape import ShapeColumn
+from stepwell.connectors.types import numbers_of
+from stepwell.connectors.values import Unfit, fit, read_text
+from stepwell.query.types import SparkType
+
+_YEAR = r"(?:\d{3}[1-9]|\d{2}[1-9]\d|\d[1-9]\d{2}|[1-9]\d{3})"
+_DATE = rf"^{_YEAR}-\d\d-\d\d$"
+_NAIVE = rf"^{_YEAR}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{{1,6}})?$"
+_ZONED = _NAIVE[:-1] + r"(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)$"
+_TEXTS = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), r"^-?\d{1,19}$"),
+    "decimal": r"^-?\d+(?:\.\d+)?$",
+    "float": r"^-?\d{1,30}(?:\.\d{1,30})?$",
+    "double": r"^-?\d{1,30}(?:\.\d{1,30})?$",
+    "boolean": r"^(?:true|false)$",
+    "date": _DATE,
+}
+_STRINGS = ("string", "varchar", "char")
+
+Fitted = tuple[pa.Array, pa.Array | None]
+"""Values of the column's type, and a mask of the rows in doubt (None: no row is)."""
+
+
+def raw_type(kind: SparkType) -> pa.DataType | None:
+    """The type under which Arrow's JSON reader should read a column; None: it cannot."""
+    if kind.name in ("date", "timestamp", "timestamp_ntz", "binary"):
+        return pa.string()
+    if kind.name == "map":
+        return None
+    if kind.name == "array":
+        element = raw_type(kind.elements[0])
+        return None if element is None else pa.list_(element)
+    if kind.name == "struct":
+        fields = [(field.name, raw_type(field.type)) for field in kind.fields]
+        return None if any(raw is None for _, raw in fields) else pa.struct(fields)
+    if kind.name == "decimal":
+        return pa.decimal128(*numbers_of(kind))
+    return _JSON.get(kind.name, pa.string())
+
+
+_JSON = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+}
+
+
+def fit_column(values: pa.Array, column: ShapeColumn, *, text: bool) -> Fitted:
+    """A column of given values; `text` says that they are fields of a CSV file."""
+    try:
+        fitted, doubt = _all_at_once(values, column, text=text)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        fitted, doubt = _one_by_one(values, column, text=text)
+    # A value that is not there may have been left out, and then the default counts.
+    if fitted.null_count and (not column.nullable or column.default is not None):
+        doubt = either(doubt, fitted.is_null())
+    return fitted, doubt
+
+
+def either(first: pa.Array | None, second: pa.Array | None) -> pa.Array | None:
+    """Both masks in one. A mask that is null somewhere says nothing there."""
+    masks = [pc.fill_null(mask, False) for mask in (first, second) if mask is not None]
+    return None if not masks else masks[0] if len(masks) == 1 else pc.or_(*masks)
+
+
+def _all_at_once(values: pa.Array, column: ShapeColumn, *, text: bool) -> Fitted:
+    name, doubt = column.kind.name, None
+    given = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+    if name in ("array", "map", "struct"):
+        raise pa.ArrowNotImplementedError("nested values are read one by one")
+    if name in _STRINGS:
+        if not given:
+            raise pa.ArrowTypeError("not a text")
+        if name != "string":
+            doubt = pc.greater(pc.utf8_length(values), numbers_of(column.kind)[0])
+        return _checked(values.cast(column.arrow), doubt)
+    if name in ("timestamp", "timestamp_ntz"):
+        return _moments(values, column), None
+    if given and (text or name == "date") and name in _TEXTS:
+        _require(values, _TEXTS[name])
+    elif given or name == "binary":
+        if name != "binary" or not pa.types.is_binary(values.type):
+            raise pa.ArrowTypeError("not a value of this type")
+    elif not _same_sort(values.type, column.arrow):
+        raise pa.ArrowTypeError("not a value of this type")
+    fitted = _cast(values, column.arrow)
+    if name in ("float", "double"):
+        # A number too large becomes infinite, and JSON knows no NaN: both must be looked at.
+        doubt = pc.invert(pc.is_finite(fitted))
+    return _checked(fitted, doubt)
+
+
+def _checked(fitted: pa.Array, doubt: pa.Array | None) -> Fitted:
+    """Decimals within their precision, texts in UTF-8: Arrow's readers do not look."""
+    fitted.validate(full=True)
+    doubt = None if doubt is None else pc.fill_null(doubt, False)
+    return fitted, doubt if doubt is not None and pc.any(doubt).as_py() else None
+
+
+def _cast(values: pa.Array, to: pa.DataType) -> pa.Array:
+    if values.type == to:
+        return values
+    if pa.types.is_decimal(to) and pa.types.is_integer(values.type):
+        # Arrow asks whether any number of that type would fit, rather than those there are.
+        values = values.cast(pa.decimal128(38, to.scale))
+    return values.cast(to)
+
+
+def _same_sort(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a cast between these is exact or an error."""
+    numeric = pa.types.is_integer(given) or pa.types.is_decimal(given)
+    if pa.types.is_floating(wanted):
+        return bool(pa.types.is_floating(given))
+    if pa.types.is_integer(wanted) or pa.types.is_decimal(wanted):
+        return bool(numeric)
+    return bool(given == wanted or (pa.types.is_date(given) and pa.types.is_date(wanted)))
+
+
+def _moments(values: pa.Array, column: ShapeColumn) -> pa.Array:
+    zoned = column.kind.name == "timestamp"
+    if pa.types.is_timestamp(values.type):
+        if values.type.tz is not None and not zoned:
+            raise pa.ArrowTypeError("a moment is no time of day without a zone")
+        if values.type.unit == "ns":
+            # What is finer than a microsecond is cut off, as Spark does.
+            values = pc.floor_temporal(values, unit="microsecond")
+        return values.cast(column.arrow)
+    if zoned and pc.all(pc.match_substring_regex(values, _ZONED)).as_py() is not False:
+        return values.cast(column.arrow)
+    _require(values, _NAIVE)
+    return values.cast(pa.timestamp("us")).cast(column.arrow)
+
+
+def _require(values: pa.Array, pattern: str) -> None:
+    if pc.all(pc.match_substring_regex(values, pattern)).as_py() is False:
+        raise pa.ArrowInvalid("not all values look as expected")
+
+
+def _one_by_one(values: pa.Array, column: ShapeColumn, *, text: bool) -> Fitted:
+    made: list[object] = []
+    doubt: list[bool] = []
+    for value in values.to_pylist():
+        try:
+            if text and value is not None:
+                made.append(read_text(value, column.kind))
+            else:
+                made.append(fit(value, column.kind))
+            doubt.append(False)
+        except Unfit:
+            made.append(None)
+            doubt.append(True)
+    return pa.array(made, column.arrow), pa.array(doubt, pa.bool_()) if any(doubt) else None

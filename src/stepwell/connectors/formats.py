@@ -1,0 +1,243 @@
+"""Change formats: what the records of a source do to its table.
+
+    rows            a record is a row: it replaces the one with its key, or is one more in a bag
+    insert_delete   {"insert": row} or {"delete": row}; in CSV and Parquet a column `_op` says which
+    debezium        the events of Debezium (`debezium.py`)
+
+Each is written twice. `operations_of` takes one decoded record and knows every rule. `batch_of`
+takes whole columns, decides what it safely can, and hands each row in doubt to the former. A record
+that is no row never stops the others: it becomes a `BadRow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stepwell.connectors.columns import either, fit_column
+from stepwell.connectors.debezium import PUTS, debezium_operations
+from stepwell.connectors.folding import operations_schema
+from stepwell.connectors.shape import Row, Shape
+from stepwell.connectors.values import Unfit, shown
+from stepwell.engine.ports import BadRow
+from stepwell.query.statements import fold
+
+OPERATION = "_op"
+"""The column of a CSV or Parquet file that says what to do with the row."""
+TEXT_MAX = 2_000
+"""How much of a bad row is kept, in characters."""
+
+
+class ChangeFormat(Enum):
+    ROWS = "rows"
+    INSERT_DELETE = "insert_delete"
+    DEBEZIUM = "debezium"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What some records amount to: operations in order (`folding.py`), and what was no record."""
+
+    operations: pa.Table
+    rows: int
+    """Records read, bad ones included."""
+    bad: tuple[BadRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Records as columns, and how to find the single one that needs a closer look."""
+
+    columns: pa.Table
+    text: bool
+    """Whether they come from a format that has nothing but texts."""
+    record: Callable[[int], object]
+    """The record at a place as a decoded value; `Unfit` if it is none."""
+    where: Callable[[int], str]
+    shown: Callable[[int], str]
+
+
+def batch_of(records: Records, shape: Shape, format: ChangeFormat) -> Batch:
+    """Turn records into operations, column by column, and one by one where there is doubt."""
+    count = records.columns.num_rows
+    sides, doubt = _sides(records.columns, shape, format)
+    parts = []
+    for side in sides:
+        fitted, side_doubt = _fitted(side, shape, text=records.text)
+        parts.append((side, fitted))
+        if side_doubt is not None:
+            places = _places(side, count).filter(side_doubt)
+            doubt = either(doubt, pc.is_in(pa.array(range(count), pa.int64()), places))
+    if doubt is None and len(parts) == 1 and sides[0].places is None:
+        return Batch(parts[0][1], count)
+    again = [] if doubt is None else pc.indices_nonzero(pc.fill_null(doubt, False)).to_pylist()
+    doubtful = pa.array(again, pa.int64())
+    tables, order = [], []
+    for side, fitted in parts:
+        places = _places(side, count)
+        sure = pc.invert(pc.is_in(places, doubtful))
+        tables.append(fitted.filter(sure))
+        # A record that deletes one row and puts another does so in this order.
+        order.append(pc.add(pc.multiply(places.filter(sure), 2), int(side.put)))
+    alone, bad, spots = read_one_by_one(records, again, shape, format)
+    tables.append(alone)
+    order.append(spots)
+    operations = pa.concat_tables(tables)
+    return Batch(operations.take(pc.sort_indices(pa.chunked_array(order))), count, bad)
+
+
+def read_one_by_one(
+    records: Records, places: list[int], shape: Shape, format: ChangeFormat
+) -> tuple[pa.Table, tuple[BadRow, ...], pa.Array]:
+    """The operations of some records, the bad ones among them, and where each operation stands."""
+    rows: list[Row] = []
+    puts: list[bool] = []
+    order: list[int] = []
+    bad: list[BadRow] = []
+    for place in places:
+        try:
+            for put, row in operations_of(records.record(place), shape, format):
+                rows.append(row)
+                puts.append(put)
+                order.append(2 * place + put)
+        except Unfit as unfit:
+            text = records.shown(place)[:TEXT_MAX]
+            bad.append(BadRow(records.where(place), str(unfit), text))
+    table = operations_table(rows, puts, shape)
+    return table, tuple(bad), pa.array(order, pa.int64())
+
+
+def operations_table(rows: list[Row], puts: list[bool], shape: Shape) -> pa.Table:
+    columns = [pa.array([r[i] for r in rows], c.arrow) for i, c in enumerate(shape.columns)]
+    return pa.Table.from_arrays(
+        [*columns, pa.array(puts, pa.bool_())], schema=operations_schema(shape)
+    )
+
+
+def operations_of(record: object, shape: Shape, format: ChangeFormat) -> list[tuple[bool, Row]]:
+    """What one record does, in order; `Unfit` if it makes no sense."""
+    if format is ChangeFormat.DEBEZIUM:
+        return debezium_operations(record, shape)
+    if format is ChangeFormat.ROWS:
+        return [(True, shape.row_of(record))]
+    if not isinstance(record, Mapping):
+        raise Unfit("not an object")
+    if OPERATION in record:  # From CSV or Parquet: JSON has the operation around the row.
+        put = _IS_PUT.get(str(getattr(record[OPERATION], "text", record[OPERATION])).lower())
+        if put is None:
+            raise Unfit(f"{OPERATION} is neither insert nor delete")
+        row = {name: value for name, value in record.items() if name != OPERATION}
+        return [(put, shape.row_of(row, put=put))]
+    if len(record) != 1 or not set(record) <= {"insert", "delete"}:
+        names = ", ".join(map(str, record))
+        raise Unfit(f"expected an object with insert or delete alone, found {shown(names)}")
+    ((name, row),) = record.items()
+    return [(name == "insert", shape.row_of(row, put=name == "insert"))]
+
+
+_IS_PUT = {"insert": True, "i": True, "delete": False, "d": False}
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """Rows that are all put, or all deleted."""
+
+    put: bool
+    columns: pa.Table
+    places: pa.Array | None = None
+    """The record each comes from; None: they are all records in order."""
+
+
+def _places(side: _Side, count: int) -> pa.Array:
+    return pa.array(range(count), pa.int64()) if side.places is None else side.places
+
+
+def _sides(
+    columns: pa.Table, shape: Shape, format: ChangeFormat
+) -> tuple[list[_Side], pa.Array | None]:
+    """What is put and what is deleted, and which records are in doubt from the start."""
+    if format is ChangeFormat.ROWS:
+        return [_Side(True, columns)], None
+    if format is ChangeFormat.DEBEZIUM:
+        return _debezium_sides(columns, shape)
+    if OPERATION in columns.column_names:
+        operation = pc.utf8_lower(columns.column(OPERATION).cast(pa.string()).combine_chunks())
+        rest = columns.drop_columns([OPERATION])
+        put = pc.is_in(operation, pa.array(["insert", "i"]))
+        delete = pc.is_in(operation, pa.array(["delete", "d"]))
+        sides = [_chosen(True, rest, put), _chosen(False, rest, delete)]
+        return sides, pc.invert(pc.or_(put, delete))
+    if not {"insert", "delete"} & set(columns.column_names):
+        return [], pa.array([True] * columns.num_rows, pa.bool_())
+    put, delete = _present(columns, "insert"), _present(columns, "delete")
+    sides = [_chosen(True, _inner(columns, "insert"), put)]
+    sides.append(_chosen(False, _inner(columns, "delete"), delete))
+    return sides, pc.invert(pc.xor(put, delete))
+
+
+def _debezium_sides(columns: pa.Table, shape: Shape) -> tuple[list[_Side], pa.Array | None]:
+    operation = columns.column("op").combine_chunks()
+    before, after = _present(columns, "before"), _present(columns, "after")
+    update = pc.fill_null(pc.equal(operation, "u"), False)
+    put = pc.and_(pc.or_(pc.is_in(operation, pa.array(PUTS)), update), after)
+    delete = pc.and_(pc.or_(pc.fill_null(pc.equal(operation, "d"), False), update), before)
+    clear = pc.or_(put, delete)
+    if not shape.key:
+        clear = pc.and_(clear, pc.or_(pc.invert(update), pc.and_(before, after)))
+    clear = pc.and_(clear, pc.or_(pc.invert(update), after))
+    sides = [_chosen(False, _inner(columns, "before"), delete)]
+    sides.append(_chosen(True, _inner(columns, "after"), put))
+    return sides, pc.invert(clear)
+
+
+def _chosen(put: bool, columns: pa.Table, mask: pa.Array) -> _Side:
+    mask = pc.fill_null(mask, False)
+    if not pc.any(mask).as_py():
+        return _Side(put, columns.slice(0, 0), pa.array([], pa.int64()))
+    return _Side(put, columns.filter(mask), pc.indices_nonzero(mask).cast(pa.int64()))
+
+
+def _present(columns: pa.Table, name: str) -> pa.Array:
+    if name not in columns.column_names:
+        return pa.array([False] * columns.num_rows, pa.bool_())
+    return columns.column(name).combine_chunks().is_valid()
+
+
+def _inner(columns: pa.Table, name: str) -> pa.Table:
+    """The fields of a column of objects, as columns."""
+    if name not in columns.column_names:
+        return pa.Table.from_arrays([], names=[])
+    objects = columns.column(name).combine_chunks()
+    return pa.Table.from_arrays(objects.flatten(), names=[field.name for field in objects.type])
+
+
+def _fitted(side: _Side, shape: Shape, *, text: bool) -> tuple[pa.Table, pa.Array | None]:
+    """The columns of the table made from those given, and which rows are in doubt."""
+    count = side.columns.num_rows
+    given = {fold(name): i for i, name in enumerate(side.columns.column_names)}
+    doubt = None
+    if count and not shape.ignore_unknown and set(given) - set(shape.places):
+        doubt = pa.array([True] * count, pa.bool_())
+    made = []
+    for place, column in enumerate(shape.columns):
+        found = given.get(fold(column.name))
+        if place not in shape.wanted(side.put):
+            made.append(pa.nulls(count, column.arrow))
+        elif found is None:
+            try:
+                value = pa.scalar(column.missing(), column.arrow)
+                made.append(pa.repeat(value, count))
+            except Unfit:
+                made.append(pa.nulls(count, column.arrow))
+                doubt = pa.array([True] * count, pa.bool_())
+        else:
+            values = side.columns.column(found).combine_chunks()
+            fitted, column_doubt = fit_column(values, column, text=text)
+            made.append(fitted)
+            doubt = either(doubt, column_doubt)
+    made.append(pa.repeat(pa.scalar(side.put), count))
+    return pa.Table.from_arrays(made, schema=operations_schema(shape)), doubt

@@ -1,0 +1,212 @@
+"""JSON, one record a line: bytes in, operations out.
+
+Arrow's reader decodes a thousand records in the time Python needs for twenty, but it stops at the
+first that does not fit, does not care where lines end, and brings the process down on a `null`
+between objects. So it only sees text that is surely one object a line, it is asked again for
+smaller pieces when it refuses a large one, and the pieces it refuses still are read by Python.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.json as arrow_json
+
+from stepwell.connectors.columns import raw_type
+from stepwell.connectors.folding import operations_schema
+from stepwell.connectors.formats import (
+    Batch,
+    ChangeFormat,
+    Records,
+    batch_of,
+    read_one_by_one,
+)
+from stepwell.connectors.shape import Shape
+from stepwell.connectors.values import Unfit
+from stepwell.query.statements import fold
+
+RECORD_BYTES_MAX = 8 * 1024 * 1024
+_PIECE_LINES = 1_000
+_STRAY = re.compile(rb"\}[ \t\r]*[^ \t\r\n,}\]]")
+"""Something behind an object that can be neither the rest of a larger one nor the end of a line."""
+_DEPTH_MAX = 500
+"""Arrow's reader loses its stack on objects nested some ten thousand deep."""
+
+
+def decode_json(
+    data: bytes, shape: Shape, format: ChangeFormat, *, name: str = "", first_line: int = 1
+) -> Batch:
+    """The operations in some whole lines. `name` and `first_line` say where they come from."""
+    place = f"{name}, " if name else ""
+    batch = _decode_fast(data, shape, format, place, first_line)
+    if batch is not None:
+        return batch
+    batches = []
+    for piece, line in _pieces(data, first_line):
+        batch = _decode_fast(piece, shape, format, place, line)
+        batches.append(batch or _decode_slowly(piece, shape, format, place, line))
+    return joined(batches, shape)
+
+
+def joined(batches: list[Batch], shape: Shape) -> Batch:
+    """Batches one after another."""
+    if len(batches) == 1:
+        return batches[0]
+    tables = [operations_schema(shape).empty_table(), *(batch.operations for batch in batches)]
+    bad = tuple(row for batch in batches for row in batch.bad)
+    return Batch(pa.concat_tables(tables), sum(batch.rows for batch in batches), bad)
+
+
+def read_record(line: bytes) -> object:
+    """What a line holds; `Unfit` if that is not JSON. Numbers keep every digit."""
+    if len(line) > RECORD_BYTES_MAX:
+        raise Unfit(f"a record of {len(line)} bytes is longer than {RECORD_BYTES_MAX}")
+    try:
+        return json.loads(line.decode(), parse_float=Decimal, parse_constant=_refuse)
+    except UnicodeDecodeError as error:
+        raise Unfit(f"not UTF-8: byte {error.start + 1} is {line[error.start]:#04x}") from None
+    except json.JSONDecodeError as error:
+        raise Unfit(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+    except (ValueError, RecursionError) as error:
+        raise Unfit(f"not JSON: {error}") from None
+
+
+def _refuse(constant: str) -> object:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _decode_fast(
+    data: bytes, shape: Shape, format: ChangeFormat, place: str, first_line: int
+) -> Batch | None:
+    lines = _plain_lines(data)
+    schema = _reader_schema(data, shape, format) if lines else None
+    if schema is None:
+        return None
+    # Debezium puts more beside a row than we read; beside a column nothing else may stand.
+    unknown = "ignore" if shape.ignore_unknown else "error"
+    if format is ChangeFormat.DEBEZIUM and not shape.ignore_unknown:
+        unknown = "infer"
+    try:
+        columns = arrow_json.read_json(
+            pa.BufferReader(data),
+            read_options=arrow_json.ReadOptions(use_threads=len(data) > 1 << 20),
+            parse_options=arrow_json.ParseOptions(
+                explicit_schema=schema, unexpected_field_behavior=unknown
+            ),
+        )
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    if columns.num_rows != lines:
+        return None
+    if format is ChangeFormat.DEBEZIUM:
+        if columns.column_names[0] == "payload":
+            objects = columns.column("payload").combine_chunks()
+            names = [field.name for field in objects.type]
+            columns = pa.Table.from_arrays(objects.flatten(), names=names)
+        columns = columns.select(["before", "after", "op"])
+    return batch_of(_records(data, columns, place, first_line), shape, format)
+
+
+def _records(data: bytes, columns: pa.Table, place: str, first_line: int) -> Records:
+    lines: list[bytes] = []
+
+    def line(at: int) -> bytes:
+        if not lines:
+            lines.extend(data.split(b"\n"))
+        return lines[at]
+
+    return Records(
+        columns,
+        text=False,
+        record=lambda at: read_record(line(at)),
+        where=lambda at: f"{place}line {first_line + at}",
+        shown=lambda at: line(at)[:10_000].decode(errors="replace"),
+    )
+
+
+def _decode_slowly(
+    data: bytes, shape: Shape, format: ChangeFormat, place: str, first_line: int
+) -> Batch:
+    records = _records(data, pa.Table.from_arrays([], names=[]), place, first_line)
+    filled = [at for at, line in enumerate(data.split(b"\n")) if line.strip()]
+    operations, bad, _ = read_one_by_one(records, filled, shape, format)
+    return Batch(operations, len(filled), bad)
+
+
+def _plain_lines(data: bytes) -> int | None:
+    """How many lines there are, if each is surely one object and nothing else."""
+    end = len(data) - data.endswith(b"\n")
+    lines = data.count(b"\n", 0, end) + 1
+    if data.startswith(b"{") + data.count(b"\n{", 0, end) != lines:
+        return None
+    if _STRAY.search(data) or not _is_utf8(data):
+        return None
+    if len(data) > RECORD_BYTES_MAX and max(map(len, data.split(b"\n"))) > RECORD_BYTES_MAX:
+        return None
+    return lines if _is_flat(data, lines) else None
+
+
+def _is_flat(data: bytes, lines: int) -> bool:
+    opened = data.count(b"{") + data.count(b"[")
+    if opened - lines <= _DEPTH_MAX:
+        return True
+    return all(line.count(b"{") + line.count(b"[") <= _DEPTH_MAX for line in data.split(b"\n"))
+
+
+def _is_utf8(data: bytes) -> bool:
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _pieces(data: bytes, first_line: int) -> Iterator[tuple[bytes, int]]:
+    lines = data.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    for start in range(0, len(lines), _PIECE_LINES):
+        yield b"\n".join(lines[start : start + _PIECE_LINES]), first_line + start
+
+
+def _reader_schema(data: bytes, shape: Shape, format: ChangeFormat) -> pa.Schema | None:
+    """What Arrow's reader should expect, with columns spelled as the first record spells them."""
+    try:
+        first = read_record(data[: data.find(b"\n")] if b"\n" in data else data)
+    except Unfit:
+        return None
+    wrapped = isinstance(first, Mapping) and format is ChangeFormat.DEBEZIUM and "payload" in first
+    if not isinstance(first, Mapping) or (wrapped and first.get("schema") is not None):
+        return None
+    event = first["payload"] if wrapped else first
+    row = event
+    if format is not ChangeFormat.ROWS and isinstance(event, Mapping):
+        row = next((event[side] for side in _SIDES[format] if event.get(side)), {})
+    if not isinstance(row, Mapping):
+        return None
+    spelled = {fold(name): name for name in row}
+    fields = []
+    for column in shape.columns:
+        raw = raw_type(column.kind)
+        if raw is None:
+            return None
+        fields.append(pa.field(spelled.get(fold(column.name), column.name), raw))
+    if format is ChangeFormat.ROWS:
+        return pa.schema(fields)
+    sides = [pa.field(side, pa.struct(fields)) for side in _SIDES[format]]
+    if format is ChangeFormat.INSERT_DELETE:
+        return pa.schema(sides)
+    sides.append(pa.field("op", pa.string()))
+    return pa.schema([pa.field("payload", pa.struct(sides))] if wrapped else sides)
+
+
+_SIDES = {
+    ChangeFormat.INSERT_DELETE: ("insert", "delete"),
+    ChangeFormat.DEBEZIUM: ("before", "after"),
+}

@@ -1,0 +1,69 @@
+"""Declared tables for tests, and a table that is changed one operation at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from stepwell.engine.ports import Change
+from stepwell.query.source import Source
+from stepwell.query.statements import Table, parse_statements
+
+ORDERS = """CREATE TABLE orders (
+    id BIGINT NOT NULL PRIMARY KEY, customer STRING, amount DECIMAL(12,2), at TIMESTAMP)"""
+NOTES = "CREATE TABLE notes (word STRING, n INT)"
+
+
+def table(sql: str) -> Table:
+    (declared,) = parse_statements(Source("test.sql", sql))
+    assert isinstance(declared, Table)
+    return declared
+
+
+def rows(given: pa.Table | None) -> list[tuple[object, ...]]:
+    """The rows of an Arrow table, in order."""
+    return [] if given is None else [tuple(row.values()) for row in given.to_pylist()]
+
+
+class Keyed:
+    """A table with a key, as the words of `Change` define it."""
+
+    def __init__(self, key: Sequence[int], start: Iterable[tuple[object, ...]] = ()) -> None:
+        self.key = key
+        self.rows = {self.key_of(row): row for row in start}
+
+    def key_of(self, row: tuple[object, ...]) -> tuple[object, ...]:
+        return tuple(row[i] for i in self.key)
+
+    def operate(self, put: bool, row: tuple[object, ...]) -> None:
+        if put:
+            self.rows[self.key_of(row)] = row
+        else:
+            self.rows.pop(self.key_of(row), None)
+
+    def apply(self, change: Change) -> None:
+        for key in rows(change.delete):
+            self.rows.pop(key, None)
+        for row in rows(change.put):
+            self.rows[self.key_of(row)] = row
+
+
+class Bag:
+    """A table without a key: a delete that finds nothing does nothing."""
+
+    def __init__(self, start: Iterable[tuple[object, ...]] = ()) -> None:
+        self.rows = Counter(start)
+
+    def operate(self, put: bool, row: tuple[object, ...]) -> None:
+        if put:
+            self.rows[row] += 1
+        elif self.rows[row]:
+            self.rows[row] -= 1
+
+    def apply(self, change: Change) -> None:
+        for row in rows(change.delete):
+            self.operate(False, row)
+        for row in rows(change.put):
+            self.operate(True, row)
