@@ -12,7 +12,7 @@ the journal is enough to know where every source is.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -78,7 +78,10 @@ def read_again(item: Input, source: Source | None) -> Intake:
             "pipeline has no such source",
             hint="put the source back until the pipeline has been opened and flushed once",
         )
-    return Intake(item.source, item.table, source.read(_loads(item)["reference"]))
+    recorded = _loads(item)
+    taken = source.read(recorded["reference"])
+    # Where the source stood is recorded, too: it may not know any more.
+    return Intake(item.source, item.table, replace(taken, position=recorded["position"]))
 
 
 def checksum_taken(taken: Taken) -> Checksum:

@@ -1,0 +1,400 @@
+"""A pipeline at work, for one thread at a time: open, take in, commit, abort, deliver, flush.
+
+`Pipeline` is this with locks. Everything here leaves memory and store in agreement, or sets what
+ends the handle: then every later call raises it, and opening again is the way on.
+
+    opening   claim and fence (`open.py`) -> load runs -> ask the sinks -> replay -> settle the
+              transaction inside which the journal ends (J4) -> begin new sinks -> serve
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stepwell.engine.events import (
+    Events,
+    FlushFailed,
+    Listener,
+    Opened,
+    RolledBack,
+    Settled,
+    Waiting,
+)
+from stepwell.engine.flush import flush
+from stepwell.engine.open import Opening, take_over
+from stepwell.engine.outbox import Outbox, OutboxSettings
+from stepwell.engine.payload import Intake
+from stepwell.engine.ports import ExecutorFactory, Limits, Sink, Source
+from stepwell.engine.replay import Replay
+from stepwell.engine.sources import Sources
+from stepwell.engine.transaction import (
+    Done,
+    Gathered,
+    OnError,
+    Open,
+    State,
+    Step,
+    closing,
+    committed,
+    settle,
+    step_entry,
+    transact,
+)
+from stepwell.env import Env
+from stepwell.errors import (
+    ConfigError,
+    FencedError,
+    InvalidError,
+    StepwellError,
+    UnavailableError,
+    UnknownOutcomeError,
+    ensure,
+)
+from stepwell.journal.entry import Cursor, Draft, Kind
+from stepwell.journal.journal import Settings as JournalSettings
+from stepwell.state.history import History
+from stepwell.state.manifest import Manifest
+from stepwell.store.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What can be tuned. Nothing here changes a result."""
+
+    limits: Limits = field(default_factory=Limits)
+    latency_s_max: float = 0.0
+    """How long a transaction of the loop stays open for more steps; 0: every step is one."""
+    flush_every_s: float = 60.0
+    memory_bytes_max: int = 256 * 1024 * 1024
+    """State that no run holds yet; more than that is flushed at once."""
+    on_error: OnError = "dead_letter"
+    outbox: OutboxSettings = field(default_factory=OutboxSettings)
+    sink_wait_s_max: float = 60.0
+    """How long a push waits for a sink whose outbox is full."""
+    idle_s: float = 0.1
+    """How long the loop rests when no source has anything."""
+    replay_rows_max: int = 1_000_000
+    """How much replay feeds at once."""
+    journal: JournalSettings = field(default_factory=JournalSettings)
+    history: History = field(default_factory=History)
+
+
+class Core:
+    def __init__(
+        self,
+        store: Store,
+        env: Env,
+        executor: ExecutorFactory,
+        sources: Sequence[Source],
+        sinks: Sequence[Sink],
+        *,
+        journal_store: Store | None = None,
+        settings: Settings | None = None,
+        listener: Listener | None = None,
+        create: bool = True,
+    ) -> None:
+        """Opening for writing: fences whoever had the pipeline, and brings it up to date."""
+        self.env = env
+        self.settings = settings or Settings()
+        self.events = Events(listener)
+        self._store = store
+        made = executor(store, env)
+        self.sources = Sources(sources, tuple(made.tables()))
+        _check_names(sinks)
+        opening = take_over(
+            store,
+            env,
+            journal_store=journal_store,
+            settings=self.settings.journal,
+            history=self.settings.history,
+            create=create,
+        )
+        manifest = opening.manifest
+        made.load(manifest.runs)
+        self.state = State(
+            executor=made,
+            keys=made.tables(),
+            outboxes=tuple(self._outbox(sink, manifest) for sink in sinks),
+            events=self.events,
+            on_error=self.settings.on_error,
+            transaction=manifest.transaction,
+            positions={at.name: at.position for at in manifest.progress.sources},
+            dead_letters=Counter({d.table: d.rows for d in manifest.progress.dead_letters}),
+        )
+        for outbox in self.state.outboxes:
+            outbox.ask()
+        replay = Replay(
+            self.state,
+            self.sources,
+            rows_max=self.settings.replay_rows_max,
+            fed=lambda cursor: self._flush_on_the_way(opening, cursor),
+        )
+        for recorded in opening.replay():
+            replay.feed(recorded)
+        self.state.open = replay.finish()
+        self._writer = opening.serve()
+        self._last_flush = env.uptime()
+        self._begin_serving(replay.transactions)
+
+    def _outbox(self, sink: Sink, manifest: Manifest) -> Outbox:
+        progress = manifest.progress
+        return Outbox(
+            sink,
+            manifest.lineage,
+            self._store,
+            self.env,
+            at=next((at for at in progress.sinks if at.name == sink.name), None),
+            kept=[item for item in progress.outbox if item.sink == sink.name],
+            settings=self.settings.outbox,
+            events=self.events,
+        )
+
+    def _flush_on_the_way(self, opening: Opening, cursor: Cursor) -> None:
+        """A long replay is flushed as it goes, or a crash would begin it anew."""
+        if self.state.executor.unflushed_bytes() >= self.settings.memory_bytes_max:
+            flush(self.state, self._store, opening.manifest, cursor, opening.commit)
+
+    def _begin_serving(self, replayed: int) -> None:
+        open = self.state.open
+        if open is not None:
+            kind = settle(open)
+            if kind is Kind.ABORT:
+                self.abort()
+            else:
+                self.close_open()
+            self.events.emit(Settled(open.transaction, len(open.steps), kind is Kind.CLOSE))
+        transaction = self.state.transaction
+        for outbox in self.state.outboxes:
+            outbox.settle(transaction)
+        if self._begin_sinks():
+            # Before anything is sent: once a sink holds the view as it is now, the manifest must
+            # know that the sink is ours and from which transaction on.
+            self.flush()
+        manifest = self._writer.manifest
+        self.events.emit(
+            Opened(manifest.lineage, manifest.claim.epoch, self.state.transaction, replayed)
+        )
+        self.deliver()
+
+    def _begin_sinks(self) -> bool:
+        new = [outbox for outbox in self.state.outboxes if outbox.new]
+        for outbox in new:
+            if outbox.stopped is None and not outbox.certain:
+                # Whether it is empty decides what it receives, so it must say so.
+                raise UnavailableError(
+                    f"sink {outbox.sink.name} is new to the pipeline and does not answer",
+                    hint="open the pipeline again once the sink can be reached, or without it",
+                )
+            view = self.state.executor.read(outbox.sink.view)
+            outbox.begin(self.state.transaction, view)
+        return bool(new)
+
+    # Looking
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._writer.manifest
+
+    @property
+    def tip(self) -> Cursor:
+        """The last entry of the journal."""
+        return self._writer.journal.tip
+
+    def check(self) -> None:
+        """Raise what ended this handle, if anything did."""
+        self.state.check()
+        self._writer.journal.check()
+
+    # Taking in
+
+    def poll(self, rows_max: int | None = None) -> Step | None:
+        """What the sources have now, within the limits; nothing is recorded yet."""
+        limits = self.settings.limits
+        if rows_max is not None:
+            limits = Limits(rows_max, limits.bytes_max)
+        intakes = self.sources.poll(self.state.position, limits)
+        return Step.of(intakes) if intakes else None
+
+    def commit(self, intakes: Sequence[Intake]) -> Done:
+        """A transaction of one step, closed at once."""
+        return self.commit_step(Step.of(intakes))
+
+    def commit_step(self, step: Step) -> Done:
+        ensure(self.state.open is None, "a transaction begins after the one before it has ended")
+        return self._transact((step,), 0)
+
+    def begin(self, *, explicit: bool) -> Open:
+        """Open a transaction of several steps. Of an explicit one the journal is told."""
+        self.check()
+        ensure(self.state.open is None, "a transaction begins after the one before it has ended")
+        open = Open(self.state.next, explicit)
+        if explicit:
+            self._append(step_entry(open, None, self.env.now()))
+        self.state.open = open
+        return open
+
+    def add(self, step: Step) -> None:
+        """Record a step of the open transaction. It is durable, and not visible yet."""
+        self.check()
+        open = self._opened()
+        self._append(step_entry(open, step, self.env.now()))
+        open.recorded += 1
+        open.steps.append(step)
+
+    def close_open(self) -> Done | None:
+        """Compute the open transaction and commit it; one without any input leaves no trace."""
+        self.check()
+        open = self._opened()
+        ensure(not open.doomed, "a transaction that is to be aborted is not committed")
+        if not open.steps:
+            if open.explicit:
+                self.abort()
+            self.state.open = None
+            return None
+        return self._transact(tuple(open.steps), open.recorded)
+
+    def abort(self) -> None:
+        """Take the open transaction back: sources are rewound, and nothing of it was computed."""
+        open = self._opened()
+        open.doomed = True
+        self._append(Draft(Kind.ABORT, open.transaction, open.recorded + 1, False, self.env.now()))
+        self.state.open = None
+        self.events.emit(RolledBack(open.transaction, len(open.steps)))
+
+    def boundary(self) -> None:
+        """Be between two transactions: close what the loop left open, finish what was aborted."""
+        self.check()
+        open = self.state.open
+        if open is None:
+            return
+        if open.doomed:
+            self.abort()
+        elif not open.explicit:
+            self.close_open()
+
+    def _opened(self) -> Open:
+        if self.state.open is None:
+            raise InvalidError("there is no open transaction")
+        return self.state.open
+
+    def _append(self, draft: Draft) -> None:
+        self._writer.append(draft)
+
+    def _transact(self, steps: tuple[Step, ...], recorded: int) -> Done:
+        def gather() -> Gathered:
+            return Gathered(self.state.next, self.env.now(), steps)
+
+        done = transact(
+            self.state, gather, lambda gathered: self._append(closing(gathered, recorded))
+        )
+        if done is None:
+            raise UnknownOutcomeError("a transaction with steps is done")
+        self.events.emit(committed(done))
+        return done
+
+    # Giving out
+
+    def deliver(self) -> bool:
+        """Send what waits for sinks; whether nothing waits any more. Never raises for a sink."""
+        left = [outbox for outbox in self.state.outboxes if not outbox.deliver()]
+        return not left
+
+    def room(self, wait_s_max: float) -> bool:
+        """Whether every sink can take another transaction; waits for those that cannot.
+
+        Raises what a sink said that trying again does not mend: the pipeline stops before it takes
+        anything more in. False: an outbox is still full.
+        """
+        until = self.env.uptime() + wait_s_max
+        said = False
+        while True:
+            self.check()
+            for outbox in self.state.outboxes:
+                if outbox.stopped is not None:
+                    raise outbox.stopped.with_traceback(None)
+            full = [outbox for outbox in self.state.outboxes if outbox.full]
+            if full:
+                self.deliver()
+                full = [outbox for outbox in full if outbox.full and outbox.stopped is None]
+            if not full:
+                if any(outbox.stopped is not None for outbox in self.state.outboxes):
+                    continue
+                return True
+            left = until - self.env.uptime()
+            if left <= 0:
+                return False
+            if not said:
+                self.events.emit(Waiting("input", f"sink {full[0].sink.name} takes its outbox"))
+                said = True
+            soonest = min(outbox.retry_in_s for outbox in full)
+            self.env.sleep(min(left, max(soonest, 0.01)))
+
+    def full(self) -> UnavailableError:
+        """What to raise when there is no room."""
+        status = next(o.status() for o in self.state.outboxes if o.full)
+        return UnavailableError(
+            f"sink {status.name} has not taken {status.pending} transactions, and its outbox is "
+            f"full; the last attempt failed with: {status.error}",
+            hint="nothing was taken in. Bring the sink back, or remove it from the pipeline",
+            not_applied=True,
+        )
+
+    # Flushing
+
+    def flush(self) -> bool:
+        """Make the manifest hold everything; False if it did. Only between two transactions."""
+        self.boundary()
+        flushed = flush(
+            self.state,
+            self._store,
+            self._writer.manifest,
+            self._writer.journal.tip,
+            self._writer.commit,
+        )
+        self._last_flush = self.env.uptime()
+        return flushed
+
+    def flush_if_due(self) -> None:
+        """An error is told, and tried again later: what is not flushed is in the journal."""
+        state = self.state
+        if state.open is not None or state.broken is not None:
+            return
+        large = state.executor.unflushed_bytes() >= self.settings.memory_bytes_max
+        late = self.env.uptime() - self._last_flush >= self.settings.flush_every_s
+        if large or late:
+            self.flush_now()
+
+    def flush_now(self) -> None:
+        """The same, due or not."""
+        self._last_flush = self.env.uptime()
+        try:
+            self.flush()
+        except (StepwellError, OSError) as error:
+            self.events.emit(FlushFailed(str(getattr(error, "message", error))))
+
+    def close(self) -> None:
+        """Leave in good order: flush, then let go of the pipeline, its sources and its sinks.
+
+        An explicit transaction that is still open is taken back.
+        """
+        try:
+            open = self.state.open
+            if open is not None and open.explicit:
+                self.abort()
+            self.deliver()
+            self.flush()
+        except (FencedError, UnknownOutcomeError):
+            pass  # There is nothing of ours to leave.
+        finally:
+            self._writer.close()
+            for source in self.sources.all():
+                source.close()
+            for outbox in self.state.outboxes:
+                outbox.sink.close()
+
+
+def _check_names(sinks: Sequence[Sink]) -> None:
+    if len({sink.name for sink in sinks}) < len(sinks):
+        raise ConfigError("two sinks have the same name")

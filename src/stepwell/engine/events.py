@@ -1,0 +1,148 @@
+"""What a pipeline says about its progress: typed values, given to one listener.
+
+The command line, the user interface and the tests are equal listeners. Events report; they do not
+decide: a listener that raises is not heard again, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
+
+from stepwell.model import Epoch, Position, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The pipeline is ours, replayed, and serves."""
+
+    lineage: str
+    epoch: Epoch
+    transaction: Transaction
+    replayed: int
+    """Transactions that were replayed from the journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Transactions up to this one were fed again; `together` says how many at once."""
+
+    transaction: Transaction
+    together: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The journal ended inside a transaction (J4): it was committed or rolled back."""
+
+    transaction: Transaction
+    steps: int
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A transaction is recorded, applied, and on its way to the sinks."""
+
+    transaction: Transaction
+    time: datetime
+    rows: int
+    rejected: int
+    views: tuple[str, ...]
+    """Those that changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """An explicit transaction was aborted."""
+
+    transaction: Transaction
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A sink holds a transaction."""
+
+    sink: str
+    transaction: Transaction
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkFailed:
+    """A sink did not take a transaction. It stays in the outbox; the pipeline goes on."""
+
+    sink: str
+    transaction: Transaction
+    pending: int
+    error: str
+    retry_in_s: float
+    stops: bool
+    """Trying again is of no use: the pipeline takes nothing more in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """The manifest holds everything up to this transaction."""
+
+    transaction: Transaction
+    position: Position
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushFailed:
+    """Nothing is lost: what was not flushed is in the journal, and will be tried again."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Something was asked for that has to wait: for a transaction's boundary, or for a sink."""
+
+    what: str
+    until: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The loop has ended, at a boundary."""
+
+    transaction: Transaction
+    transactions: int
+
+
+Event: TypeAlias = (
+    Opened
+    | Replayed
+    | Settled
+    | Committed
+    | RolledBack
+    | Published
+    | SinkFailed
+    | Flushed
+    | FlushFailed
+    | Waiting
+    | Stopped
+)
+Listener = Callable[[Event], None]
+
+
+class Events:
+    """Gives events to a listener as long as it takes them."""
+
+    def __init__(self, listener: Listener | None = None) -> None:
+        self._listener = listener
+
+    def emit(self, event: Event) -> None:
+        if self._listener is None:
+            return
+        try:
+            self._listener(event)
+        except Exception:  # noqa: BLE001 - what a listener does must not undo what was recorded
+            self._listener = None

@@ -1,0 +1,385 @@
+"""The outbox of one sink: what it has yet to receive, in order, each transaction once.
+
+                offer                        write ok
+    (nothing) --------> pending, in order ------------> delivered
+                          |       ^
+             write failed |       | last() answered: drop what it holds, go on with the rest
+                          v       |
+                        unsure, waiting
+
+* A write that failed may have happened. So after a failure, and when a pipeline is opened, the
+  sink is asked how far it got before anything is sent (J7).
+* A sink that is down fills its outbox and stops nobody else. When the outbox is full the pipeline
+  takes no more input; status says so.
+* Transactions are offered in rising order, and what a sink says it holds must fit: a guard raises
+  otherwise. Output of another pipeline, a sink that lost what it was given, or one that is ahead of
+  its pipeline, stops the pipeline before it takes more in; nothing is ever dropped silently.
+
+What is pending when the replay position passes it is kept in files which the manifest names
+(`keep`). The alternative, not to flush past what a sink lacks, would let one sink that is down for
+a day make the journal, and the next opening, a day long.
+
+A crash leaves a file that no manifest names, or one too many; the next one adopts or removes it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from stepwell.engine.checksum import checksum_rows
+from stepwell.engine.events import Events, Published, SinkFailed
+from stepwell.engine.fold import rows_of_change
+from stepwell.engine.ports import WEIGHT, Sink
+from stepwell.env import Env
+from stepwell.errors import (
+    BugError,
+    ConflictError,
+    CorruptError,
+    FencedError,
+    InvalidError,
+    ReplayMismatchError,
+    StepwellError,
+    TruncatedError,
+    ensure,
+)
+from stepwell.journal import paths
+from stepwell.model import Checksum, Transaction, checksum
+from stepwell.state.progress import SinkAt, Undelivered
+from stepwell.store.base import Store
+
+_STOPS = (InvalidError, CorruptError, BugError, FencedError)
+"""Errors of a sink that trying again does not mend."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxSettings:
+    """How much may wait for a sink, and how patiently it is tried again."""
+
+    transactions_max: int = 1000
+    bytes_max: int = 64 * 1024 * 1024
+    wait_s_first: float = 0.1
+    wait_s_max: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStatus:
+    name: str
+    view: str
+    delivered: Transaction
+    """The last transaction it is known to hold; 0: none."""
+    pending: int
+    pending_bytes: int
+    full: bool
+    error: str | None
+    """Why the last attempt failed, if it did."""
+    retry_in_s: float
+    stopped: bool
+
+
+@dataclass(slots=True)
+class _Parcel:
+    """One transaction's change for the sink; in memory, in a file, or both."""
+
+    transaction: Transaction
+    size: int
+    change: pa.Table | None
+    kept: Undelivered | None = None
+
+
+class Outbox:
+    """Safe to use from several threads; they take turns."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        lineage: str,
+        store: Store,
+        env: Env,
+        *,
+        at: SinkAt | None = None,
+        kept: Sequence[Undelivered] = (),
+        settings: OutboxSettings | None = None,
+        events: Events | None = None,
+    ) -> None:
+        """`at` and `kept` are what the manifest knows of this sink."""
+        self.sink = sink
+        self.new = at is None
+        """Whether the pipeline has never had this sink: it begins with the whole view."""
+        self.delivered = Transaction(0) if at is None else at.delivered
+        self.stopped: StepwellError | None = None
+        self._lineage = lineage
+        self._store = store
+        self._env = env
+        self._settings = settings or OutboxSettings()
+        self._events = events or Events()
+        self._lock = threading.RLock()
+        parcels = [_Parcel(item.transaction, item.size, None, item) for item in kept]
+        self._parcels = deque(sorted(parcels, key=lambda parcel: parcel.transaction))
+        self._offered = max([self.delivered, *(parcel.transaction for parcel in self._parcels)])
+        self._certain = False
+        self._settled = False
+        self._failures = 0
+        self._until = 0.0
+        self._error: str | None = None
+
+    # Filling it
+
+    def wants(self, transaction: Transaction) -> bool:
+        """Whether the output of a transaction that is replayed may have to be sent."""
+        return not self.new and transaction > self.delivered
+
+    def offer(self, transaction: Transaction, change: pa.Table) -> None:
+        """Take a change in. What the sink is known to hold is dropped."""
+        with self._lock:
+            ensure(
+                transaction > self._offered,
+                f"sink {self.sink.name} is offered transactions in rising order: "
+                f"{transaction} came after {self._offered}",
+            )
+            ensure(change.num_rows > 0, f"sink {self.sink.name} is offered changes, not nothing")
+            self._offered = transaction
+            if transaction > self.delivered:
+                self._parcels.append(_Parcel(transaction, change.nbytes, change))
+
+    def begin(self, transaction: Transaction, view: pa.Table) -> None:
+        """A sink that is new to the pipeline receives the view as it is, under the last number."""
+        with self._lock:
+            ensure(self.new, f"sink {self.sink.name} begins once")
+            self.new = False
+            if view.num_rows and transaction:
+                weights = pa.repeat(pa.scalar(1, pa.int64()), view.num_rows)
+                self.offer(transaction, view.append_column(WEIGHT, weights))
+
+    @property
+    def certain(self) -> bool:
+        """Whether the sink has said how far it got, and nothing failed since."""
+        return self._certain
+
+    @property
+    def full(self) -> bool:
+        with self._lock:
+            return (
+                len(self._parcels) >= self._settings.transactions_max
+                or self._size() >= self._settings.bytes_max
+            )
+
+    @property
+    def retry_in_s(self) -> float:
+        return max(0.0, self._until - self._env.uptime()) if self._parcels else 0.0
+
+    # Emptying it
+
+    def ask(self) -> None:
+        """Ask the sink how far it got, if it answers; for opening a pipeline.
+
+        Raises what stops a pipeline. A sink that does not answer is asked again before it is sent
+        anything.
+        """
+        with self._lock:
+            self._attempt(self._ask)
+            if self.stopped is not None:
+                raise self.stopped
+
+    def settle(self, transaction: Transaction) -> None:
+        """After replay: a sink cannot hold what the pipeline has not done."""
+        with self._lock:
+            if self.delivered > transaction:
+                raise InvalidError(
+                    f"sink {self.sink.name} holds transaction {self.delivered} of this pipeline, "
+                    f"which is at {transaction}: the pipeline went back in time",
+                    hint="what it does next would be dropped by the sink as known. Empty the sink "
+                    "to have it filled anew, or restore the pipeline's latest state",
+                )
+            self._settled = True
+
+    def deliver(self) -> bool:
+        """Send what is pending until it is all sent, or something fails. Never raises for a sink.
+
+        Says whether nothing is pending any more.
+        """
+        with self._lock:
+            while self._parcels and self.stopped is None and self._env.uptime() >= self._until:
+                step = self._send if self._certain else self._ask
+                if not self._attempt(step):
+                    break
+            return not self._parcels
+
+    def _attempt(self, step: Callable[[], None]) -> bool:
+        try:
+            step()
+        except _STOPS as error:
+            self.stopped = error
+            self._failed(error)
+        except Exception as error:  # noqa: BLE001 - a driver may raise anything; the pipeline goes on
+            self._failed(error)
+        else:
+            self._failures, self._until, self._error = 0, 0.0, None
+            return True
+        return False
+
+    def _send(self) -> None:
+        parcel = self._parcels[0]
+        change = self._load(parcel)
+        # From here until the sink has answered, nobody knows.
+        self._certain = False
+        self.sink.write(self._lineage, parcel.transaction, change)
+        self._certain = True
+        self._parcels.popleft()
+        self.delivered = parcel.transaction
+        rows = rows_of_change(change, WEIGHT)
+        self._events.emit(Published(self.sink.name, parcel.transaction, rows))
+
+    def _ask(self) -> None:
+        found = self.sink.last()
+        name = self.sink.name
+        if found is not None and found.lineage != self._lineage:
+            raise InvalidError(
+                f"sink {name} holds the output of another pipeline: expected lineage "
+                f"{self._lineage}, found {found.lineage} at transaction {found.transaction}",
+                hint="a pipeline that was reset begins at transaction 1, which this sink would "
+                "drop as known. Empty the sink, or give this pipeline one of its own",
+            )
+        held = Transaction(0) if found is None else found.transaction
+        if self.new and found is not None:
+            raise InvalidError(
+                f"sink {name} holds transaction {held} of this pipeline, but was no part of it "
+                "since",
+                hint="empty the sink: it then receives the whole view",
+            )
+        if held < self.delivered:
+            raise InvalidError(
+                f"sink {name} held transaction {self.delivered}, and now says {held or 'nothing'}: "
+                "it lost what it was given",
+                hint="restore the sink; or empty it and add it under another name, so that it "
+                "receives the whole view",
+            )
+        if self._settled and held > self._offered:
+            raise InvalidError(
+                f"sink {name} holds transaction {held}, but this writer's last one for it was "
+                f"{self._offered}: another writer is at work",
+                hint="see `stepwell inspect manifest` for who holds the pipeline",
+            )
+        while self._parcels and self._parcels[0].transaction <= held:
+            self._parcels.popleft()
+        self.delivered = held
+        self._certain = True
+
+    def _failed(self, error: Exception) -> None:
+        settings = self._settings
+        limit = min(settings.wait_s_max, settings.wait_s_first * 2**self._failures)
+        self._failures = min(self._failures + 1, 60)
+        wait = limit * (0.5 + self._env.jitter() / 2)
+        self._until = self._env.uptime() + wait
+        self._certain = False
+        self._error = str(getattr(error, "message", error)) or type(error).__name__
+        self._events.emit(
+            SinkFailed(
+                self.sink.name,
+                self._parcels[0].transaction if self._parcels else self.delivered,
+                len(self._parcels),
+                self._error,
+                wait,
+                self.stopped is not None,
+            )
+        )
+
+    # Keeping it
+
+    def keep(self, up_to: Transaction) -> tuple[SinkAt, tuple[Undelivered, ...]]:
+        """Write what is pending to files; what the manifest is to say of this sink."""
+        with self._lock:
+            for parcel in self._parcels:
+                if parcel.kept is None:
+                    parcel.kept = self._write(parcel)
+            kept = tuple(parcel.kept for parcel in self._parcels if parcel.kept is not None)
+            # A sink may be ahead of what was replayed so far.
+            return SinkAt(self.sink.name, min(self.delivered, up_to)), kept
+
+    def _write(self, parcel: _Parcel) -> Undelivered:
+        change = self._load(parcel)
+        path = paths.outbox(self.sink.name, parcel.transaction)
+        body = _encode(change)
+        try:
+            self._store.put_new(path, body)
+        except ConflictError:
+            # Of an attempt before us, whose manifest was never committed. Its bytes may differ,
+            # for another Arrow may have written them; its rows may not (J6).
+            body = self._read(path)
+            if checksum_rows(_decode(body, self._where(path))) != checksum_rows(change):
+                raise ReplayMismatchError(
+                    f"{self._where(path)} holds other output of transaction {parcel.transaction} "
+                    "than was computed now",
+                    hint="a view is not deterministic, or the file was changed",
+                ) from None
+        return Undelivered(
+            self.sink.name, parcel.transaction, path, len(body), Checksum(checksum([body]))
+        )
+
+    def _load(self, parcel: _Parcel) -> pa.Table:
+        if parcel.change is None:
+            kept = parcel.kept
+            if kept is None:
+                raise BugError("a parcel is in memory or in a file")
+            body = self._read(kept.path)
+            where = self._where(kept.path)
+            if len(body) != kept.size or checksum([body]) != kept.checksum:
+                raise CorruptError(
+                    where,
+                    f"expected {kept.size} bytes with checksum {kept.checksum}, found {len(body)} "
+                    f"with {checksum([body])}",
+                    hint="restore the object from a backup",
+                )
+            parcel.change = _decode(body, where)
+        return parcel.change
+
+    def _read(self, path: str) -> bytes:
+        found = self._store.get(path)
+        if found is None:
+            raise TruncatedError(
+                self._where(path), "missing", hint="restore the object from a backup"
+            )
+        return found.data
+
+    def _where(self, path: str) -> str:
+        return f"{self._store.uri}/{path}"
+
+    # Looking at it
+
+    def status(self) -> SinkStatus:
+        with self._lock:
+            return SinkStatus(
+                self.sink.name,
+                self.sink.view,
+                self.delivered,
+                len(self._parcels),
+                self._size(),
+                self.full,
+                self._error,
+                self.retry_in_s,
+                self.stopped is not None,
+            )
+
+    def _size(self) -> int:
+        return sum(parcel.size for parcel in self._parcels)
+
+
+def _encode(change: pa.Table) -> bytes:
+    from pyarrow import parquet  # Slow to load, and needed only where a sink is behind.
+
+    out = pa.BufferOutputStream()
+    parquet.write_table(change, out, write_page_checksum=True)
+    return bytes(out.getvalue().to_pybytes())
+
+
+def _decode(body: bytes, where: str) -> pa.Table:
+    from pyarrow import parquet
+
+    try:
+        return parquet.read_table(pa.BufferReader(body), page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptError(where, f"not a Parquet file: {error}") from error

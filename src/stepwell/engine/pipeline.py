@@ -1,0 +1,444 @@
+"""The object users hold: push rows, run the loop, query, flush, close.
+
+    with Pipeline(store, env, executor=..., sources=[...], sinks=[...]) as pipeline:
+        pipeline.push("orders", rows)            # durable, and visible, when it returns
+        with pipeline.transaction() as t:        # all of it or nothing
+            t.push("orders", a)
+            t.push("items", b)
+        pipeline.run(once=True)
+
+Safe to use from several threads, also while `run` is going in one of them. They take turns; a turn
+is one transaction. Rows that several threads push at the same moment are committed together, in one
+entry, and each caller gets an answer of its own. While an explicit transaction is open, everybody
+else waits for its end (J3); whoever holds it must use it, or would wait for itself.
+
+Once the pipeline is fenced, poisoned or closed, every call raises why.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal
+
+import pyarrow as pa
+
+from stepwell.engine.core import Core, Settings
+from stepwell.engine.events import Listener, Stopped, Waiting
+from stepwell.engine.outbox import SinkStatus
+from stepwell.engine.ports import ExecutorFactory, Sink, Source
+from stepwell.engine.pushed import Push, Rows, pushed_intake
+from stepwell.engine.run import Loop
+from stepwell.engine.tail import Tail
+from stepwell.engine.transaction import Done, Step
+from stepwell.env import Env
+from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError, UserCodeError
+from stepwell.model import Epoch, Position, Transaction
+from stepwell.store.base import Store
+from stepwell.store.sealed import Json
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    name: str
+    table: str
+    position: Json
+    """Where it stands after the last transaction; None: at its start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    lineage: str
+    epoch: Epoch
+    transaction: Transaction
+    """The last one that is recorded."""
+    flushed: Transaction
+    """The last one that the manifest holds."""
+    position: Position
+    """The last entry of the journal."""
+    replay: Position
+    """The last entry that an opening need not replay."""
+    unflushed_bytes: int
+    open: Literal["explicit", "automatic"] | None
+    """The transaction that is open now, if one is."""
+    sources: tuple[SourceStatus, ...]
+    sinks: tuple[SinkStatus, ...]
+    dead_letters: Mapping[str, int]
+    """Rows that were rejected since the pipeline began, by table (J13)."""
+
+
+class Pipeline:
+    def __init__(
+        self,
+        store: Store,
+        env: Env,
+        *,
+        executor: ExecutorFactory,
+        sources: Sequence[Source] = (),
+        sinks: Sequence[Sink] = (),
+        journal_store: Store | None = None,
+        settings: Settings | None = None,
+        listener: Listener | None = None,
+        create: bool = True,
+    ) -> None:
+        """Open for writing, which is itself a write: whoever had the pipeline is fenced.
+
+        Brings it up to date from the journal before it returns. Without `create` there must be a
+        pipeline already. Sources and sinks are closed together with the pipeline.
+        """
+        self._lock = threading.RLock()
+        self._free = threading.Condition(self._lock)
+        self._current: ExplicitTransaction | None = None
+        self._owner: int | None = None
+        self._pushes: deque[Push] = deque()
+        self._tails: list[Tail] = []
+        self._stop = threading.Event()
+        self._flush_wanted = False
+        self._closed = False
+        self._core = Core(
+            store,
+            env,
+            executor,
+            sources,
+            sinks,
+            journal_store=journal_store,
+            settings=settings,
+            listener=listener,
+            create=create,
+        )
+
+    # Taking in
+
+    def push(
+        self, table: str, rows: Rows | None = None, *, delete: Rows | None = None
+    ) -> Transaction:
+        """Put rows into a table, and delete some first; the number of the transaction.
+
+        Durable and visible when it returns. When it raises, nothing was taken in, unless it is
+        `UnknownOutcomeError`: then open the pipeline again and look.
+        """
+        pushed = Push(pushed_intake(self._core.sources, table, rows, delete))
+        if not pushed.intake.taken.rows:
+            with self._turn("push"):
+                return self._core.state.transaction
+        self._pushes.append(pushed)
+        try:
+            with self._turn("push"):
+                while not pushed.done:
+                    self._commit_pushes()
+        finally:
+            if not pushed.done and pushed in self._pushes:
+                self._pushes.remove(pushed)
+        if pushed.error is not None:
+            raise pushed.error
+        return pushed.transaction
+
+    def transaction(self) -> ExplicitTransaction:
+        """Begin an explicit transaction: what is pushed through it becomes visible at once.
+
+        Waits until no other is open. As a context it commits at the end, and aborts when its body
+        raises. What it took in is durable step by step, but counts only once it is committed.
+        """
+        with self._turn("transaction"):
+            self._make_room()
+            self._core.boundary()
+            self._core.begin(explicit=True)
+            self._current = ExplicitTransaction(self)
+            self._owner = threading.get_ident()
+            return self._current
+
+    def run(self, *, once: bool = False, max_transactions: int | None = None) -> int:
+        """Take in what the sources have, transaction by transaction; how many there were.
+
+        `once`: until no source has anything more. Otherwise until `stop` is called. Ends at a
+        boundary, flushed. Other threads may push meanwhile; they take turns.
+        """
+        loop = Loop(self._core, once=once, transactions_max=max_transactions)
+        try:
+            while not loop.ended and not self._stop.is_set():
+                with self._turn("run"):
+                    done = loop.turn()
+                    if done is not None:
+                        self._after(done)
+                if loop.rest_s:
+                    self._core.env.sleep(loop.rest_s)
+            with self._turn("run"):
+                closed = loop.finish()
+                if closed is not None:
+                    self._after(closed)
+                self._core.events.emit(Stopped(self._core.state.transaction, loop.transactions))
+        finally:
+            self._stop.clear()
+        return loop.transactions
+
+    def stop(self) -> None:
+        """Ask `run` to end: it finishes its transaction and flushes. From any thread or signal."""
+        self._stop.set()
+
+    # Looking
+
+    def query(self, sql: str) -> pa.Table:
+        """The answer to one SELECT over tables and views, as of the last transaction."""
+        with self._turn("query"):
+            self._core.check()
+            return self._core.state.executor.query(sql)
+
+    def read(self, relation: str) -> pa.Table:
+        """The rows of a table, a view, or the dead letters of a table, `<table>$errors`."""
+        with self._turn("read"):
+            self._core.check()
+            return self._core.state.executor.read(relation)
+
+    def tail(self, view: str) -> Tail:
+        """Follow the changes of a view, from the next transaction on."""
+        with self._turn("tail"):
+            self._core.check()
+            tail = Tail(view, self._forget)
+            self._tails.append(tail)
+            return tail
+
+    @property
+    def transaction_number(self) -> Transaction:
+        """The last transaction; what `query` answers as of."""
+        return self._core.state.transaction
+
+    def status(self) -> Status:
+        """Where everything stands. Does not wait for an open transaction."""
+        with self._lock:
+            core, state = self._core, self._core.state
+            manifest = core.manifest
+            open = state.open
+            return Status(
+                lineage=manifest.lineage,
+                epoch=manifest.claim.epoch,
+                transaction=state.transaction,
+                flushed=manifest.transaction,
+                position=core.tip.position,
+                replay=manifest.replay.position,
+                unflushed_bytes=state.executor.unflushed_bytes(),
+                open=None if open is None else "explicit" if open.explicit else "automatic",
+                sources=tuple(
+                    SourceStatus(source.name, source.table, state.positions.get(source.name))
+                    for source in core.sources.all()
+                ),
+                sinks=tuple(outbox.status() for outbox in state.outboxes),
+                dead_letters=dict(state.dead_letters),
+            )
+
+    # Keeping
+
+    def flush(self) -> bool:
+        """Make the manifest hold everything, so that opening need not replay it.
+
+        Inside an explicit transaction it waits for the boundary, and says so (J9): another thread
+        waits here; the one that holds the transaction gets False, and the flush is made when it
+        ends.
+        """
+        with self._lock:
+            self._check_closed()
+            if self._current is not None and self._owner == threading.get_ident():
+                self._flush_wanted = True
+                self._core.events.emit(Waiting("flush", "the end of the open transaction"))
+                return False
+        with self._turn("flush"):
+            return self._core.flush()
+
+    def deliver(self) -> bool:
+        """Send what waits for sinks now; whether nothing waits any more."""
+        with self._lock:
+            self._check_closed()
+            return self._core.deliver()
+
+    def close(self) -> None:
+        """Flush, and let go. An explicit transaction that is open is taken back."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._end_transaction()
+            for tail in list(self._tails):
+                tail.close()
+            self._core.close()
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Taking turns
+
+    @contextmanager
+    def _turn(self, what: str) -> Iterator[None]:
+        """Be the only one, between two transactions. A transaction that is open is waited for."""
+        with self._lock:
+            said = False
+            while self._current is not None:
+                if self._owner == threading.get_ident():
+                    raise InvalidError(
+                        f"{what}: this thread has a transaction open, and would wait for itself",
+                        hint="use the transaction, or commit it first",
+                    )
+                if not said:
+                    self._core.events.emit(Waiting(what, "the end of the open transaction"))
+                    said = True
+                self._free.wait()
+            self._check_closed()
+            yield
+
+    def _check_closed(self) -> None:
+        if self._closed:
+            raise InvalidError("this pipeline was closed", hint="open it again")
+
+    def _end_transaction(self) -> None:
+        self._current = self._owner = None
+        self._free.notify_all()
+
+    def _make_room(self) -> None:
+        if not self._core.room(self._core.settings.sink_wait_s_max):
+            raise self._core.full()
+
+    def _after(self, done: Done) -> None:
+        """What follows a transaction. It is recorded, so nothing here may fail its caller."""
+        for tail in self._tails:
+            tail.offer(done)
+        self._core.deliver()
+        self._core.flush_if_due()
+
+    def _forget(self, tail: Tail) -> None:
+        with self._lock:
+            if tail in self._tails:
+                self._tails.remove(tail)
+
+    def _commit_pushes(self) -> None:
+        """Commit what threads have pushed meanwhile, together; one that fails fails alone."""
+        together: list[Push] = []
+        rows = 0
+        while self._pushes and (not together or rows < self._core.settings.limits.rows_max):
+            together.append(self._pushes.popleft())
+            rows += together[-1].intake.taken.rows
+        try:
+            self._commit_together(together)
+        except (InvalidError, UserCodeError) as error:
+            if len(together) == 1:
+                together[0].fail(error)
+            for pushed in together if len(together) > 1 else ():
+                try:
+                    self._commit_together([pushed])
+                except StepwellError as own:
+                    pushed.fail(own)
+        except StepwellError as error:
+            for pushed in together:
+                pushed.fail(error)
+        except BaseException as error:
+            for pushed in together:
+                if not pushed.done:
+                    pushed.fail(
+                        UnknownOutcomeError(
+                            f"the thread that committed these rows was interrupted: {error!r}",
+                            hint="open the pipeline again: it will see whether they are there",
+                        )
+                    )
+            raise
+
+    def _commit_together(self, together: Sequence[Push]) -> None:
+        self._make_room()
+        self._core.boundary()
+        done = self._core.commit([pushed.intake for pushed in together])
+        for pushed in together:
+            pushed.succeed(done.transaction)
+        self._after(done)
+
+
+class ExplicitTransaction:
+    """An explicit transaction. Its steps are recorded as they come; `commit` makes them count."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._ended = False
+
+    def push(self, table: str, rows: Rows | None = None, *, delete: Rows | None = None) -> None:
+        """Add rows, and deletes before them. Not visible before the commit."""
+        with self._mine() as core:
+            intake = pushed_intake(core.sources, table, rows, delete)
+            if intake.taken.rows:
+                core.add(Step.of([intake]))
+
+    def take(self, rows_max: int | None = None) -> int:
+        """Add what the sources have now, within limits; how many rows. Abort rewinds them."""
+        with self._mine() as core:
+            step = core.poll(rows_max)
+            if step is None:
+                return 0
+            core.add(step)
+            return step.rows
+
+    def commit(self) -> Transaction:
+        """Make all of it visible at once; the number of the transaction.
+
+        When it raises, the transaction was taken back, unless it is `UnknownOutcomeError`.
+        """
+        with self._mine() as core:
+            try:
+                done = core.close_open()
+            except (InvalidError, UserCodeError):
+                self._abort(core)
+                raise
+            self._end()
+            if done is not None:
+                self._pipeline._after(done)
+            self._flush_if_wanted(core)
+            return core.state.transaction
+
+    def abort(self) -> None:
+        """Take all of it back: no trace in tables, views and sinks; sources are rewound."""
+        with self._mine() as core:
+            self._abort(core)
+            self._flush_if_wanted(core)
+
+    def _abort(self, core: Core) -> None:
+        # Ended first: if the journal does not take the entry now, it will before the next one.
+        self._end()
+        core.abort()
+
+    def _flush_if_wanted(self, core: Core) -> None:
+        if self._pipeline._flush_wanted:
+            self._pipeline._flush_wanted = False
+            core.flush_now()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._pipeline._end_transaction()
+
+    @contextmanager
+    def _mine(self) -> Iterator[Core]:
+        with self._pipeline._lock:
+            if self._ended or self._pipeline._current is not self:
+                raise InvalidError("this transaction has ended", hint="begin another one")
+            yield self._pipeline._core
+
+    def __enter__(self) -> ExplicitTransaction:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._ended:
+            return
+        if error is None:
+            self.commit()
+            return
+        with suppress(StepwellError):  # Why the body failed is what its caller wants to know.
+            self.abort()

@@ -1,0 +1,68 @@
+"""Rows that a user pushes: in any of the forms people have them in, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from stepwell.engine.payload import PUSHED, Intake
+from stepwell.engine.ports import Change, Taken
+from stepwell.engine.sources import Sources
+from stepwell.errors import InvalidError, StepwellError
+from stepwell.model import Transaction
+
+Rows: TypeAlias = Any
+"""A list of mappings, a mapping of columns to lists, or anything Arrow can read: a table, a batch,
+a data frame.
+"""
+
+
+class Push:
+    """Rows on their way in. Whoever commits them, for whomever, says how it went."""
+
+    def __init__(self, intake: Intake) -> None:
+        self.intake = intake
+        self.done = False
+        self.transaction = Transaction(0)
+        self.error: StepwellError | None = None
+
+    def succeed(self, transaction: Transaction) -> None:
+        self.done, self.transaction = True, transaction
+
+    def fail(self, error: StepwellError) -> None:
+        self.done, self.error = True, error
+
+
+def pushed_intake(sources: Sources, table: str, rows: Rows | None, delete: Rows | None) -> Intake:
+    """What was pushed, with the table as it was declared."""
+    change = Change(_table(rows), _table(delete))
+    count = sum(part.num_rows for part in (change.put, change.delete) if part is not None)
+    return Intake(PUSHED, sources.table(table), Taken(change, count, None, None))
+
+
+def _table(rows: Rows | None) -> pa.Table | None:
+    if rows is None or isinstance(rows, pa.Table):
+        return rows
+    try:
+        if isinstance(rows, pa.RecordBatch):
+            return pa.Table.from_batches([rows])
+        if isinstance(rows, Mapping) or hasattr(rows, "__arrow_c_stream__"):
+            return pa.table(rows)
+        return pa.Table.from_pylist(list(_mappings(rows)))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidError(f"these rows cannot be read: {error}") from error
+
+
+def _mappings(rows: Iterable[object]) -> Iterator[dict[str, object]]:
+    names: dict[str, None] = {}
+    listed = []
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise TypeError(f"expected a mapping of columns to values, found {row!r}")
+        names |= dict.fromkeys(row)
+        listed.append(row)
+    for row in listed:
+        # Arrow takes the columns from the first row only.
+        yield {name: row.get(name) for name in names}

@@ -1,0 +1,382 @@
+"""An executor in plain Python: tables are counters, views are computed anew by the reference.
+
+It stands in for Spark in tests and simulations, and in a pipeline so small that starting Spark is
+not worth it. What it says must be easy to believe, so nothing in it is incremental: after every
+transaction each view is evaluated over the tables, and the change is the difference. Its state is
+nevertheless real: runs are Parquet files in the store, one per table and flush, with a weight for
+each row; `load` adds them up. Views are not stored, for tables give them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import lru_cache
+
+import pyarrow as pa
+from pyarrow import parquet
+from sqlglot import exp
+
+from stepwell.engine.ports import WEIGHT, BadRow, Change, Executed, Rejected
+from stepwell.env import Env
+from stepwell.errors import CorruptError, InvalidError, TruncatedError
+from stepwell.journal import paths
+from stepwell.model import checksum
+from stepwell.query.algebra import Node
+from stepwell.query.bags import Bag, Row, minus, plus
+from stepwell.query.parse import catalog_of, parse_query, read
+from stepwell.query.reference import evaluate
+from stepwell.query.select import Catalog
+from stepwell.query.source import Source as Text
+from stepwell.query.spark_values import clean
+from stepwell.query.statements import MaterializedView, Table, View, parse_statements
+from stepwell.query.types import SparkType, parse_type
+from stepwell.state.manifest import Run
+from stepwell.store.base import Store
+
+ERRORS = "$errors"
+_ERROR_COLUMNS = ("source", "position", "reason", "text")
+_RUNS_MAX = 8
+"""Runs of a table before a flush writes it whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What a transaction makes of the relations."""
+
+    deltas: Mapping[str, Bag]
+    views: Mapping[str, Bag]
+
+
+class ReferenceExecutor:
+    """Implements `Executor`. Not safe to use from several threads."""
+
+    def __init__(self, sql: str, store: Store, env: Env) -> None:
+        self._program = _compile(sql)
+        self._store = store
+        self._env = env
+        self._rows: dict[str, Bag] = {}
+        self._views: dict[str, Bag] = {}
+        self._unflushed: dict[str, Bag] = {}
+        self._runs: tuple[Run, ...] = ()
+        self.load(())
+
+    def tables(self) -> Mapping[str, tuple[str, ...]]:
+        return {table.name: table.key for table in self._program.tables.values()}
+
+    # Computing
+
+    def execute(
+        self,
+        changes: Mapping[str, Change],
+        time: datetime,
+        bad: Mapping[str, Sequence[tuple[str, BadRow]]] | None = None,
+    ) -> Executed:
+        deltas: dict[str, Bag] = {}
+        rejected: list[Rejected] = []
+        for name, change in changes.items():
+            table = self._table(name)
+            delta, refused = _normalise(table, change, self._rows[table.name])
+            deltas[table.name] = delta
+            rejected += refused
+        errors = [(refused.table, _error("", refused)) for refused in rejected]
+        for name, rows in (bad or {}).items():
+            table = self._table(name)
+            errors += [(table.name, (source, b.where, b.reason, b.text)) for source, b in rows]
+        for name, row in errors:
+            deltas.setdefault(name + ERRORS, Counter())[row] += 1
+        views = self._evaluate(
+            {n: plus(rows, deltas.get(n, Counter())) for n, rows in self._rows.items()}
+        )
+        moved = {name: plus(rows, minus(self._views[name])) for name, rows in views.items()}
+        return Executed(
+            changes={name: self._change(name, change) for name, change in moved.items() if change},
+            rejected=tuple(rejected),
+            recomputed=tuple(name for name, change in moved.items() if change),
+            kept=_Kept(deltas, views),
+        )
+
+    def keep(self, executed: Executed) -> None:
+        kept = executed.kept
+        if not isinstance(kept, _Kept):
+            raise InvalidError("this was executed by another executor")
+        for name, delta in kept.deltas.items():
+            self._rows[name] = plus(self._rows[name], delta)
+            self._unflushed[name] = plus(self._unflushed.get(name, Counter()), delta)
+        self._views = dict(kept.views)
+
+    def _evaluate(self, rows: Mapping[str, Bag]) -> dict[str, Bag]:
+        relations = dict(rows)
+        for name, view in self._program.views.items():
+            found = evaluate(view.node, relations)
+            relations[name] = Counter(found)
+        return {name: relations[name] for name in self._program.views}
+
+    def _change(self, view: str, change: Bag) -> pa.Table:
+        columns = self._program.views[view].columns
+        rows = sorted(change.items(), key=lambda item: (repr(item[0]), item[1]))
+        table = _arrow(columns, [row for row, _ in rows], None)
+        return table.append_column(WEIGHT, pa.array([weight for _, weight in rows], pa.int64()))
+
+    def _table(self, name: str) -> Table:
+        for table in self._program.tables.values():
+            if table.name.lower() == name.lower():
+                return table
+        raise InvalidError(f"there is no table {name}")
+
+    # Storing
+
+    def unflushed_bytes(self) -> int:
+        return sum(100 * len(rows) for rows in self._unflushed.values())
+
+    def flush(self) -> tuple[Run, ...]:
+        runs = list(self._runs)
+        for name, rows in sorted(self._unflushed.items()):
+            mine = [run for run in runs if run.relation == name]
+            if len(mine) >= _RUNS_MAX:
+                runs = [run for run in runs if run.relation != name]
+                rows = self._rows[name]
+            if rows:
+                runs.append(self._write(name, rows))
+        return tuple(runs)
+
+    def flushed(self, runs: Sequence[Run]) -> None:
+        self._runs = tuple(runs)
+        self._unflushed = {}
+
+    def load(self, runs: Sequence[Run]) -> None:
+        rows: dict[str, Bag] = {name: Counter() for name in self._program.tables}
+        rows |= {name + ERRORS: Counter() for name in self._program.tables}
+        for run in runs:
+            if run.relation not in rows:
+                raise CorruptError(run.path, f"a run of {run.relation}, which is no table")
+            rows[run.relation] = plus(rows[run.relation], self._read(run))
+        self._rows, self._runs, self._unflushed = rows, tuple(runs), {}
+        self._views = self._evaluate(rows)
+
+    def _write(self, name: str, rows: Bag) -> Run:
+        items = list(rows.items())
+        columns, types = self._columns(name)
+        table = _arrow(columns, [row for row, _ in items], types)
+        table = table.append_column(WEIGHT, pa.array([weight for _, weight in items], pa.int64()))
+        out = pa.BufferOutputStream()
+        parquet.write_table(table, out)
+        body = out.getvalue().to_pybytes()
+        path = paths.run(name, self._env.new_id())
+        self._store.put_new(path, body)
+        return Run(name, path, len(body), len(items), checksum([body]))
+
+    def _read(self, run: Run) -> Bag:
+        found = self._store.get(run.path)
+        where = f"{self._store.uri}/{run.path}"
+        if found is None:
+            raise TruncatedError(where, "missing", hint="restore the object from a backup")
+        if checksum([found.data]) != run.checksum:
+            raise CorruptError(where, f"expected checksum {run.checksum}", field="checksum")
+        table = parquet.read_table(pa.BufferReader(found.data))
+        weights = table.column(WEIGHT).to_pylist()
+        rows = _rows(table.drop_columns([WEIGHT]))
+        return Counter(dict(zip(rows, weights, strict=True)))
+
+    # Reading
+
+    def read(self, relation: str) -> pa.Table:
+        for name, rows in (*self._rows.items(), *self._views.items()):
+            if name.lower() == relation.lower():
+                columns, types = self._columns(name)
+                listed = sorted(rows.elements(), key=repr)
+                return _arrow(columns, listed, types)
+        raise InvalidError(f"there is no table or view {relation}")
+
+    def query(self, sql: str) -> pa.Table:
+        parsed = parse_query(sql, self._program.catalog)
+        found = Counter(evaluate(parsed.node, {**self._rows, **self._views}))
+        names = [item.alias_or_name for item in read(sql, self._program.catalog).selects]
+        return _arrow(tuple(names), sorted(found.elements(), key=repr), None)
+
+    def _columns(self, name: str) -> tuple[tuple[str, ...], tuple[pa.DataType, ...] | None]:
+        if name in self._program.views:
+            return self._program.views[name].columns, None
+        if name.endswith(ERRORS):
+            return _ERROR_COLUMNS, (pa.string(),) * len(_ERROR_COLUMNS)
+        table = self._program.tables[name]
+        return tuple(c.name for c in table.columns), _types(table)
+
+
+# Declaring
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    node: Node
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    tables: Mapping[str, Table]
+    views: Mapping[str, _View]
+    catalog: Catalog
+
+
+@lru_cache(maxsize=100)
+def _compile(sql: str) -> _Program:
+    tables: dict[str, Table] = {}
+    views: dict[str, _View] = {}
+    stored: dict[str, list[str]] = {}
+    defined: dict[str, tuple[exp.Query, tuple[str, ...]]] = {}
+    catalog = catalog_of({}, {})
+    for statement in parse_statements(Text("pipeline.sql", sql)):
+        if isinstance(statement, Table):
+            tables[statement.name] = statement
+            stored[statement.name] = [column.name for column in statement.columns]
+        else:
+            tree = read(statement.query, catalog)
+            names = statement.columns or tuple(item.alias_or_name for item in tree.selects)
+            if isinstance(statement, View):
+                defined[statement.name] = (tree, names)
+            elif isinstance(statement, MaterializedView):
+                node = parse_query(statement.query, catalog).node
+                views[statement.name] = _View(node, names)
+                stored[statement.name] = list(names)
+        catalog = catalog_of(stored, defined)
+    return _Program(tables, views, catalog)
+
+
+# Taking rows in
+
+
+def _normalise(table: Table, change: Change, there: Bag) -> tuple[Bag, list[Rejected]]:
+    """What a change makes of a table: rows that go, rows that come, and rows that are refused."""
+    rejected: list[Rejected] = []
+    delta: Bag = Counter()
+    columns = tuple(column.name for column in table.columns)
+    key = [columns.index(name) for name in table.key]
+    by_key = {tuple(row[i] for i in key): row for row in there} if key else {}
+    for row in _given(table, change.delete, table.key or columns, rejected):
+        if key:
+            old = by_key.pop(row, None)
+        else:
+            old = row if there[row] + delta[row] > 0 else None
+        if old is None:
+            rejected.append(Rejected(table.name, row, "delete of a row that is not there"))
+        else:
+            delta[old] -= 1
+    for row in _given(table, change.put, columns, rejected):
+        if key:
+            old = by_key.get(tuple(row[i] for i in key))
+            if old is not None:
+                delta[old] -= 1
+            by_key[tuple(row[i] for i in key)] = row
+        delta[row] += 1
+    return plus(delta, Counter()), rejected
+
+
+def _given(
+    table: Table, rows: pa.Table | None, wanted: tuple[str, ...], rejected: list[Rejected]
+) -> list[Row]:
+    """The rows of the wanted columns, typed; what does not fit is refused, row by row (J13)."""
+    if rows is None or not rows.num_rows:
+        return []
+    places = {name.lower(): place for place, name in enumerate(rows.column_names)}
+    unknown = set(places) - {column.name.lower() for column in table.columns}
+    if unknown:
+        raise InvalidError(
+            f"{table.name} has no column {min(unknown)}",
+            hint="its columns are: " + ", ".join(column.name for column in table.columns),
+        )
+    declared = {column.name: column for column in table.columns}
+    made = []
+    for name in wanted:
+        place = places.get(name.lower())
+        values = [None] * rows.num_rows if place is None else rows.column(place).to_pylist()
+        made.append(values)
+    taken = []
+    for raw in zip(*made, strict=True):
+        row: list[object] = []
+        for name, value in zip(wanted, raw, strict=True):
+            column = declared[name]
+            if value is None and not column.nullable:
+                rejected.append(Rejected(table.name, raw, f"{name} is NULL"))
+                break
+            try:
+                row.append(_fit(value, column.type))
+            except (pa.ArrowException, ValueError, TypeError) as error:
+                rejected.append(Rejected(table.name, raw, f"{name} is not {column.type}: {error}"))
+                break
+        else:
+            taken.append(clean(tuple(row)))
+    return taken
+
+
+def _fit(value: object, type_: str) -> object:
+    if value is None:
+        return None
+    return _value(pa.scalar(value, _arrow_type(parse_type(type_))).as_py())
+
+
+def _error(source: str, refused: Rejected) -> Row:
+    return (source, "", refused.reason, repr(refused.row))
+
+
+# To Arrow and back
+
+
+def _types(table: Table) -> tuple[pa.DataType, ...]:
+    return tuple(_arrow_type(parse_type(column.type)) for column in table.columns)
+
+
+def _arrow_type(type_: SparkType) -> pa.DataType:
+    if type_.name == "decimal":
+        precision, scale = type_.parameters.strip("()").split(",")
+        return pa.decimal128(int(precision), int(scale))
+    if type_.name == "array":
+        return pa.list_(_arrow_type(type_.elements[0]))
+    if type_.name not in _ARROW:
+        raise InvalidError(f"the reference executor does not know the type {type_}")
+    return _ARROW[type_.name]
+
+
+_ARROW = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "varchar": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+def _arrow(
+    columns: tuple[str, ...], rows: Sequence[Row], types: tuple[pa.DataType, ...] | None
+) -> pa.Table:
+    arrays = []
+    for place in range(len(columns)):
+        values = [_plain(row[place]) for row in rows]
+        arrays.append(pa.array(values, None if types is None else types[place]))
+    return pa.table(arrays, names=list(columns))
+
+
+def _rows(table: pa.Table) -> list[Row]:
+    columns = [[_value(value) for value in column.to_pylist()] for column in table.columns]
+    return [clean(row) for row in zip(*columns, strict=True)]
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _value(value: object) -> object:
+    """The reference keeps moments without a zone, all of them in UTC."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(timezone.utc).replace(tzinfo=None)
+    return value

@@ -1,0 +1,222 @@
+"""Replay: what the journal recorded, fed again through the same function.
+
+Inputs, boundaries and times are the recorded ones (J2). Of every transaction, what came in is
+summed up per source and compared with what was recorded, before anything is computed from it (J5).
+
+Where no sink needs the output, consecutive transactions are fed as one: the state comes out the
+same, and the executor is asked once. A transaction that deletes is not put behind others, because
+a change set deletes before it puts.
+
+A crash during replay leaves what was flushed on the way, whose manifest says up to where; the next
+opening goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from stepwell.engine.checksum import add_checksums
+from stepwell.engine.events import Replayed
+from stepwell.engine.payload import Intake, checksum_taken, read_again
+from stepwell.engine.sources import Sources
+from stepwell.engine.transaction import Gathered, Open, State, Step, transact
+from stepwell.errors import CorruptError, ReplayMismatchError
+from stepwell.journal.entry import Cursor, Draft, Input, Kind, Recorded
+from stepwell.model import Checksum, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Rows of one source in one transaction."""
+
+    rows: int
+    checksum: Checksum
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows with checksum {self.checksum}"
+
+
+class Replay:
+    """Feed it every entry, in order; then `finish`."""
+
+    def __init__(
+        self,
+        state: State,
+        sources: Sources,
+        *,
+        rows_max: int,
+        fed: Callable[[Cursor], None] = lambda cursor: None,
+    ) -> None:
+        """`rows_max` bounds what is fed at once. `fed` is told each place that memory reached."""
+        self._state = state
+        self._sources = sources
+        self._rows_max = rows_max
+        self._fed = fed
+        self._drafts: list[Draft] = []
+        self._waiting: Gathered | None = None
+        self._wanted = False
+        self._cursor: Cursor | None = None
+        self.transactions = 0
+
+    def feed(self, recorded: Recorded) -> None:
+        """One entry. A step counts as consumed only with the transaction it belongs to (J3)."""
+        draft = recorded.entry.draft
+        self._check(recorded)
+        self._wanted = False
+        if draft.kind is Kind.ABORT:
+            self._drafts = []
+        elif draft.kind is Kind.CLOSE:
+            self._close(draft)
+        else:
+            self._drafts.append(draft)
+            if draft.closes:
+                self._close(draft)
+        if self._drafts:
+            return
+        # Only now: what is fed before this entry closes must not count as reaching up to it.
+        self._cursor = recorded.cursor
+        if self._wanted:
+            self._feed_waiting()
+        elif self._waiting is None:
+            self._fed(recorded.cursor)
+
+    def finish(self) -> Open | None:
+        """Feed what is waiting; the transaction inside which the journal ends, if it does.
+
+        What an automatic one took in is read and compared now; an explicit one is not looked at.
+        """
+        self._feed_waiting()
+        if not self._drafts:
+            return None
+        first, last = self._drafts[0], self._drafts[-1]
+        open = Open(first.transaction, explicit=first.step == 0, recorded=last.step)
+        if not open.explicit:
+            open.steps = list(self._read(first.transaction))
+        return open
+
+    def _check(self, recorded: Recorded) -> None:
+        """The recorded boundaries make sense; else entries were lost or written by a bug."""
+        draft = recorded.entry.draft
+        where = f"journal entry {recorded.entry.position}"
+        expected = self._next()
+        if draft.transaction != expected:
+            raise CorruptError(
+                where,
+                f"belongs to transaction {draft.transaction}, but {expected} comes next",
+                field="transaction",
+            )
+        begun = [item.step for item in self._drafts]
+        allowed = {begun[-1] + 1} if begun else {0, 1}
+        if draft.step not in allowed or (not begun and draft.kind is not Kind.STEP):
+            raise CorruptError(
+                where,
+                f"is {draft.kind.value} {draft.step} of its transaction, after {begun or 'none'}",
+                field="step",
+            )
+
+    def _next(self) -> Transaction:
+        waiting = 0 if self._waiting is None else self._waiting.together
+        return Transaction(self._state.transaction + waiting + 1)
+
+    def _close(self, last: Draft) -> None:
+        steps = self._read(last.transaction)
+        gathered = Gathered(last.transaction, last.time, steps)
+        self._drafts = []
+        self.transactions += 1
+        self._wanted = any(outbox.wants(last.transaction) for outbox in self._state.outboxes)
+        waiting = self._waiting
+        if waiting is not None and (
+            self._wanted or _deletes(gathered) or waiting.rows + gathered.rows > self._rows_max
+        ):
+            self._feed_waiting()
+            waiting = None
+        if waiting is not None:
+            gathered = replace(
+                gathered,
+                steps=(*waiting.steps, *gathered.steps),
+                together=waiting.together + 1,
+            )
+        self._waiting = gathered
+
+    def _feed_waiting(self) -> None:
+        gathered, self._waiting = self._waiting, None
+        if gathered is None:
+            return
+        transact(self._state, lambda: gathered, lambda gathered: None)
+        event = Replayed(gathered.transaction, gathered.together, gathered.rows)
+        self._state.events.emit(event)
+        if self._cursor is not None:
+            self._fed(self._cursor)
+
+    def _read(self, transaction: Transaction) -> tuple[Step, ...]:
+        """The steps again, as recorded; compared."""
+        steps = []
+        for draft in self._drafts:
+            if draft.step:
+                intakes = tuple(self._read_input(transaction, item) for item in draft.inputs)
+                steps.append(Step(intakes, draft.inputs))
+        recorded = [item for step in steps for item in step.inputs]
+        found = [intake for step in steps for intake in step.intakes]
+        compare(transaction, sum_inputs(recorded), sum_intakes(found))
+        return tuple(steps)
+
+    def _read_input(self, transaction: Transaction, item: Input) -> Intake:
+        try:
+            return read_again(item, self._sources.get(item.source))
+        except ReplayMismatchError as error:
+            raise ReplayMismatchError(
+                f"transaction {transaction}, source {item.source}: {error.message}",
+                hint=error.hint,
+            ) from error
+
+
+def compare(
+    transaction: Transaction, recorded: Mapping[str, Sum], found: Mapping[str, Sum]
+) -> None:
+    """Raise `ReplayMismatchError` at the first source that differs (J5)."""
+    hint = (
+        "an input was changed, cut off or removed after it was taken in. Nothing of this "
+        "transaction was published; put the input back as it was and open again"
+    )
+    for source in sorted({*recorded, *found}):
+        before, now = recorded.get(source), found.get(source)
+        if before == now:
+            continue
+        if before is None or now is None:
+            side = "replay, but not in the journal" if before is None else "the journal only"
+            raise ReplayMismatchError(
+                f"transaction {transaction}: source {source} is in {side} ({before or now})",
+                hint=hint,
+            )
+        raise ReplayMismatchError(
+            f"transaction {transaction}: source {source} recorded {before}, replay found {now}",
+            hint=hint,
+        )
+
+
+def sum_inputs(inputs: Iterable[Input]) -> dict[str, Sum]:
+    return _sums((item.source, Sum(item.rows, item.checksum)) for item in inputs)
+
+
+def sum_intakes(intakes: Iterable[Intake]) -> dict[str, Sum]:
+    return _sums(
+        (intake.source, Sum(intake.taken.rows, checksum_taken(intake.taken))) for intake in intakes
+    )
+
+
+def _sums(parts: Iterable[tuple[str, Sum]]) -> dict[str, Sum]:
+    sums: dict[str, Sum] = {}
+    for source, part in parts:
+        so_far = sums.get(source)
+        sums[source] = (
+            part
+            if so_far is None
+            else Sum(so_far.rows + part.rows, add_checksums([so_far.checksum, part.checksum]))
+        )
+    return sums
+
+
+def _deletes(gathered: Gathered) -> bool:
+    changes = [intake.taken.change for intake in gathered.intakes]
+    return any(change.delete is not None and change.delete.num_rows for change in changes)

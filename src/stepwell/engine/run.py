@@ -1,0 +1,92 @@
+"""The loop of a pipeline, one turn at a time: poll, commit, deliver, flush, rest.
+
+A turn takes one step from the sources. With no latency allowed the step is a transaction. Otherwise
+steps are recorded as they come, and the transaction closes when it is old enough or large enough,
+or when the loop ends: fewer and larger computations, and an input that is recorded early.
+
+The loop ends at a boundary. A crash in it leaves what `transaction.settle` is for.
+"""
+
+from __future__ import annotations
+
+from stepwell.engine.core import Core
+from stepwell.engine.transaction import Done
+
+
+class Loop:
+    """Whoever drives it holds the pipeline during a turn, and rests between turns."""
+
+    def __init__(self, core: Core, *, once: bool, transactions_max: int | None) -> None:
+        self._core = core
+        self._once = once
+        self._transactions_max = transactions_max
+        self._opened_at = 0.0
+        self.transactions = 0
+        self.ended = transactions_max == 0
+        self.rest_s = 0.0
+        """How long to rest before the next turn."""
+
+    def turn(self) -> Done | None:
+        """Take a step, or rest; the transaction that was committed, if one was."""
+        core = self._core
+        self.rest_s = 0.0
+        if not core.room(0.0):
+            # Not waited for inside the turn: others may want to stop the loop, or to look.
+            if self._once and not core.room(core.settings.sink_wait_s_max):
+                raise core.full()
+            self.rest_s = core.settings.idle_s
+            return None
+        open = core.state.open
+        if open is not None and open.doomed:
+            core.boundary()
+            open = None
+        step = core.poll()
+        done: Done | None = None
+        if step is None:
+            self._idle()
+        elif core.settings.latency_s_max <= 0 and open is None:
+            done = core.commit_step(step)
+        else:
+            if open is None:
+                open = core.begin(explicit=False)
+                self._opened_at = core.env.uptime()
+            core.add(step)
+        if done is None and self._is_due(step is None):
+            done = core.close_open()
+        return self._counted(done)
+
+    def finish(self) -> Done | None:
+        """End at a boundary, flushed; the transaction that was still open, committed."""
+        core = self._core
+        done: Done | None = None
+        open = core.state.open
+        if open is not None and not open.explicit and not open.doomed:
+            done = self._counted(core.close_open())
+        core.deliver()
+        core.flush()
+        return done
+
+    def _idle(self) -> None:
+        core = self._core
+        core.deliver()
+        core.flush_if_due()
+        if self._once:
+            self.ended = True
+        else:
+            self.rest_s = core.settings.idle_s
+
+    def _is_due(self, idle: bool) -> bool:
+        core = self._core
+        open = core.state.open
+        if open is None or not open.steps:
+            return False
+        old = core.env.uptime() - self._opened_at >= core.settings.latency_s_max
+        large = open.rows >= core.settings.limits.rows_max
+        return old or large or (idle and self._once)
+
+    def _counted(self, done: Done | None) -> Done | None:
+        if done is not None:
+            self.transactions += 1
+            if self._transactions_max is not None and self.transactions >= self._transactions_max:
+                self.ended = True
+        return done

@@ -1,0 +1,277 @@
+"""One transaction, from input to output: the function that everything goes through.
+
+    gather    what came in: rows, or references to them
+    execute   what changes, computed over the state as it is; nothing has changed yet
+    record    THE COMMIT POINT: one entry of the journal
+    apply     the executor's state, positions and counts move
+    publish   into the outbox of every sink whose view changed
+    flush     now and then: runs, then a manifest that moves the replay position (`flush.py`)
+
+Before `record` nothing has happened; after it everything will. A crash before leaves the pipeline
+as it was, one after is made good by replay, which goes through this same function with `gather`
+reading what was recorded and `record` having nothing left to do.
+
+Mostly a transaction is one step, and its entry is the record of both. One of several steps records
+each as it comes, without computing anything, and is computed when it closes. Where the journal ends
+before that, `settle` is the rule (J4).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import chain
+from typing import Literal
+
+from stepwell.engine.events import Committed, Events
+from stepwell.engine.fold import Keys, fold_intakes
+from stepwell.engine.outbox import Outbox
+from stepwell.engine.payload import PUSHED, Intake
+from stepwell.engine.ports import Executed, Executor
+from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError, ensure
+from stepwell.journal.entry import Draft, Input, Kind
+from stepwell.model import Transaction
+from stepwell.store.sealed import Json
+
+OnError = Literal["dead_letter", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Input taken at once, and the lines of the journal that record it."""
+
+    intakes: tuple[Intake, ...]
+    inputs: tuple[Input, ...]
+
+    @classmethod
+    def of(cls, intakes: Sequence[Intake]) -> Step:
+        """What came in, ready to be recorded. `InvalidError` if it cannot be."""
+        return cls(tuple(intakes), tuple(intake.record() for intake in intakes))
+
+    @property
+    def rows(self) -> int:
+        return sum(intake.taken.rows for intake in self.intakes)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """All steps of a transaction, and its time."""
+
+    transaction: Transaction
+    time: datetime
+    steps: tuple[Step, ...]
+    together: int = 1
+    """How many transactions these are: more than one only in replay, where no sink cares."""
+
+    @property
+    def intakes(self) -> tuple[Intake, ...]:
+        return tuple(chain.from_iterable(step.intakes for step in self.steps))
+
+    @property
+    def rows(self) -> int:
+        return sum(step.rows for step in self.steps)
+
+
+@dataclass(slots=True)
+class Open:
+    """A transaction whose first steps are recorded and which has not closed yet."""
+
+    transaction: Transaction
+    explicit: bool
+    steps: list[Step] = field(default_factory=list)
+    recorded: int = 0
+    """The number of the last entry of it, a step's number."""
+    doomed: bool = False
+    """It is to be aborted as soon as the journal takes the entry that says so."""
+
+    @property
+    def rows(self) -> int:
+        return sum(step.rows for step in self.steps)
+
+
+@dataclass(slots=True)
+class State:
+    """Everything a transaction moves. One thread at a time uses it."""
+
+    executor: Executor
+    keys: Keys
+    outboxes: tuple[Outbox, ...]
+    events: Events
+    on_error: OnError = "dead_letter"
+    transaction: Transaction = Transaction(0)
+    """The last one that is recorded."""
+    positions: dict[str, Json] = field(default_factory=dict)
+    """Where each source stands after it."""
+    dead_letters: Counter[str] = field(default_factory=Counter)
+    open: Open | None = None
+    broken: StepwellError | None = None
+    """Why memory and journal may disagree; only opening again helps."""
+
+    @property
+    def next(self) -> Transaction:
+        return Transaction(self.transaction + 1)
+
+    def position(self, source: str) -> Json:
+        """Where a source stands after everything taken in, also by a transaction still open."""
+        for step in reversed(self.open.steps if self.open else []):
+            for intake in reversed(step.intakes):
+                if intake.source == source:
+                    return intake.taken.position
+        return self.positions.get(source)
+
+    def check(self) -> None:
+        if self.broken is not None:
+            raise self.broken.with_traceback(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A transaction that is recorded and applied."""
+
+    transaction: Transaction
+    time: datetime
+    rows: int
+    executed: Executed
+
+
+def transact(
+    state: State,
+    gather: Callable[[], Gathered | None],
+    record: Callable[[Gathered], None],
+) -> Done | None:
+    """Do one transaction; None if there was nothing to gather.
+
+    When it raises before `record` returned, nothing has happened, unless the journal says that it
+    does not know. When it raises afterwards, `state.broken` is set, and opening again completes it.
+    """
+    state.check()
+    gathered = gather()
+    if gathered is None:
+        return None
+
+    changes, bad = fold_intakes(gathered.intakes, state.keys)
+    executed = state.executor.execute(changes, gathered.time, bad)
+    if state.on_error == "fail":
+        _refuse_bad(gathered, executed)
+
+    record(gathered)
+
+    with _promised(state, gathered):
+        state.executor.keep(executed)
+        _advance(state, gathered, executed)
+        _publish(state, executed)
+    return Done(gathered.transaction, gathered.time, gathered.rows, executed)
+
+
+def settle(open: Open) -> Kind:
+    """The rule for a journal that ends inside a transaction (J4), and its only place.
+
+    None of its output has left, for output leaves only after the entry that closes it.
+
+    * An automatic one is committed as far as it was recorded. Its steps were taken from sources or
+      acknowledged to whoever pushed them, one by one, and nobody promised that they would become
+      visible together with anything that is missing. So what was acknowledged is kept.
+    * An explicit one is rolled back. Whoever began it and did not live to commit it has not asked
+      for it yet; half of it is what they wanted never to see. Its sources are rewound: their
+      positions are those of the last transaction that closed.
+
+    The answer is recorded as the first entry of the new writer, before it takes anything in: so a
+    transaction's number is used again only after the journal says that its first use is void.
+    """
+    return Kind.ABORT if open.explicit else Kind.CLOSE
+
+
+def closing(gathered: Gathered, recorded: int) -> Draft:
+    """The entry that closes a transaction of which so many entries are recorded already.
+
+    Its last step is in the same entry, if it is not recorded yet.
+    """
+    fresh = gathered.steps[recorded:]
+    ensure(len(fresh) <= 1, "a transaction closes with at most one step that is not recorded")
+    return Draft(
+        kind=Kind.STEP if fresh else Kind.CLOSE,
+        transaction=gathered.transaction,
+        step=recorded + 1,
+        closes=True,
+        time=gathered.time,
+        inputs=fresh[0].inputs if fresh else (),
+    )
+
+
+def step_entry(open: Open, step: Step | None, time: datetime) -> Draft:
+    """An entry inside a transaction. An explicit one begins with step 0, which takes nothing in."""
+    number = 0 if step is None else open.recorded + 1
+    inputs = () if step is None else step.inputs
+    return Draft(Kind.STEP, open.transaction, number, False, time, inputs)
+
+
+@contextmanager
+def _promised(state: State, gathered: Gathered) -> Iterator[None]:
+    """What must not fail, because it has been recorded. If it does, this process is of no use."""
+    try:
+        yield
+    except BaseException as error:
+        # Also an interrupt from the keyboard.
+        state.broken = UnknownOutcomeError(
+            f"transaction {gathered.transaction} is recorded in the journal, but was not applied "
+            f"here: {getattr(error, 'message', error)}",
+            hint="open the pipeline again: it replays the transaction",
+        )
+        raise
+
+
+def _advance(state: State, gathered: Gathered, executed: Executed) -> None:
+    ensure(
+        gathered.transaction == state.transaction + gathered.together,
+        f"transaction {gathered.transaction} comes after {state.transaction}",
+    )
+    state.transaction = gathered.transaction
+    state.open = None
+    for intake in gathered.intakes:
+        if intake.source != PUSHED:
+            state.positions[intake.source] = intake.taken.position
+        if intake.taken.bad:
+            state.dead_letters[intake.table] += len(intake.taken.bad)
+    for rejected in executed.rejected:
+        state.dead_letters[rejected.table] += 1
+
+
+def _publish(state: State, executed: Executed) -> None:
+    """Into the outboxes. A view that did not change sends nothing (J7)."""
+    changed = _changed(executed)
+    for outbox in state.outboxes:
+        change = changed.get(outbox.sink.view.lower())
+        if change is not None and not outbox.new:
+            outbox.offer(state.transaction, change)
+
+
+def _changed(executed: Executed) -> Mapping[str, object]:
+    return {view.lower(): table for view, table in executed.changes.items() if table.num_rows}
+
+
+def committed(done: Done) -> Committed:
+    """The event that tells of it."""
+    executed = done.executed
+    views = tuple(sorted(view for view, change in executed.changes.items() if change.num_rows))
+    return Committed(done.transaction, done.time, done.rows, len(executed.rejected), views)
+
+
+def _refuse_bad(gathered: Gathered, executed: Executed) -> None:
+    """`on_error: fail` (J13): name the first row that cannot be taken in; nothing is recorded."""
+    hint = "correct it at its source; with on_error: dead_letter the rest would go on"
+    for intake in gathered.intakes:
+        for row in intake.taken.bad:
+            raise InvalidError(
+                f"a row for table {intake.table} cannot be taken in: source {intake.source}, "
+                f"{row.where}: {row.reason}: {row.text[:200]}",
+                hint=hint,
+            )
+    for rejected in executed.rejected:
+        raise InvalidError(
+            f"a row for table {rejected.table} cannot be taken in: {rejected.reason}: "
+            f"{rejected.row!r}",
+            hint=hint,
+        )
