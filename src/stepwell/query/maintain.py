@@ -139,17 +139,25 @@ class Maintenance:
 
     # Blocks
 
-    def _sums(self, block: Sums) -> Node | None:
+    def summed(self, block: Sums) -> Node | None:
+        """What a change adds to the sums of each group."""
         change = self.delta(block.input)
-        if change is None:
+        return None if change is None else self._accumulated(block, change)
+
+    def _sums(self, block: Sums) -> Node | None:
+        summed = self.summed(block)
+        if summed is None:
             return None
-        summed: Node = self._accumulated(block, change)
+        if block.keys and not _cheap(summed):
+            summed = self._stage(summed)
+        return self.merge(block, summed)
+
+    def merge(self, block: Sums, summed: Node) -> Node:
+        """What adding sums to those stored changes."""
         columns = self._names.several(len(block.fields))
         old: Node = Leaf(block.relation, columns, When.OLD)
         if block.keys:
-            if not _cheap(change):
-                summed = self._stage(summed)
-            keys = self._keys(summed if _cheap(summed) else change, block.keys)
+            keys = self._keys(summed, summed.columns[: len(block.keys)])
             old = Restrict(old, keys.node, tuple(zip(columns, keys.node.columns, strict=False)))
         types = tuple(f.type for f in block.fields)
         return Merge(old, summed, len(block.keys), types)

@@ -34,19 +34,17 @@ _LIKE_SIZE = 3
 """A run is merged with the one before it unless that one is so many times larger."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Part:
     """One immutable piece of a relation, or a change to it."""
 
-    frame: DataFrame
+    types: tuple[str, ...]
     rows: int
     table: pa.Table | None = None
     """The rows, if they are in memory."""
     run: RunFiles | None = None
-
-    def arrow(self) -> pa.Table:
-        """The rows in memory, wherever they are."""
-        return self.table if self.table is not None else self.frame.toArrow()
+    shown: DataFrame | None = field(default=None, repr=False)
+    """As Spark sees it, once it has been asked to."""
 
 
 @dataclass(slots=True)
@@ -103,25 +101,34 @@ class Relations:
     # Parts
 
     def in_memory(self, name: str, table: pa.Table) -> Part:
-        """Rows that this process holds, as a part of a relation, or of a stage if it is none."""
-        relation = self._all.get(name)
-        if relation is None:  # The result of a stage, whose types Arrow keeps.
-            return Part(self._spark.createDataFrame(table), table.num_rows, table)
+        """Rows that this process holds, as a part of a relation."""
+        relation = self._all[name]
         # Queries differ in what they say cannot be NULL; stored it is all one.
-        table = table.cast(arrow_schema(relation.types))
-        return Part(self.frame(table, relation.types), table.num_rows, table)
+        return Part(relation.types, table.num_rows, table.cast(arrow_schema(relation.types)))
 
     def as_run(self, name: str, frame: DataFrame, rows: float) -> Part:
         """Rows that Spark computes and writes; they do not pass through this process."""
         relation = self._all.get(name)
-        if relation is None:
-            run = self._runs.write_frame(name, frame, (), rows)
-            return Part(self._runs.frame(run, frame.schema), run.rows, run=run)
-        run = self._runs.write_frame(name, frame, relation.sort, rows)
-        return self._of_run(relation, run)
+        key = relation.sort if relation is not None else ()
+        run = self._runs.write_frame(name, frame, key, rows)
+        if relation is not None:
+            return Part(relation.types, run.rows, run=run)
+        types = tuple(f.dataType.simpleString() for f in frame.schema.fields[:-1])
+        return Part(types, run.rows, run=run, shown=self._runs.frame(run, frame.schema))
 
-    def _of_run(self, relation: Relation, run: RunFiles) -> Part:
-        return Part(self._runs.frame(run, relation.schema), run.rows, run=run)
+    def frame_of(self, part: Part) -> DataFrame:
+        """A part as Spark sees it."""
+        if part.shown is None:
+            if part.table is not None:
+                part.shown = self.frame(part.table, part.types)
+            else:
+                ensure(part.run is not None, "a part is in memory or in files")
+                part.shown = self._runs.frame(cast(RunFiles, part.run), schema_of(part.types))
+        return part.shown
+
+    def arrow(self, part: Part) -> pa.Table:
+        """The rows of a part in memory, wherever they are."""
+        return part.table if part.table is not None else self.frame_of(part).toArrow()
 
     def append(self, name: str, part: Part) -> None:
         """Add a change set to a relation."""
@@ -134,8 +141,8 @@ class Relations:
         if rows > MEMORY_ROWS_MAX and plain(relation.types):
             rest = [p for p in parts if p.table is None]
             folded = pa.concat_tables([p.table for p in small])
-            run = self._of_run(relation, self._runs.write(name, folded, relation.sort))
-            parts = self._merged(relation, [*rest, run])
+            run = self._runs.write(name, folded, relation.sort)
+            parts = self._merged(relation, [*rest, Part(relation.types, run.rows, run=run)])
         elif len(small) > _PARTS_MAX:
             rest = [p for p in parts if p.table is None]
             folded = pa.concat_tables([p.table for p in small])
@@ -149,7 +156,8 @@ class Relations:
             columns = [f"c{i}" for i in range(len(relation.types))]
             rows = before.rows + last.rows
             summed = (
-                before.frame.unionAll(last.frame)
+                self.frame_of(before)
+                .unionAll(self.frame_of(last))
                 .groupBy(*columns)
                 .agg({WEIGHT: "sum"})
                 .toDF(*columns, WEIGHT)
@@ -178,7 +186,7 @@ class Relations:
         """The table that shows a change set."""
         shown = view_name(name, "delta")
         if self._shown.get(shown) is not part:
-            part.frame.createOrReplaceTempView(f"`{shown}`")
+            self.frame_of(part).createOrReplaceTempView(f"`{shown}`")
             self._shown[shown] = part
         return f"`{shown}`"
 
@@ -196,9 +204,9 @@ class Relations:
     def _union(self, relation: Relation) -> DataFrame:
         if not relation.parts:
             return self._empty(relation.types)
-        frame = relation.parts[0].frame
+        frame = self.frame_of(relation.parts[0])
         for part in relation.parts[1:]:
-            frame = frame.unionAll(part.frame)
+            frame = frame.unionAll(self.frame_of(part))
         return frame
 
 

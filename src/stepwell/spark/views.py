@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from stepwell.engine.ports import Change, Rejected
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import InvalidError
-from stepwell.query.algebra import Leaf, Names, Node, When, relations
+from stepwell.query.algebra import Leaf, Names, Node, When, relations, walk
 from stepwell.query.clock import at_time
 from stepwell.query.explain import Explained, explain
 from stepwell.query.maintain import STAGE, Maintenance
@@ -31,6 +31,7 @@ from stepwell.query.order import Estimates
 from stepwell.query.parse import catalog_of, read
 from stepwell.query.program import Block, Full, Groups, Program, Sums
 from stepwell.query.reasons import Code, Unsupported
+from stepwell.query.reduce import reduced
 from stepwell.query.render import bag, presented, render
 from stepwell.query.select import Catalog
 from stepwell.query.source import Source
@@ -39,7 +40,19 @@ from stepwell.query.types import contains_map_or_variant
 from stepwell.spark.changes import Lookup, consolidated, normalise
 from stepwell.spark.compiler import Compiler
 from stepwell.spark.failures import translated
-from stepwell.spark.relations import WEIGHT, Part, Relation, Relations, schema_table, stored_type
+from stepwell.spark.finder import LookUps, unique
+from stepwell.spark.flatten import flattened
+from stepwell.spark.index import Indexes, comparable
+from stepwell.spark.merge import mergeable, merged
+from stepwell.spark.relations import (
+    WEIGHT,
+    Part,
+    Relation,
+    Relations,
+    arrow_schema,
+    schema_table,
+    stored_type,
+)
 from stepwell.spark.runs import Runs
 from stepwell.spark.session import adopt
 
@@ -48,6 +61,9 @@ __all__ = ["Change", "Outcome", "Views"]
 _FRESH = "`$stepwell$fresh`"
 _KEYS = "`$stepwell$keys`"
 _LOADED = "`$stepwell$loaded`"
+_SUMMED = f"{STAGE}0"
+INTERPRETED_ROWS_MAX = 20_000
+"""So few rows Spark computes with sooner than it has made Java code for them."""
 COLLECT_ROWS_MAX = 200_000
 """What may have more rows than this is written by Spark, and never passes through this process."""
 
@@ -85,11 +101,12 @@ class Views:
     ) -> None:
         self._env = env or SystemEnv()
         self._spark = adopt(spark)
-        if folder is None:
-            own = tempfile.TemporaryDirectory(prefix="stepwell-runs-")
-            weakref.finalize(self, own.cleanup)
-            folder = Path(own.name)
-        self._relations = Relations(self._spark, Runs(self._spark, folder, self._env))
+        own = tempfile.TemporaryDirectory(prefix="stepwell-views-")
+        weakref.finalize(self, own.cleanup)
+        runs = Runs(self._spark, folder or Path(own.name) / "runs", self._env)
+        self._relations = Relations(self._spark, runs)
+        self._indexes = Indexes(Path(own.name) / "indexes")
+        self._compiled: bool | None = None
         self._compiler = Compiler(self._spark, self._relations)
         self._tables: dict[str, Table] = {}
         self._defined: dict[str, tuple[View, tuple[str, ...]]] = {}
@@ -238,7 +255,7 @@ class Views:
             part = self._relations.as_run(table.name, rows, frame.count())
             if relation.key:
                 names = ", ".join(f"c{i}" for i in relation.key)
-                part.frame.createOrReplaceTempView(_LOADED)
+                self._relations.frame_of(part).createOrReplaceTempView(_LOADED)
                 twice = self._spark.sql(
                     f"SELECT {names} FROM {_LOADED} GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
                 ).collect()
@@ -326,6 +343,9 @@ class Views:
         def lookup(rows: pa.Table, places: tuple[int, ...]) -> pa.Table:
             if not relation.parts:
                 return schema_table(relation.types)
+            found = self._found(relation, rows, places)
+            if found is not None:
+                return found
             wanted = tuple(relation.types[i] for i in places)
             keys = rows.append_column(WEIGHT, pa.array([1] * rows.num_rows, pa.int64()))
             keys = keys.rename_columns([*(f"c{i}" for i in range(len(places))), WEIGHT])
@@ -346,6 +366,18 @@ class Views:
 
         return lookup
 
+    def _found(
+        self, relation: Relation, rows: pa.Table, places: tuple[int, ...]
+    ) -> pa.Table | None:
+        """The same without Spark, where Arrow compares values as Spark does."""
+        schema = arrow_schema(relation.types)
+        if not all(comparable(schema.field(i).type) for i in range(len(relation.types))):
+            return None
+        lookups = LookUps(self._relations, self._indexes, {})
+        wanted = {p: unique(rows.column(i)) for i, p in enumerate(places)}
+        found = lookups.rows(relation, wanted)
+        return None if found is None else consolidated(found)
+
     def _change(
         self,
         block: Block,
@@ -364,19 +396,63 @@ class Views:
                 return None
             change = self._text(block, deltas)
             if program is not None and change.rows:
-                view = change.arrow()
+                view = self._relations.arrow(change)
                 outputs[program.view] = view.rename_columns([*program.columns, Outcome.WEIGHT])
             return change
         maintenance = self._maintenance(deltas)
+        known = dict(deltas)
+        if isinstance(block, Sums) and self._mergeable(block):
+            summed = maintenance.summed(block)
+            if summed is None:
+                return None
+            added = self._part(_SUMMED, summed, known)
+            moved = self._merged(block, added)
+            if moved is not None:
+                return self._show_change(block, moved, program, known, outputs)
+            known[_SUMMED] = added
+            node = maintenance.merge(block, Leaf(_SUMMED, summed.columns, When.DELTA))
+            if program is None:
+                return self._part(block.relation, node, known)
+            return self._presented(block, node, program, known, outputs)
         plan = maintenance.plan(block)
         if plan.change is None:
             return None
-        known = dict(deltas)
         for stage in plan.stages:
             known[stage.relation] = self._part(stage.relation, stage.node, known)
         if program is None:
             return self._part(block.relation, plan.change, known)
         return self._presented(block, plan.change, program, known, outputs)
+
+    def _mergeable(self, block: Sums) -> bool:
+        types = tuple(f.type for f in block.fields)
+        return mergeable(types, len(block.keys), arrow_schema(types))
+
+    def _merged(self, block: Sums, added: Part) -> Part | None:
+        """Sums that were added to here; None if that is left to Spark."""
+        if added.table is None:
+            return None
+        relation = self._relations[block.relation]
+        lookups = LookUps(self._relations, self._indexes, {_SUMMED: added})
+        leaf = Leaf(_SUMMED, tuple(f"c{i}" for i in range(len(block.fields))), When.DELTA)
+        wanted = {i: lookups.values(leaf, i) for i in range(len(block.keys))}
+        old = lookups.rows(relation, wanted)
+        table = None if old is None else merged(old, added.table, len(block.keys))
+        return None if table is None else self._relations.in_memory(block.relation, table)
+
+    def _show_change(
+        self,
+        block: Block,
+        moved: Part,
+        program: Program | None,
+        known: Mapping[str, Part],
+        outputs: dict[str, pa.Table],
+    ) -> Part:
+        """A change that is known already, and what it changes in the view."""
+        if program is None or not moved.rows:
+            return moved
+        columns = self._names.several(len(block.fields))
+        change = Leaf(block.relation, columns, When.DELTA)
+        return self._presented(block, change, program, {**known, block.relation: moved}, outputs)
 
     def _presented(
         self,
@@ -386,16 +462,18 @@ class Views:
         known: Mapping[str, Part],
         outputs: dict[str, pa.Table],
     ) -> Part:
-        sql = presented(change, program.output, self._table(known))
+        change, lookups, small = self._reduced(change, known)
+        sql = presented(change, program.output, self._table(known, lookups))
         width = len(change.columns)
-        if self._rows(change, known) > COLLECT_ROWS_MAX:
-            whole = self._written(f"{block.relation}$shown", sql, self._rows(change, known))
-            columns = whole.frame.columns
-            stored = whole.frame.select(*columns[: width + 1])
+        rows = self._rows(change, known, lookups)
+        if rows > COLLECT_ROWS_MAX:
+            whole = self._written(f"{block.relation}$shown", sql, rows)
+            frame = self._relations.frame_of(whole)
+            stored = frame.select(*frame.columns[: width + 1])
             moved = self._relations.as_run(block.relation, stored, whole.rows)
-            shown = whole.frame.where("shown").select(*columns[width + 2 :], WEIGHT).toArrow()
+            shown = frame.where("shown").select(*frame.columns[width + 2 :], WEIGHT).toArrow()
         else:
-            found = self._execute(sql)
+            found = self._execute(sql, small=small)
             moved = self._relations.in_memory(
                 block.relation, found.select(found.column_names[: width + 1])
             )
@@ -488,8 +566,16 @@ class Views:
             self._unique(),
         )
 
-    def _table(self, deltas: Mapping[str, Part]) -> Callable[[str, When], str]:
+    def _table(
+        self, deltas: Mapping[str, Part], lookups: LookUps | None = None
+    ) -> Callable[[str, When], str]:
         def table(relation: str, when: When) -> str:
+            if lookups is not None and relation in lookups.found:
+                found = lookups.found[relation]
+                part = found.old if when is When.OLD else found.delta
+                if part is None:
+                    return self._relations.show_empty(relation, found.types)
+                return self._relations.delta(f"{relation}${when.value}", part)
             if when is When.OLD:
                 return self._relations.old(relation)
             delta = deltas.get(relation)
@@ -501,32 +587,84 @@ class Views:
 
     def _part(self, relation: str, node: Node, deltas: Mapping[str, Part]) -> Part:
         """Run a query and keep its result: columns c0, c1, ... and w."""
-        sql = render(node, self._table(deltas)).sql
-        rows = self._rows(node, deltas)
+        node, lookups, small = self._reduced(node, deltas)
+        sql = render(node, self._table(deltas, lookups)).sql
+        rows = self._rows(node, deltas, lookups)
         if rows > COLLECT_ROWS_MAX:
             return self._written(relation, sql, rows)
-        return self._relations.in_memory(relation, self._run(sql))
+        if relation in self._relations:
+            return self._relations.in_memory(relation, self._run(sql, small=small))
+        return self._staged(sql, small=small)
 
-    def _rows(self, node: Node, deltas: Mapping[str, Part]) -> float:
+    def _staged(self, sql: str, *, small: bool) -> Part:
+        """The result of a stage, whose types nobody has said."""
+        self._queries += 1
+        self._compile(not small)
+        with translated():
+            frame = self._spark.sql(sql)
+            names = [*(f"c{i}" for i in range(len(frame.columns) - 1)), WEIGHT]
+            types = tuple(f.dataType.simpleString() for f in frame.schema.fields[:-1])
+            table = frame.toArrow().rename_columns(names)
+        return Part(types, table.num_rows, table.cast(arrow_schema(types)))
+
+    def _reduced(self, node: Node, deltas: Mapping[str, Part]) -> tuple[Node, LookUps, bool]:
+        """A plan that reads little, if one can be made, and whether all it reads is in memory."""
+        lookups = LookUps(self._relations, self._indexes, deltas)
+        node = flattened(reduced(node, lookups), lookups)
+        total = 0
+        for leaf in walk(node):
+            if isinstance(leaf, Leaf):
+                for part in self._read(leaf, deltas, lookups):
+                    if part.table is None:
+                        return node, lookups, False
+                    total += part.rows
+        return node, lookups, total <= INTERPRETED_ROWS_MAX
+
+    def _read(self, leaf: Leaf, deltas: Mapping[str, Part], lookups: LookUps) -> list[Part]:
+        """The parts that a leaf reads."""
+        if leaf.relation in lookups.found:
+            found = lookups.found[leaf.relation]
+            return [part for part in (found.old, found.delta) if part is not None]
+        parts = [] if leaf.when is When.DELTA else list(self._relations[leaf.relation].parts)
+        if leaf.when is not When.OLD and leaf.relation in deltas:
+            parts.append(deltas[leaf.relation])
+        return parts
+
+    def _rows(self, node: Node, deltas: Mapping[str, Part], lookups: LookUps) -> float:
         """Roughly how many rows a node gives."""
-        return self._estimates(deltas).of(node)
+        estimates = self._estimates(deltas)
+        old = {n: f.old.rows if f.old else 0 for n, f in lookups.found.items()}
+        new = {n: f.delta.rows if f.delta else 0 for n, f in lookups.found.items()}
+        return Estimates(
+            {**estimates.rows, **old}, {**estimates.deltas, **new}, estimates.unique
+        ).of(node)
 
     def _written(self, relation: str, sql: str, rows: float) -> Part:
         self._queries += 1
+        self._compile(True)
         with translated():
             frame = self._spark.sql(sql)
             if relation in self._relations or relation.startswith(STAGE):
                 frame = frame.toDF(*(f"c{i}" for i in range(len(frame.columns) - 1)), WEIGHT)
             return self._relations.as_run(relation, frame, rows)
 
-    def _run(self, sql: str) -> pa.Table:
-        found = self._execute(sql)
+    def _run(self, sql: str, *, small: bool = False) -> pa.Table:
+        found = self._execute(sql, small=small)
         return found.rename_columns([*(f"c{i}" for i in range(found.num_columns - 1)), WEIGHT])
 
-    def _execute(self, sql: str) -> pa.Table:
+    def _execute(self, sql: str, *, small: bool = False) -> pa.Table:
         self._queries += 1
+        self._compile(not small)
         with translated():
             return self._spark.sql(sql).toArrow()
+
+    def _compile(self, wanted: bool) -> None:
+        """Whether Spark makes Java code of a query; for few rows it takes more than it saves."""
+        if self._compiled is not wanted:
+            self._spark.conf.set("spark.sql.codegen.wholeStage", str(wanted).lower())
+            mode = "FALLBACK" if wanted else "NO_CODEGEN"
+            self._spark.conf.set("spark.sql.codegen.factoryMode", mode)
+            self._compiled = wanted
 
 
 def _titles(table: Table) -> list[str]:

@@ -1,0 +1,250 @@
+"""Large relations in a plan, replaced by the few of their rows that can matter.
+
+A change is small, and what it meets in other relations is found by the values it holds: a change of
+orders meets the lines with its order keys, those meet the parts with their part keys, and so on. So
+before Spark is asked anything, every leaf that is reached from a change along equalities becomes a
+leaf of the rows found there. What remains is the same plan over little data.
+
+    Restrict(Leaf r, keys)        rows of r whose columns are among the keys' values
+    Inner(change, Leaf a, Leaf b) rows of a by the values of the change, of b by those of either
+
+More rows than needed do no harm, since every condition is still in the plan: values may be a
+superset. A leaf that no value reaches stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol, TypeAlias
+
+from stepwell.query.algebra import (
+    Accumulate,
+    Aggregate,
+    Consolidate,
+    Diff,
+    Distinct,
+    Expr,
+    Filter,
+    Generate,
+    Inner,
+    Join,
+    Keys,
+    Leaf,
+    Merge,
+    Negate,
+    Node,
+    Project,
+    Restrict,
+    Side,
+    Union,
+    When,
+    Window,
+    children,
+    with_children,
+)
+from stepwell.query.conditions import sides
+
+Values: TypeAlias = object
+"""A set of values of one column, known to the finder."""
+
+Wanted: TypeAlias = "dict[str, Values]"
+"""For some columns of a node, the values that matter."""
+
+
+class Finder(Protocol):
+    """Finds rows of relations by the values of a column, and knows the values of small ones."""
+
+    def find(
+        self, leaf: Leaf, wanted: Mapping[int, Values], needed: frozenset[int] | None
+    ) -> str | None:
+        """A relation with at least the leaf's rows that have such values; None: no use.
+
+        Columns that are not needed may be left empty.
+        """
+
+    def values(self, leaf: Leaf, column: int) -> Values | None:
+        """All values of a column of a small leaf."""
+
+    def union(self, values: list[Values]) -> Values: ...
+
+
+def reduced(node: Node, finder: Finder) -> Node:
+    """The same plan, reading less."""
+    return _Reduction(finder).of(node)
+
+
+class _Reduction:
+    def __init__(self, finder: Finder) -> None:
+        self._finder = finder
+
+    def of(self, node: Node) -> Node:
+        match node:
+            case Restrict():
+                return self._restrict(node, {}, None)
+            case Inner():
+                return self._inner(node, {})
+            case Join():
+                return self._join(node, {})
+            case _:
+                return with_children(node, tuple(self.of(child) for child in children(node)))
+
+    # Which rows matter
+
+    def _to(self, node: Node, wanted: Wanted, needed: frozenset[str] | None = None) -> Node:
+        """The node, of which only rows with these values matter."""
+        if not wanted:
+            return self.of(node)
+        match node:
+            case Leaf():
+                return self._leaf(node, wanted, needed)
+            case Filter():
+                below = None if needed is None else needed | node.condition.columns
+                return replace(node, input=self._to(node.input, wanted, below))
+            case Project():
+                items = dict(node.items)
+                inside = {items[c].column: v for c, v in wanted.items()}
+                used = frozenset[str]().union(*(e.columns for e in items.values()))
+                known = {c: v for c, v in inside.items() if c is not None}
+                return replace(node, input=self._to(node.input, known, used))
+            case Generate():
+                inside = {c: v for c, v in wanted.items() if c in node.input.columns}
+                return replace(node, input=self._to(node.input, _known(inside)))
+            case Negate() | Consolidate() | Distinct() | Diff():
+                return replace(node, input=self._to(node.input, wanted))
+            case Keys():
+                columns = dict(node.items)
+                return replace(
+                    node, input=self._to(node.input, {columns[c]: v for c, v in wanted.items()})
+                )
+            case Union():
+                return self._union(node, wanted)
+            case Restrict():
+                return self._restrict(node, wanted, needed)
+            case Inner():
+                return self._inner(node, wanted)
+            case Join():
+                return self._join(node, wanted)
+            case Window():
+                # A function over a partition needs all of it.
+                inside = {c: v for c, v in wanted.items() if c in node.partition}
+                return replace(node, input=self._to(node.input, _known(inside)))
+            case Aggregate() | Accumulate():
+                inside = {c: v for c, v in wanted.items() if c in node.keys}
+                return replace(node, input=self._to(node.input, _known(inside)))
+            case _:
+                return self.of(node)
+
+    def _leaf(self, leaf: Leaf, wanted: Wanted, needed: frozenset[str] | None) -> Leaf:
+        if leaf.when is When.DELTA:
+            return leaf
+        places = {leaf.columns.index(c): v for c, v in wanted.items()}
+        used = None
+        if needed is not None:
+            used = frozenset(i for i, c in enumerate(leaf.columns) if c in needed)
+        found = self._finder.find(leaf, places, used)
+        return leaf if found is None else replace(leaf, relation=found)
+
+    def _union(self, node: Union, wanted: Wanted) -> Node:
+        inputs = []
+        for child in node.inputs:
+            names = dict(zip(node.columns, child.columns, strict=True))
+            inputs.append(self._to(child, {names[c]: v for c, v in wanted.items()}))
+        return replace(node, inputs=tuple(inputs))
+
+    def _restrict(self, node: Restrict, wanted: Wanted, needed: frozenset[str] | None) -> Node:
+        keys = self.of(node.keys)
+        more = dict(wanted)
+        for c, k in node.on:
+            values = self.values(keys, k)
+            if values is not None:
+                more.setdefault(c, values)
+        below = None if needed is None else needed | {c for c, _ in node.on}
+        return replace(node, input=self._to(node.input, more, below), keys=keys)
+
+    def _inner(self, node: Inner, wanted: Wanted) -> Node:
+        """Along equalities from the inputs whose values are known to the others."""
+        links = [pair for pair in map(_columns, node.on) if pair is not None]
+        inputs: list[Node | None] = [None] * len(node.inputs)
+        known: Wanted = dict(wanted)
+        waiting = list(range(len(node.inputs)))
+        while waiting:
+            # The first of those that some value reaches; at the start, the change itself.
+            place = next((i for i in waiting if _reached(node.inputs[i], known)), waiting[0])
+            waiting.remove(place)
+            child = node.inputs[place]
+            mine = {c: v for c, v in known.items() if c in child.columns}
+            made = self._to(child, mine)
+            inputs[place] = made
+            for a, b in links:
+                for here, there in ((a, b), (b, a)):
+                    if here in child.columns and there not in known:
+                        values = self.values(made, here)
+                        if values is not None:
+                            known[there] = values
+        return replace(node, inputs=tuple(i for i in inputs if i is not None))
+
+    def _join(self, node: Join, wanted: Wanted) -> Node:
+        if node.side is Side.FULL:
+            # A row without a match has NULL in the other side's columns, which values may ask for.
+            return replace(node, left=self.of(node.left), right=self.of(node.right))
+        mine = {c: v for c, v in wanted.items() if c in node.left.columns}
+        made = self._to(node.left, mine)
+        matching: Wanted = {}
+        for a, b in node.equal:
+            values = self.values(made, a)
+            if values is not None:
+                matching[b] = values
+        return replace(node, left=made, right=self._to(node.right, matching))
+
+    # Which values there are
+
+    def values(self, node: Node, column: str) -> Values | None:
+        """All values a column can have, or more; None: unknown."""
+        match node:
+            case Leaf():
+                return self._finder.values(node, node.columns.index(column))
+            case Project():
+                inside = dict(node.items)[column].column
+                return None if inside is None else self.values(node.input, inside)
+            case Keys():
+                return self.values(node.input, dict(node.items)[column])
+            case Filter() | Restrict() | Negate() | Consolidate() | Distinct() | Diff():
+                return self.values(node.input, column)
+            case Window() | Generate() if column in node.input.columns:
+                return self.values(node.input, column)
+            case Aggregate() | Accumulate() if column in node.keys:
+                return self.values(node.input, column)
+            case Inner():
+                child = next(i for i in node.inputs if column in i.columns)
+                return self.values(child, column)
+            case Join() if column in node.left.columns and node.side is not Side.FULL:
+                return self.values(node.left, column)
+            case Union():
+                place = node.columns.index(column)
+                found = [self.values(child, child.columns[place]) for child in node.inputs]
+                known = [v for v in found if v is not None]
+                return self._finder.union(known) if len(known) == len(found) else None
+            case Merge():
+                return None
+            case _:
+                return None
+
+
+def _known(wanted: Mapping[str | None, Values]) -> Wanted:
+    return {c: v for c, v in wanted.items() if c is not None}
+
+
+def _reached(node: Node, known: Wanted) -> bool:
+    return any(c in known for c in node.columns)
+
+
+def _columns(condition: Expr) -> tuple[str, str] | None:
+    """The two columns that a condition says are equal."""
+    if " <=> " in condition.sql and len(condition.columns) == 2:
+        a, b = condition.sql.split(" <=> ", 1)
+        return (a, b) if {a, b} == condition.columns else None
+    both = sides(condition)
+    if both is None or both[0].column is None or both[1].column is None:
+        return None
+    return both[0].column, both[1].column

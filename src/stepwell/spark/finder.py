@@ -1,0 +1,212 @@
+"""What a change meets in the stored relations, looked up by value (see `query/reduce`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stepwell.query.algebra import Leaf, When
+from stepwell.query.reduce import Values
+from stepwell.spark.index import Indexes, comparable, ordered
+from stepwell.spark.relations import Part, Relation, Relations, arrow_schema
+
+FOUND = "$found"
+FOUND_ROWS_MAX = 300_000
+"""More rows than this are left to Spark, which reads them where they are."""
+INDEX_ROWS_MAX = 200_000_000
+"""Relations with more rows are left to Spark, which may run on many machines."""
+VALUES_MAX = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows under a name of their own, as they were stored and as they change."""
+
+    types: tuple[str, ...]
+    old: Part | None
+    delta: Part | None
+
+
+class LookUps:
+    """The look-ups of one query. What was found is shown to Spark under names of its own."""
+
+    def __init__(self, relations: Relations, indexes: Indexes, deltas: Mapping[str, Part]) -> None:
+        self._relations = relations
+        self._indexes = indexes
+        self._deltas = deltas
+        self.found: dict[str, Found] = {}
+        self.rows_read = 0
+
+    def find(
+        self, leaf: Leaf, wanted: Mapping[int, Values], needed: frozenset[int] | None
+    ) -> str | None:
+        if leaf.relation not in self._relations:
+            return None
+        relation = self._relations[leaf.relation]
+        if not relation.parts:
+            return None
+        whole = self.rows(relation, wanted, needed)
+        if whole is None:
+            return None
+        old = self._part(whole, relation.types)
+        return self._named(Found(relation.types, old, self._deltas.get(leaf.relation)))
+
+    def add(self, table: pa.Table, types: tuple[str, ...]) -> str:
+        """Show rows as a change set."""
+        return self._named(Found(types, None, self._part(table, types)))
+
+    def put(self, leaf: Leaf, old: pa.Table | None, delta: pa.Table | None) -> str:
+        """Show other rows in a leaf's place."""
+        types = self.types(leaf)
+        parts = [None if t is None else self._part(t, types) for t in (old, delta)]
+        return self._named(Found(types, parts[0], parts[1]))
+
+    def _part(self, table: pa.Table, types: tuple[str, ...]) -> Part:
+        return Part(types, table.num_rows, table)
+
+    def _named(self, found: Found) -> str:
+        name = f"{FOUND}{len(self.found) + 1}"
+        self.found[name] = found
+        return name
+
+    def types(self, leaf: Leaf) -> tuple[str, ...]:
+        """The types of a leaf's columns."""
+        if leaf.relation in self.found:
+            return self.found[leaf.relation].types
+        if leaf.relation in self._relations:
+            return self._relations[leaf.relation].types
+        return self._deltas[leaf.relation].types
+
+    def tables(self, leaf: Leaf) -> tuple[pa.Table | None, pa.Table | None] | None:
+        """The rows of a leaf as stored, and their change; None if not all of them are here."""
+        if leaf.relation in self.found:
+            found = self.found[leaf.relation]
+            parts = ([found.old] if found.old else [], found.delta)
+        else:
+            stored = (
+                self._relations[leaf.relation].parts if leaf.relation in self._relations else []
+            )
+            parts = (list(stored), self._deltas.get(leaf.relation))
+        olds, delta = parts
+        if leaf.when is When.DELTA:
+            olds = []
+        elif leaf.when is When.OLD:
+            delta = None
+        if any(p.table is None for p in olds) or (delta is not None and delta.table is None):
+            return None
+        if sum(p.rows for p in olds) > FOUND_ROWS_MAX:
+            return None
+        old = None
+        if leaf.when is not When.DELTA:
+            schema = arrow_schema(self.types(leaf))
+            old = pa.concat_tables([schema.empty_table(), *(p.table for p in olds)])
+        if leaf.when is When.OLD:
+            return old, None
+        if delta is None:
+            return old, arrow_schema(self.types(leaf)).empty_table()
+        return old, delta.table
+
+    def rows(
+        self,
+        relation: Relation,
+        wanted: Mapping[int, Values | None],
+        needed: frozenset[int] | None = None,
+    ) -> pa.Table | None:
+        """The stored rows that have such values; None if they cannot be found here."""
+        schema = arrow_schema(relation.types)
+        if relation.rows > INDEX_ROWS_MAX:
+            return None
+        sought = {}
+        for place, values in wanted.items():
+            kind = schema.field(place).type
+            if isinstance(values, pa.Array) and _fits(values.type, kind):
+                sought[place] = values if values.type == kind else _cast(values, kind)
+        if wanted and not sought:
+            return None
+        columns = None if needed is None else sorted(needed)
+        tables: list[pa.Table] = []
+        for part in relation.parts:
+            table = self._in_part(part, sought, schema, columns)
+            if table is None:
+                return None
+            tables.append(table)
+            if sum(t.num_rows for t in tables) > FOUND_ROWS_MAX:
+                return None
+        whole = pa.concat_tables(tables) if tables else schema.empty_table()
+        self.rows_read += whole.num_rows
+        return whole
+
+    def _in_part(
+        self,
+        part: Part,
+        sought: Mapping[int, pa.Array],
+        schema: pa.Schema,
+        columns: Sequence[int] | None,
+    ) -> pa.Table | None:
+        """The rows of a part that have such values; None: too many."""
+        if part.table is not None:
+            return among(part.table, sought)
+        if part.run is None:
+            return None
+        index = self._indexes.of(part.run, schema)
+        places = None
+        # First by columns that have an order, which costs next to nothing.
+        for place in sorted(sought, key=lambda p: not ordered(schema.field(p).type)):
+            if places is not None and len(places) <= 1000:
+                break
+            found = index.find(place, sought[place], FOUND_ROWS_MAX)
+            if found is not None:
+                places = found if places is None else np.intersect1d(places, found)
+        return None if places is None else index.take(places, columns)
+
+    def values(self, leaf: Leaf, column: int) -> Values | None:
+        tables = self.tables(leaf)
+        if tables is None or sum(t.num_rows for t in tables if t is not None) > VALUES_MAX:
+            return None
+        columns = [t.column(column) for t in tables if t is not None]
+        if not all(comparable(c.type) for c in columns):
+            return None
+        return self.union([unique(c) for c in columns])
+
+    def union(self, values: list[Values]) -> Values:
+        arrays = [v for v in values if isinstance(v, pa.Array)]
+        if len(arrays) == 1:
+            return arrays[0]
+        if len({a.type for a in arrays}) > 1:
+            return None
+        return pc.unique(pa.concat_arrays(arrays))
+
+
+def among(table: pa.Table, sought: Mapping[int, pa.Array]) -> pa.Table:
+    """The rows of a table in memory that have one of the values in each of these columns."""
+    mask = None
+    for place, values in sought.items():
+        here = pc.is_in(table.column(place), value_set=values)
+        mask = here if mask is None else pc.and_(mask, here)
+    return table if mask is None else table.filter(mask)
+
+
+def _fits(given: pa.DataType, stored: pa.DataType) -> bool:
+    """Whether values can be looked for in a column: Spark would compare them as they are."""
+    if given == stored:
+        return comparable(stored)
+    return bool(pa.types.is_integer(given) and pa.types.is_integer(stored))
+
+
+def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Whole numbers of another width; those that do not fit are nowhere in the column."""
+    bits = type_.bit_width - 1
+    low, high = -(2**bits), 2**bits - 1
+    wide = values.cast(pa.int64())
+    inside = pc.and_(pc.greater_equal(wide, low), pc.less_equal(wide, high))
+    return wide.filter(pc.or_kleene(inside, pc.is_null(wide))).cast(type_)
+
+
+def unique(column: pa.ChunkedArray) -> pa.Array:
+    """The distinct values of a column."""
+    found = pc.unique(column)
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found

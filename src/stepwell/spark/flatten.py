@@ -1,0 +1,302 @@
+"""Joins of small tables made here, so that Spark gets one table and no join.
+
+After `query/reduce` most leaves of a plan are small tables in this process. Spark would broadcast
+each of them in a job of its own. Equalities between plain columns need nothing of Spark, so such
+joins are made with Arrow; filters and expressions, which only Spark understands, go on top:
+
+    Inner(Filter(a), Project(b)) on x = y  ->  Filter(Project(joined rows of a and b))
+    Restrict(a, keys)                      ->  the rows of a among the keys
+    Keys(a)                                ->  the distinct values
+
+Filters and projections are linear, so it makes no difference that the join comes first. What does
+not fit (other conditions, values Arrow compares otherwise, too many rows) is left to Spark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stepwell.query.algebra import (
+    Expr,
+    Filter,
+    Inner,
+    Keys,
+    Leaf,
+    Node,
+    Project,
+    Restrict,
+    When,
+    children,
+    column,
+    with_children,
+)
+from stepwell.query.conditions import sides
+from stepwell.spark.finder import LookUps
+from stepwell.spark.index import comparable
+from stepwell.spark.relations import WEIGHT
+
+ROWS_MAX = 300_000
+
+
+def flattened(node: Node, lookups: LookUps) -> Node:
+    """The same plan with fewer joins for Spark."""
+    return _Flattening(lookups).of(node)
+
+
+class _Flattening:
+    def __init__(self, lookups: LookUps) -> None:
+        self._lookups = lookups
+
+    def of(self, node: Node) -> Node:
+        node = with_children(node, tuple(self.of(child) for child in children(node)))
+        made: Node | None = None
+        match node:
+            case Inner():
+                made = self._inner(node)
+            case Restrict():
+                made = self._restrict(node)
+            case Keys():
+                made = self._keys(node)
+            case _:
+                pass
+        return node if made is None else made
+
+    def _keys(self, node: Keys) -> Node | None:
+        chain = _Chain.of(node.input)
+        if chain is None or any(isinstance(op, Filter) for op in chain.ops):
+            return None
+        rows = self._rows(chain.leaf)
+        places = [chain.place(c) for _, c in node.items]
+        if rows is None or any(p is None for p in places):
+            return None
+        known = [p for p in places if p is not None]
+        if not all(comparable(rows.column(p).type) for p in known):
+            return None
+        names = [f"c{i}" for i in range(len(known))]
+        picked = pa.table([rows.column(p) for p in known], names=names)
+        distinct = picked.group_by(names).aggregate([]).select(names)
+        ones = pa.repeat(pa.scalar(1, pa.int64()), distinct.num_rows)
+        types = self._lookups.types(chain.leaf)
+        made = self._lookups.add(
+            distinct.append_column(WEIGHT, ones), tuple(types[p] for p in known)
+        )
+        return Leaf(made, node.columns, When.DELTA)
+
+    def _restrict(self, node: Restrict) -> Node | None:
+        chain = _Chain.of(node.input)
+        if chain is None or not isinstance(node.keys, Leaf) or not node.on:
+            return None
+        keys = self._rows(node.keys)
+        places = [chain.place(c) for c, _ in node.on]
+        known = [p for p in places if p is not None]
+        if keys is None or len(known) < len(places):
+            return None
+        values = [keys.column(node.keys.columns.index(k)) for _, k in node.on]
+        both = self._lookups.tables(chain.leaf)
+        if both is None:
+            return None
+        kept: list[pa.Table | None] = []
+        for table in both:
+            if table is None:
+                kept.append(None)
+                continue
+            mask = _among([table.column(p) for p in known], values)
+            if mask is None:
+                return None
+            kept.append(table.filter(mask))
+        made = self._lookups.put(chain.leaf, kept[0], kept[1])
+        return chain.over(replace(chain.leaf, relation=made))
+
+    def _inner(self, node: Inner) -> Node | None:
+        chains = [_Chain.of(child) for child in node.inputs]
+        known = [chain for chain in chains if chain is not None]
+        if len(known) < len(chains) or not known:
+            return None
+        tables = [self._rows(chain.leaf) for chain in known]
+        rows = [table for table in tables if table is not None]
+        if len(rows) < len(tables):
+            return None
+        equal = [pair for pair in map(_equal, node.on) if pair is not None]
+        places = [np.arange(rows[0].num_rows)]
+        for i in range(1, len(known)):
+            found = self._match(known, rows, places, i, equal)
+            if found is None:
+                return None
+            places = found
+        return self._joined(node, known, rows, places)
+
+    def _match(
+        self,
+        chains: list[_Chain],
+        rows: list[pa.Table],
+        places: list[np.ndarray],
+        i: int,
+        equal: list[tuple[str, str, bool]],
+    ) -> list[np.ndarray] | None:
+        """Join what was joined so far with one more table: places in each of them."""
+        left, right = [], []
+        for a, b, null_safe in equal:
+            for here, there in ((a, b), (b, a)):
+                mine = chains[i].place(there)
+                theirs = [(j, chains[j].place(here)) for j in range(i)]
+                other = next(((j, p) for j, p in theirs if p is not None), None)
+                if mine is None or other is None:
+                    continue
+                j, place = other
+                one, two = rows[j].column(place), rows[i].column(mine)
+                if one.type != two.type or not comparable(one.type):
+                    if not (pa.types.is_integer(one.type) and pa.types.is_integer(two.type)):
+                        continue
+                    one, two = one.cast(pa.int64()), two.cast(pa.int64())
+                if null_safe and one.null_count and two.null_count:
+                    continue
+                left.append(one.take(pa.array(places[j])))
+                right.append(two)
+                break
+        if not left:
+            return None
+        at_left, at_right = _pairs(left, right)
+        if len(at_left) > ROWS_MAX:
+            return None
+        return [*(p[at_left] for p in places), at_right]
+
+    def _joined(
+        self, node: Inner, chains: list[_Chain], rows: list[pa.Table], places: list[np.ndarray]
+    ) -> Node:
+        columns: list[pa.ChunkedArray] = []
+        names: list[str] = []
+        types: list[str] = []
+        weight = None
+        for chain, table, at in zip(chains, rows, places, strict=True):
+            taken = table.take(pa.array(at))
+            kinds = self._lookups.types(chain.leaf)
+            for place in chain.used:
+                columns.append(taken.column(place))
+                names.append(chain.leaf.columns[place])
+                types.append(kinds[place])
+            here = taken.column(WEIGHT)
+            weight = here if weight is None else pc.multiply(weight, here)
+        table = pa.table(
+            [*columns, weight], names=[*(f"c{i}" for i in range(len(columns))), WEIGHT]
+        )
+        made: Node = Leaf(self._lookups.add(table, tuple(types)), tuple(names), When.DELTA)
+        for chain in chains:
+            made = chain.beside(made)
+        for condition in node.on:
+            made = Filter(made, condition)
+        return Project(made, tuple((c, column(c)) for c in node.columns))
+
+    def _rows(self, leaf: Leaf) -> pa.Table | None:
+        """All rows of a leaf, if they are one version and here."""
+        if leaf.when is When.BOTH:
+            return None
+        both = self._lookups.tables(leaf)
+        if both is None:
+            return None
+        tables = [t for t in both if t is not None]
+        if sum(t.num_rows for t in tables) > ROWS_MAX:
+            return None
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+
+class _Chain:
+    """Filters and projections, outermost first, over a leaf."""
+
+    def __init__(self, ops: list[Filter | Project], leaf: Leaf) -> None:
+        self.ops = ops
+        self.leaf = leaf
+
+    @classmethod
+    def of(cls, node: Node) -> _Chain | None:
+        ops: list[Filter | Project] = []
+        while isinstance(node, Filter | Project):
+            ops.append(node)
+            node = node.input
+        return cls(ops, node) if isinstance(node, Leaf) else None
+
+    def place(self, name: str) -> int | None:
+        """The leaf's column that a column of the chain is, if it is nothing else."""
+        wanted: str | None = name
+        for op in self.ops:
+            if isinstance(op, Project):
+                found = next((e for n, e in op.items if n == wanted), None)
+                wanted = None if found is None else found.column
+            if wanted is None:
+                return None
+        return self.leaf.columns.index(wanted) if wanted in self.leaf.columns else None
+
+    @property
+    def used(self) -> list[int]:
+        """The leaf's columns that anything above looks at."""
+        needed: set[str] = set(self.leaf.columns)
+        for op in reversed(self.ops):
+            if isinstance(op, Project):
+                needed = set[str]().union(*(e.columns for _, e in op.items))
+                break
+        for op in self.ops:
+            if isinstance(op, Filter):
+                needed |= op.condition.columns
+        return [i for i, c in enumerate(self.leaf.columns) if c in needed]
+
+    def over(self, node: Node) -> Node:
+        """The same operators over another node."""
+        for op in reversed(self.ops):
+            node = replace(op, input=node)
+        return node
+
+    def beside(self, node: Node) -> Node:
+        """The same operators over a node with more columns, which stay."""
+        mine = [self.leaf.columns[i] for i in self.used]
+        for op in reversed(self.ops):
+            if isinstance(op, Filter):
+                node = Filter(node, op.condition)
+                continue
+            others = tuple((c, column(c)) for c in node.columns if c not in mine)
+            node = Project(node, (*op.items, *others))
+            mine = [n for n, _ in op.items]
+        return node
+
+
+def _equal(condition: Expr) -> tuple[str, str, bool] | None:
+    """The two columns that are equal, and whether NULL equals NULL."""
+    if " <=> " in condition.sql and len(condition.columns) == 2:
+        a, b = condition.sql.split(" <=> ", 1)
+        return (a, b, True) if {a, b} == condition.columns else None
+    both = sides(condition)
+    if both is None or both[0].column is None or both[1].column is None:
+        return None
+    return both[0].column, both[1].column, False
+
+
+def _pairs(left: list[pa.ChunkedArray], right: list[pa.ChunkedArray]) -> tuple[np.ndarray, ...]:
+    """Places of rows with equal values on both sides."""
+    names = [f"k{i}" for i in range(len(left))]
+    sides = []
+    for columns, at in ((left, "l"), (right, "r")):
+        rows = len(columns[0])
+        sides.append(pa.table([*columns, pa.array(np.arange(rows))], names=[*names, at]))
+    joined = sides[0].join(sides[1], keys=names, join_type="inner")
+    return joined.column("l").to_numpy(), joined.column("r").to_numpy()
+
+
+def _among(columns: list[pa.ChunkedArray], values: list[pa.ChunkedArray]) -> pa.Array | None:
+    """Which rows have values that are among those, NULL equal to NULL; None: cannot tell."""
+    for one, two in zip(columns, values, strict=True):
+        if one.type != two.type or not comparable(one.type):
+            return None
+    if len(columns) == 1:
+        return pc.is_in(columns[0], value_set=pc.unique(values[0]))
+    if any(c.null_count for c in columns) and any(v.null_count for v in values):
+        return None
+    names = [f"k{i}" for i in range(len(columns))]
+    at = pa.array(np.arange(len(columns[0])))
+    rows = pa.table([*columns, at], names=[*names, "at"])
+    keys = pa.table(values, names=names)
+    found = rows.join(keys, keys=names, join_type="left semi").column("at").to_numpy()
+    mask = np.zeros(len(columns[0]), dtype=bool)
+    mask[found] = True
+    return pa.array(mask)

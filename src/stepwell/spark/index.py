@@ -1,0 +1,190 @@
+"""Rows of a run found by the values of a column, without Spark.
+
+A run never changes, so what is worked out about it once stays true. The first time a column is
+looked at, it is decoded into a file of its own that is mapped into memory; the first time rows are
+looked up by it, the order of the rows by its values is worked out too. A look-up is then a binary
+search, whose cost hardly depends on how large the run is, and reads only what it finds.
+
+    <folder>/<n>/<column>.arrow       the column's values, one batch
+    <folder>/<n>/<column>.npy         its values in order (not where the run is sorted by it)
+    <folder>/<n>/<column>.places.npy  where each of them stands
+
+All of this is a cache on a local disk: it can be thrown away at any time, and a crash leaves it
+behind in a temporary folder. Values are compared as Spark compares them, so a column of a type
+that Arrow compares otherwise (floating point, nested) cannot be looked up.
+"""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from stepwell.spark.runs import RunFiles
+
+Array = np.ndarray[Any, Any]
+
+
+def comparable(type_: pa.DataType) -> bool:
+    """Whether equal values of this type are equal to Spark too, and no others."""
+    return bool(
+        pa.types.is_integer(type_)
+        or pa.types.is_string(type_)
+        or pa.types.is_large_string(type_)
+        or pa.types.is_date(type_)
+        or pa.types.is_timestamp(type_)
+        or pa.types.is_decimal(type_)
+        or pa.types.is_boolean(type_)
+        or pa.types.is_binary(type_)
+    )
+
+
+def ordered(type_: pa.DataType) -> bool:
+    """Whether values are numbers of 64 bits, for which an order is kept."""
+    kinds = pa.types
+    return bool(kinds.is_integer(type_) or kinds.is_date32(type_) or kinds.is_timestamp(type_))
+
+
+class Indexes:
+    """The indexes of all runs that were looked into."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = count(1)
+        self._known: dict[RunFiles, RunIndex] = {}
+
+    def of(self, run: RunFiles, schema: pa.Schema) -> RunIndex:
+        index = self._known.get(run)
+        if index is None:
+            folder = self._folder / str(next(self._numbers))
+            index = self._known[run] = RunIndex(run, schema, folder)
+        return index
+
+    def forget(self, run: RunFiles) -> None:
+        self._known.pop(run, None)
+
+
+class RunIndex:
+    def __init__(self, run: RunFiles, schema: pa.Schema, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._run = run
+        self._schema = schema
+        self._folder = folder
+        self._columns: dict[int, pa.Array] = {}
+        self._orders: dict[int, tuple[Array, Array | None]] = {}
+
+    def find(self, column: int, values: pa.Array, most: int) -> Array | None:
+        """Places of the rows whose column has one of these values, ascending.
+
+        None if there are more than `most`. The values are distinct.
+        """
+        if not ordered(self._schema.field(column).type):
+            stored = self.column(column)
+            found = np.flatnonzero(
+                pc.is_in(stored, value_set=values).to_numpy(zero_copy_only=False)
+            )
+            return None if len(found) > most else found
+        sought = numbers(values.drop_null())
+        in_order, places = self._order(column)
+        if len(in_order) and len(sought):
+            sought = sought[(sought >= in_order[0]) & (sought <= in_order[-1])]
+            sought = np.sort(sought)
+        first = np.searchsorted(in_order, sought, side="left")
+        last = np.searchsorted(in_order, sought, side="right")
+        total = int((last - first).sum())
+        if total > most:
+            return None
+        at = _ranges(first, last, total)
+        found = at if places is None else places[at]
+        if values.null_count:
+            nothing = np.flatnonzero(self.column(column).is_null().to_numpy(zero_copy_only=False))
+            if len(nothing) + total > most:
+                return None
+            found = np.concatenate([found, nothing])
+        return np.sort(found)
+
+    def take(self, places: Array, columns: Sequence[int] | None) -> pa.Table:
+        """The rows at these places; columns that are not asked for are empty."""
+        at = pa.array(places)
+        width = len(self._schema)
+        made = []
+        for i, field in enumerate(self._schema):
+            if columns is None or i in columns or i == width - 1:
+                made.append(self.column(i).take(at))
+            else:
+                made.append(pa.nulls(len(places), field.type))
+        return pa.table(made, schema=self._schema)
+
+    def column(self, place: int) -> pa.Array:
+        """All values of a column, mapped from disk."""
+        known = self._columns.get(place)
+        if known is not None:
+            return known
+        name = self._schema.field(place).name
+        wanted = pa.schema([self._schema.field(place)])
+        path = self._folder / f"{place}.arrow"
+        parts = [
+            pq.read_table(file, columns=[name], partitioning=None).cast(wanted)
+            for file in self._run.files
+        ]
+        table = pa.concat_tables(parts).combine_chunks()
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, wanted) as writer:
+            writer.write_table(table)
+        with pa.memory_map(str(path)) as source:
+            read = pa.ipc.open_file(source).read_all().column(0)
+        column = read.combine_chunks() if read.num_chunks != 1 else read.chunk(0)
+        if isinstance(column, pa.ChunkedArray):  # More text than one array can hold.
+            column = column.cast(pa.large_string()).combine_chunks()
+        self._columns[place] = column
+        return column
+
+    def _order(self, place: int) -> tuple[Array, Array | None]:
+        known = self._orders.get(place)
+        if known is not None:
+            return known
+        column = self.column(place)
+        places: Array | None = None
+        if column.null_count:
+            places = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+            values = numbers(column.drop_null())
+        else:
+            values = numbers(column)
+        if len(values) > 1 and not bool(np.all(values[:-1] <= values[1:])):
+            order = np.argsort(values, kind="stable")
+            values = self._mapped(f"{place}.npy", values[order])
+            places = order if places is None else places[order]
+        if places is not None:
+            places = self._mapped(f"{place}.places.npy", places)
+        self._orders[place] = (values, places)
+        return values, places
+
+    def _mapped(self, name: str, values: Array) -> Array:
+        np.save(self._folder / name, values)
+        mapped: Array = np.load(self._folder / name, mmap_mode="r")
+        return mapped
+
+
+def numbers(values: pa.Array) -> Array:
+    """Values without NULL as whole numbers in the same order."""
+    if pa.types.is_date32(values.type):
+        values = values.view(pa.int32())
+    elif pa.types.is_timestamp(values.type):
+        values = values.view(pa.int64())
+    found: Array = values.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _ranges(first: Array, last: Array, total: int) -> Array:
+    """All numbers of [first, last) of each pair, one after another."""
+    lengths = last - first
+    starts = np.repeat(first - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
+    return starts + np.arange(total)
