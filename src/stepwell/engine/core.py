@@ -73,6 +73,11 @@ class Settings:
     outbox: OutboxSettings = field(default_factory=OutboxSettings)
     sink_wait_s_max: float = 60.0
     """How long a push waits for a sink whose outbox is full."""
+    background_delivery: bool = True
+    """Whether the loop sends to each sink from a thread of its own."""
+    source_wait_s_first: float = 0.5
+    source_wait_s_max: float = 30.0
+    """How patiently a source that cannot be reached is tried again."""
     idle_s: float = 0.1
     """How long the loop rests when no source has anything."""
     replay_rows_max: int = 1_000_000
@@ -101,7 +106,8 @@ class Core:
         self.events = Events(listener)
         self._store = store
         made = executor(store, env)
-        self.sources = Sources(sources, tuple(made.tables()))
+        waits = self.settings.source_wait_s_first, self.settings.source_wait_s_max
+        self.sources = Sources(sources, tuple(made.tables()), env, waits, self.events)
         _check_names(sinks)
         opening = take_over(
             store,
@@ -257,6 +263,7 @@ class Core:
 
     def abort(self) -> None:
         """Take the open transaction back: sources are rewound, and nothing of it was computed."""
+        self.check()
         open = self._opened()
         open.doomed = True
         self._append(Draft(Kind.ABORT, open.transaction, open.recorded + 1, False, self.env.now()))

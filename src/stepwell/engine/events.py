@@ -86,6 +86,15 @@ class SinkFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceFailed:
+    """A source could not be polled. The others go on; it is tried again."""
+
+    source: str
+    error: str
+    retry_in_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Flushed:
     """The manifest holds everything up to this transaction."""
 
@@ -125,6 +134,7 @@ Event: TypeAlias = (
     | RolledBack
     | Published
     | SinkFailed
+    | SourceFailed
     | Flushed
     | FlushFailed
     | Waiting

@@ -92,7 +92,7 @@ class _Parcel:
 
 
 class Outbox:
-    """Safe to use from several threads; they take turns."""
+    """Safe to use from several threads. While one of them sends, others can fill it."""
 
     def __init__(
         self,
@@ -118,6 +118,8 @@ class Outbox:
         self._settings = settings or OutboxSettings()
         self._events = events or Events()
         self._lock = threading.RLock()
+        self._sending = threading.Lock()
+        """Held while the sink is asked or written to, which may take long; taken first."""
         parcels = [_Parcel(item.transaction, item.size, None, item) for item in kept]
         self._parcels = deque(sorted(parcels, key=lambda parcel: parcel.transaction))
         self._offered = max([self.delivered, *(parcel.transaction for parcel in self._parcels)])
@@ -180,7 +182,7 @@ class Outbox:
         Raises what stops a pipeline. A sink that does not answer is asked again before it is sent
         anything.
         """
-        with self._lock:
+        with self._sending:
             self._attempt(self._ask)
             if self.stopped is not None:
                 raise self.stopped
@@ -202,12 +204,15 @@ class Outbox:
 
         Says whether nothing is pending any more.
         """
-        with self._lock:
-            while self._parcels and self.stopped is None and self._env.uptime() >= self._until:
-                step = self._send if self._certain else self._ask
-                if not self._attempt(step):
-                    break
+        with self._sending:
+            while self._is_due() and self._attempt(self._send if self._certain else self._ask):
+                pass
             return not self._parcels
+
+    def _is_due(self) -> bool:
+        with self._lock:
+            waits = self._env.uptime() < self._until
+            return bool(self._parcels) and self.stopped is None and not waits
 
     def _attempt(self, step: Callable[[], None]) -> bool:
         try:
@@ -218,7 +223,8 @@ class Outbox:
         except Exception as error:  # noqa: BLE001 - a driver may raise anything; the pipeline goes on
             self._failed(error)
         else:
-            self._failures, self._until, self._error = 0, 0.0, None
+            with self._lock:
+                self._failures, self._until, self._error = 0, 0.0, None
             return True
         return False
 
@@ -228,9 +234,10 @@ class Outbox:
         # From here until the sink has answered, nobody knows.
         self._certain = False
         self.sink.write(self._lineage, parcel.transaction, change)
-        self._certain = True
-        self._parcels.popleft()
-        self.delivered = parcel.transaction
+        with self._lock:
+            self._certain = True
+            self._parcels.popleft()
+            self.delivered = parcel.transaction
         rows = rows_of_change(change, WEIGHT)
         self._events.emit(Published(self.sink.name, parcel.transaction, rows))
 
@@ -264,21 +271,22 @@ class Outbox:
                 f"{self._offered}: another writer is at work",
                 hint="see `stepwell inspect manifest` for who holds the pipeline",
             )
-        while self._parcels and self._parcels[0].transaction <= held:
-            self._parcels.popleft()
-        self.delivered = held
-        self._certain = True
+        with self._lock:
+            while self._parcels and self._parcels[0].transaction <= held:
+                self._parcels.popleft()
+            self.delivered = held
+            self._certain = True
 
     def _failed(self, error: Exception) -> None:
         settings = self._settings
-        limit = min(settings.wait_s_max, settings.wait_s_first * 2**self._failures)
-        self._failures = min(self._failures + 1, 60)
-        wait = limit * (0.5 + self._env.jitter() / 2)
-        self._until = self._env.uptime() + wait
-        self._certain = False
-        self._error = str(getattr(error, "message", error)) or type(error).__name__
-        self._events.emit(
-            SinkFailed(
+        with self._lock:
+            limit = min(settings.wait_s_max, settings.wait_s_first * 2**self._failures)
+            self._failures = min(self._failures + 1, 60)
+            wait = limit * (0.5 + self._env.jitter() / 2)
+            self._until = self._env.uptime() + wait
+            self._certain = False
+            self._error = str(getattr(error, "message", error)) or type(error).__name__
+            failed = SinkFailed(
                 self.sink.name,
                 self._parcels[0].transaction if self._parcels else self.delivered,
                 len(self._parcels),
@@ -286,16 +294,16 @@ class Outbox:
                 wait,
                 self.stopped is not None,
             )
-        )
+        self._events.emit(failed)
 
     # Keeping it
 
     def keep(self, up_to: Transaction) -> tuple[SinkAt, tuple[Undelivered, ...]]:
         """Write what is pending to files; what the manifest is to say of this sink."""
-        with self._lock:
-            for parcel in self._parcels:
-                if parcel.kept is None:
-                    parcel.kept = self._write(parcel)
+        for parcel in list(self._parcels):
+            if parcel.kept is None:
+                parcel.kept = self._write(parcel)
+        with self._lock:  # What was sent meanwhile is not pending any more.
             kept = tuple(parcel.kept for parcel in self._parcels if parcel.kept is not None)
             # A sink may be ahead of what was replayed so far.
             return SinkAt(self.sink.name, min(self.delivered, up_to)), kept

@@ -7,10 +7,11 @@
             t.push("items", b)
         pipeline.run(once=True)
 
-Safe to use from several threads, also while `run` is going in one of them. They take turns; a turn
-is one transaction. Rows that several threads push at the same moment are committed together, in one
-entry, and each caller gets an answer of its own. While an explicit transaction is open, everybody
-else waits for its end (J3); whoever holds it must use it, or would wait for itself.
+Safe to use from several threads, also while `run` is going in one of them. They take turns, in the
+order in which they come; a turn is one transaction. Rows that several threads push at the same
+moment are committed together, in one entry, and each caller gets an answer of its own. While an
+explicit transaction is open, everybody else waits for its end (J3); whoever holds it must use it,
+or would wait for itself. `status` and `deliver` never wait for a turn.
 
 Once the pipeline is fenced, poisoned or closed, every call raises why.
 """
@@ -20,7 +21,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal
@@ -28,26 +29,21 @@ from typing import Literal
 import pyarrow as pa
 
 from stepwell.engine.core import Core, Settings
+from stepwell.engine.deliverers import Deliverers
 from stepwell.engine.events import Listener, Stopped, Waiting
+from stepwell.engine.explicit import ExplicitTransaction
 from stepwell.engine.outbox import SinkStatus
 from stepwell.engine.ports import ExecutorFactory, Sink, Source
 from stepwell.engine.pushed import Push, Rows, pushed_intake
 from stepwell.engine.run import Loop
+from stepwell.engine.sources import SourceStatus
 from stepwell.engine.tail import Tail
-from stepwell.engine.transaction import Done, Step
+from stepwell.engine.transaction import Done
+from stepwell.engine.turns import Turns
 from stepwell.env import Env
 from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError, UserCodeError
 from stepwell.model import Epoch, Position, Transaction
 from stepwell.store.base import Store
-from stepwell.store.sealed import Json
-
-
-@dataclass(frozen=True, slots=True)
-class SourceStatus:
-    name: str
-    table: str
-    position: Json
-    """Where it stands after the last transaction; None: at its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +86,14 @@ class Pipeline:
         Brings it up to date from the journal before it returns. Without `create` there must be a
         pipeline already. Sources and sinks are closed together with the pipeline.
         """
-        self._lock = threading.RLock()
-        self._free = threading.Condition(self._lock)
+        self._turns = Turns()
         self._current: ExplicitTransaction | None = None
-        self._owner: int | None = None
         self._pushes: deque[Push] = deque()
         self._tails: list[Tail] = []
         self._stop = threading.Event()
         self._flush_wanted = False
+        self._deliverers: Deliverers | None = None
+        self._running = False
         self._closed = False
         self._core = Core(
             store,
@@ -143,13 +139,18 @@ class Pipeline:
         Waits until no other is open. As a context it commits at the end, and aborts when its body
         raises. What it took in is durable step by step, but counts only once it is committed.
         """
-        with self._turn("transaction"):
+        self._take_turn("transaction")
+        try:
             self._make_room()
             self._core.boundary()
             self._core.begin(explicit=True)
-            self._current = ExplicitTransaction(self)
-            self._owner = threading.get_ident()
+            self._current = ExplicitTransaction(
+                self._core, self._transaction_ended, self._turns.give_back
+            )
             return self._current
+        except BaseException:
+            self._turns.give_back()
+            raise
 
     def run(self, *, once: bool = False, max_transactions: int | None = None) -> int:
         """Take in what the sources have, transaction by transaction; how many there were.
@@ -157,7 +158,17 @@ class Pipeline:
         `once`: until no source has anything more. Otherwise until `stop` is called. Ends at a
         boundary, flushed. Other threads may push meanwhile; they take turns.
         """
-        loop = Loop(self._core, once=once, transactions_max=max_transactions)
+        if self._running:
+            raise InvalidError("run: the loop of this pipeline is running", hint="stop it first")
+        self._running = True
+        try:
+            return self._run(Loop(self._core, once=once, transactions_max=max_transactions), once)
+        finally:
+            self._running = False
+
+    def _run(self, loop: Loop, once: bool) -> int:
+        background = self._core.settings.background_delivery and not once
+        self._deliverers = Deliverers(self._core.state.outboxes) if background else None
         try:
             while not loop.ended and not self._stop.is_set():
                 with self._turn("run"):
@@ -166,13 +177,16 @@ class Pipeline:
                         self._after(done)
                 if loop.rest_s:
                     self._core.env.sleep(loop.rest_s)
-            with self._turn("run"):
-                closed = loop.finish()
-                if closed is not None:
-                    self._after(closed)
-                self._core.events.emit(Stopped(self._core.state.transaction, loop.transactions))
         finally:
             self._stop.clear()
+            deliverers, self._deliverers = self._deliverers, None
+            if deliverers is not None:
+                deliverers.end()
+        with self._turn("run"):
+            closed = loop.finish()
+            if closed is not None:
+                self._after(closed)
+            self._core.events.emit(Stopped(self._core.state.transaction, loop.transactions))
         return loop.transactions
 
     def stop(self) -> None:
@@ -183,22 +197,19 @@ class Pipeline:
 
     def query(self, sql: str) -> pa.Table:
         """The answer to one SELECT over tables and views, as of the last transaction."""
-        with self._turn("query"):
-            self._core.check()
+        with self._look("query"):
             return self._core.state.executor.query(sql)
 
     def read(self, relation: str) -> pa.Table:
         """The rows of a table, a view, or the dead letters of a table, `<table>$errors`."""
-        with self._turn("read"):
-            self._core.check()
+        with self._look("read"):
             return self._core.state.executor.read(relation)
 
     def tail(self, view: str) -> Tail:
         """Follow the changes of a view, from the next transaction on."""
-        with self._turn("tail"):
-            self._core.check()
+        with self._look("tail"):
             tail = Tail(view, self._forget)
-            self._tails.append(tail)
+            self._tails = [*self._tails, tail]
             return tail
 
     @property
@@ -207,27 +218,23 @@ class Pipeline:
         return self._core.state.transaction
 
     def status(self) -> Status:
-        """Where everything stands. Does not wait for an open transaction."""
-        with self._lock:
-            core, state = self._core, self._core.state
-            manifest = core.manifest
-            open = state.open
-            return Status(
-                lineage=manifest.lineage,
-                epoch=manifest.claim.epoch,
-                transaction=state.transaction,
-                flushed=manifest.transaction,
-                position=core.tip.position,
-                replay=manifest.replay.position,
-                unflushed_bytes=state.executor.unflushed_bytes(),
-                open=None if open is None else "explicit" if open.explicit else "automatic",
-                sources=tuple(
-                    SourceStatus(source.name, source.table, state.positions.get(source.name))
-                    for source in core.sources.all()
-                ),
-                sinks=tuple(outbox.status() for outbox in state.outboxes),
-                dead_letters=dict(state.dead_letters),
-            )
+        """Where everything stands. Waits for nobody, so it may be a moment behind."""
+        core, state = self._core, self._core.state
+        manifest = core.manifest
+        open = state.open
+        return Status(
+            lineage=manifest.lineage,
+            epoch=manifest.claim.epoch,
+            transaction=state.transaction,
+            flushed=manifest.transaction,
+            position=core.tip.position,
+            replay=manifest.replay.position,
+            unflushed_bytes=state.executor.unflushed_bytes(),
+            open=None if open is None else "explicit" if open.explicit else "automatic",
+            sources=core.sources.status(state.positions),
+            sinks=tuple(outbox.status() for outbox in state.outboxes),
+            dead_letters=dict(state.dead_letters),
+        )
 
     # Keeping
 
@@ -238,31 +245,39 @@ class Pipeline:
         waits here; the one that holds the transaction gets False, and the flush is made when it
         ends.
         """
-        with self._lock:
-            self._check_closed()
-            if self._current is not None and self._owner == threading.get_ident():
-                self._flush_wanted = True
-                self._core.events.emit(Waiting("flush", "the end of the open transaction"))
-                return False
+        if self._current is not None and self._turns.mine:
+            self._flush_wanted = True
+            self._core.events.emit(Waiting("flush", "the end of the open transaction"))
+            return False
         with self._turn("flush"):
             return self._core.flush()
 
     def deliver(self) -> bool:
         """Send what waits for sinks now; whether nothing waits any more."""
-        with self._lock:
-            self._check_closed()
-            return self._core.deliver()
+        self._check_closed()
+        return self._core.deliver()
 
     def close(self) -> None:
-        """Flush, and let go. An explicit transaction that is open is taken back."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._end_transaction()
-            for tail in list(self._tails):
-                tail.close()
-            self._core.close()
+        """Flush, and let go. An explicit transaction that is open is taken back.
+
+        A loop that runs in another thread should be asked to `stop` first; else its next turn
+        raises.
+        """
+        if self._closed:
+            return
+        current = self._current
+        if current is not None and current.take_back():
+            self._current = None
+        else:
+            self._turns.take("close")
+        try:
+            if not self._closed:
+                self._closed = True
+                for tail in list(self._tails):
+                    tail.close()
+                self._core.close()
+        finally:
+            self._turns.give_back()
 
     def __enter__(self) -> Pipeline:
         return self
@@ -279,29 +294,37 @@ class Pipeline:
 
     @contextmanager
     def _turn(self, what: str) -> Iterator[None]:
-        """Be the only one, between two transactions. A transaction that is open is waited for."""
-        with self._lock:
-            said = False
-            while self._current is not None:
-                if self._owner == threading.get_ident():
-                    raise InvalidError(
-                        f"{what}: this thread has a transaction open, and would wait for itself",
-                        hint="use the transaction, or commit it first",
-                    )
-                if not said:
-                    self._core.events.emit(Waiting(what, "the end of the open transaction"))
-                    said = True
-                self._free.wait()
-            self._check_closed()
+        """Be the only one, between two transactions."""
+        self._take_turn(what)
+        try:
             yield
+        finally:
+            self._turns.give_back()
+
+    @contextmanager
+    def _look(self, what: str) -> Iterator[None]:
+        """Look at what is committed; also from inside an explicit transaction, which is not."""
+        if self._current is not None and self._turns.mine:
+            self._core.check()
+            yield
+            return
+        with self._turn(what):
+            self._core.check()
+            yield
+
+    def _take_turn(self, what: str) -> None:
+        if self._current is not None and not self._turns.mine:
+            self._core.events.emit(Waiting(what, "the end of the open transaction"))
+        self._turns.take(what)
+        try:
+            self._check_closed()
+        except InvalidError:
+            self._turns.give_back()
+            raise
 
     def _check_closed(self) -> None:
         if self._closed:
             raise InvalidError("this pipeline was closed", hint="open it again")
-
-    def _end_transaction(self) -> None:
-        self._current = self._owner = None
-        self._free.notify_all()
 
     def _make_room(self) -> None:
         if not self._core.room(self._core.settings.sink_wait_s_max):
@@ -311,13 +334,22 @@ class Pipeline:
         """What follows a transaction. It is recorded, so nothing here may fail its caller."""
         for tail in self._tails:
             tail.offer(done)
-        self._core.deliver()
+        if self._deliverers is None:
+            self._core.deliver()
+        else:
+            self._deliverers.wake()
         self._core.flush_if_due()
 
+    def _transaction_ended(self, done: Done | None) -> None:
+        self._current = None
+        if done is not None:
+            self._after(done)
+        if self._flush_wanted:
+            self._flush_wanted = False
+            self._core.flush_now()
+
     def _forget(self, tail: Tail) -> None:
-        with self._lock:
-            if tail in self._tails:
-                self._tails.remove(tail)
+        self._tails = [other for other in self._tails if other is not tail]
 
     def _commit_pushes(self) -> None:
         """Commit what threads have pushed meanwhile, together; one that fails fails alone."""
@@ -357,88 +389,3 @@ class Pipeline:
         for pushed in together:
             pushed.succeed(done.transaction)
         self._after(done)
-
-
-class ExplicitTransaction:
-    """An explicit transaction. Its steps are recorded as they come; `commit` makes them count."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
-        self._ended = False
-
-    def push(self, table: str, rows: Rows | None = None, *, delete: Rows | None = None) -> None:
-        """Add rows, and deletes before them. Not visible before the commit."""
-        with self._mine() as core:
-            intake = pushed_intake(core.sources, table, rows, delete)
-            if intake.taken.rows:
-                core.add(Step.of([intake]))
-
-    def take(self, rows_max: int | None = None) -> int:
-        """Add what the sources have now, within limits; how many rows. Abort rewinds them."""
-        with self._mine() as core:
-            step = core.poll(rows_max)
-            if step is None:
-                return 0
-            core.add(step)
-            return step.rows
-
-    def commit(self) -> Transaction:
-        """Make all of it visible at once; the number of the transaction.
-
-        When it raises, the transaction was taken back, unless it is `UnknownOutcomeError`.
-        """
-        with self._mine() as core:
-            try:
-                done = core.close_open()
-            except (InvalidError, UserCodeError):
-                self._abort(core)
-                raise
-            self._end()
-            if done is not None:
-                self._pipeline._after(done)
-            self._flush_if_wanted(core)
-            return core.state.transaction
-
-    def abort(self) -> None:
-        """Take all of it back: no trace in tables, views and sinks; sources are rewound."""
-        with self._mine() as core:
-            self._abort(core)
-            self._flush_if_wanted(core)
-
-    def _abort(self, core: Core) -> None:
-        # Ended first: if the journal does not take the entry now, it will before the next one.
-        self._end()
-        core.abort()
-
-    def _flush_if_wanted(self, core: Core) -> None:
-        if self._pipeline._flush_wanted:
-            self._pipeline._flush_wanted = False
-            core.flush_now()
-
-    def _end(self) -> None:
-        self._ended = True
-        self._pipeline._end_transaction()
-
-    @contextmanager
-    def _mine(self) -> Iterator[Core]:
-        with self._pipeline._lock:
-            if self._ended or self._pipeline._current is not self:
-                raise InvalidError("this transaction has ended", hint="begin another one")
-            yield self._pipeline._core
-
-    def __enter__(self) -> ExplicitTransaction:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._ended:
-            return
-        if error is None:
-            self.commit()
-            return
-        with suppress(StepwellError):  # Why the body failed is what its caller wants to know.
-            self.abort()

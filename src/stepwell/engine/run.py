@@ -68,9 +68,12 @@ class Loop:
 
     def _idle(self) -> None:
         core = self._core
-        core.deliver()
+        if self._once or not core.settings.background_delivery:
+            core.deliver()
         core.flush_if_due()
         if self._once:
+            # All there is was asked for, so one that cannot say what it has is an error.
+            core.sources.check()
             self.ended = True
         else:
             self.rest_s = core.settings.idle_s

@@ -1,22 +1,55 @@
 """The sources of a pipeline, polled in turn so that none starves another.
 
 Every source gets an equal share of a step; what some leave over goes to those that have more. The
-first to be asked is another one each time.
+first to be asked is another one each time. One that cannot be reached is left alone for a while,
+and the others go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
+from stepwell.engine.events import Events, SourceFailed
 from stepwell.engine.payload import PUSHED, Intake
-from stepwell.engine.ports import Change, Limits, Source
-from stepwell.errors import ConfigError, InvalidError
+from stepwell.engine.ports import Change, Limits, Source, Taken
+from stepwell.env import Env
+from stepwell.errors import ConfigError, InvalidError, UnavailableError
 from stepwell.query.source import did_you_mean
 from stepwell.store.sealed import Json
 
 
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    name: str
+    table: str
+    position: Json
+    """Where it stands after the last transaction; None: at its start."""
+    error: str | None = None
+    """Why it could not be polled the last time, if it could not."""
+
+
+@dataclass(slots=True)
+class _Failure:
+    error: UnavailableError
+    count: int
+    until: float
+
+
 class Sources:
-    def __init__(self, sources: Sequence[Source], tables: Sequence[str]) -> None:
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        tables: Sequence[str],
+        env: Env,
+        waits: tuple[float, float] = (0.5, 30.0),
+        events: Events | None = None,
+    ) -> None:
+        """`waits` are the first and the longest pause before a source is tried again."""
+        self._env = env
+        self._waits = waits
+        self._events = events or Events()
+        self._failures: dict[str, _Failure] = {}
         self._sources = {source.name: source for source in sources}
         self._tables = {table.lower(): table for table in tables}
         self._first = 0
@@ -46,6 +79,24 @@ class Sources:
     def all(self) -> tuple[Source, ...]:
         return tuple(self._sources.values())
 
+    def status(self, positions: Mapping[str, Json]) -> tuple[SourceStatus, ...]:
+        return tuple(
+            SourceStatus(
+                source.name,
+                source.table,
+                positions.get(source.name),
+                self._failures[source.name].error.message
+                if source.name in self._failures
+                else None,
+            )
+            for source in self._sources.values()
+        )
+
+    def check(self) -> None:
+        """Raise why a source cannot be polled, if one cannot."""
+        for failure in self._failures.values():
+            raise failure.error.with_traceback(None)
+
     def poll(self, position: Callable[[str], Json], limits: Limits) -> tuple[Intake, ...]:
         """What there is now, within the limits; nothing if no source has rows."""
         every = list(self._sources.values())
@@ -61,7 +112,7 @@ class Sources:
                 if rows <= 0 or size <= 0:
                     break
                 after = at.get(source.name, position(source.name))
-                taken = source.poll(after, share)
+                taken = self._poll(source, after, share)
                 if taken is None:
                     continue
                 at[source.name] = taken.position
@@ -72,6 +123,22 @@ class Sources:
                     hungry.append(source)
         # A source that only moves on, past files without rows, is no reason for a transaction.
         return tuple(intakes) if any(intake.taken.rows for intake in intakes) else ()
+
+    def _poll(self, source: Source, after: Json, limits: Limits) -> Taken | None:
+        failure = self._failures.get(source.name)
+        if failure is not None and self._env.uptime() < failure.until:
+            return None
+        try:
+            taken = source.poll(after, limits)
+        except UnavailableError as error:
+            count = 0 if failure is None else failure.count + 1
+            first, longest = self._waits
+            wait = min(longest, first * 2 ** min(count, 30)) * (0.5 + self._env.jitter() / 2)
+            self._failures[source.name] = _Failure(error, count, self._env.uptime() + wait)
+            self._events.emit(SourceFailed(source.name, error.message, wait))
+            return None
+        self._failures.pop(source.name, None)
+        return taken
 
 
 def _size(change: Change) -> int:

@@ -1,0 +1,116 @@
+"""Explicit transactions: begin, push, take, commit, abort (J10).
+
+An explicit transaction keeps its turn of the pipeline from its beginning to its end: nobody else
+takes anything in meanwhile. Its steps are recorded as they come, and nothing is computed from them
+before `commit`, whose entry makes them count. A crash before that entry rolls all of it back (J4).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+
+from stepwell.engine.core import Core
+from stepwell.engine.pushed import Rows, pushed_intake
+from stepwell.engine.transaction import Done, Step
+from stepwell.errors import InvalidError, StepwellError
+from stepwell.model import Transaction
+
+
+class ExplicitTransaction:
+    """Safe to use from several threads; their steps follow each other."""
+
+    def __init__(
+        self, core: Core, ended: Callable[[Done | None], None], give_back: Callable[[], None]
+    ) -> None:
+        """`ended` is called once it has ended, still in its turn, with what it committed."""
+        self._core = core
+        self._ended_by = ended
+        self._give_back = give_back
+        self._lock = threading.RLock()
+        self._over = False
+
+    def push(self, table: str, rows: Rows | None = None, *, delete: Rows | None = None) -> None:
+        """Add rows, and deletes before them. Durable, and not visible before the commit."""
+        with self._mine():
+            intake = pushed_intake(self._core.sources, table, rows, delete)
+            if intake.taken.rows:
+                self._core.add(Step.of([intake]))
+
+    def take(self, rows_max: int | None = None) -> int:
+        """Add what the sources have now, within limits; how many rows. Abort rewinds them."""
+        with self._mine():
+            step = self._core.poll(rows_max)
+            if step is None:
+                return 0
+            self._core.add(step)
+            return step.rows
+
+    def commit(self) -> Transaction:
+        """Make all of it visible at once; the number of the transaction.
+
+        When it raises, the transaction was taken back, unless it is `UnknownOutcomeError`.
+        """
+        with self._mine():
+            try:
+                done = self._core.close_open()
+            except BaseException:
+                with suppress(StepwellError):  # Why it was not committed counts.
+                    self._abort()
+                raise
+            self._end(done)
+            return self._core.state.transaction
+
+    def abort(self) -> None:
+        """Take all of it back: no trace in tables, views and sinks; sources are rewound."""
+        with self._mine():
+            self._abort()
+
+    def take_back(self) -> bool:
+        """For a pipeline that is closed: end this, and leave the turn to the caller.
+
+        False: it has ended already, and given its turn back.
+        """
+        with self._lock:
+            was_open, self._over = not self._over, True
+            return was_open
+
+    def _abort(self) -> None:
+        try:
+            self._core.abort()
+        finally:
+            # Even if the journal does not take the entry now: it will before the next one.
+            self._end(None)
+
+    def _end(self, done: Done | None) -> None:
+        self._over = True
+        try:
+            self._ended_by(done)
+        finally:
+            self._give_back()
+
+    @contextmanager
+    def _mine(self) -> Iterator[None]:
+        with self._lock:
+            if self._over:
+                raise InvalidError("this transaction has ended", hint="begin another one")
+            yield
+
+    def __enter__(self) -> ExplicitTransaction:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._over:
+            return
+        if error is None:
+            self.commit()
+            return
+        with suppress(StepwellError):  # Why the body failed is what its caller wants to know.
+            self.abort()
