@@ -63,6 +63,10 @@ _JSON = {
 
 def fit_column(values: pa.Array, column: ShapeColumn, *, text: bool) -> Fitted:
     """A column of given values; `text` says that they are fields of a CSV file."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if str(values.type) in ("string_view", "large_string"):
+        values = values.cast(pa.string())
     try:
         fitted, doubt = _all_at_once(values, column, text=text)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
@@ -81,7 +85,7 @@ def either(first: pa.Array | None, second: pa.Array | None) -> pa.Array | None:
 
 def _all_at_once(values: pa.Array, column: ShapeColumn, *, text: bool) -> Fitted:
     name, doubt = column.kind.name, None
-    given = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+    given = pa.types.is_string(values.type)
     if name in ("array", "map", "struct"):
         raise pa.ArrowNotImplementedError("nested values are read one by one")
     if name in _STRINGS:

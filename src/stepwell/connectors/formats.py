@@ -59,12 +59,15 @@ class Records:
     """The record at a place as a decoded value; `Unfit` if it is none."""
     where: Callable[[int], str]
     shown: Callable[[int], str]
+    doubt: pa.Array | None = None
+    """Which are in doubt from the start."""
 
 
 def batch_of(records: Records, shape: Shape, format: ChangeFormat) -> Batch:
     """Turn records into operations, column by column, and one by one where there is doubt."""
     count = records.columns.num_rows
     sides, doubt = _sides(records.columns, shape, format)
+    doubt = either(doubt, records.doubt)
     parts = []
     for side in sides:
         fitted, side_doubt = _fitted(side, shape, text=records.text)

@@ -30,6 +30,8 @@ from stepwell.connectors.values import Unfit
 from stepwell.query.statements import fold
 
 RECORD_BYTES_MAX = 8 * 1024 * 1024
+_FEW_LINES = 16
+"""Up to so many lines Python is faster than setting up Arrow's reader."""
 _PIECE_LINES = 1_000
 _STRAY = re.compile(rb"\}[ \t\r]*[^ \t\r\n,}\]]")
 """Something behind an object that can be neither the rest of a larger one nor the end of a line."""
@@ -42,13 +44,17 @@ def decode_json(
 ) -> Batch:
     """The operations in some whole lines. `name` and `first_line` say where they come from."""
     place = f"{name}, " if name else ""
+    if data.count(b"\n") <= _FEW_LINES:
+        return _decode_slowly(data, shape, format, place, first_line)
     batch = _decode_fast(data, shape, format, place, first_line)
     if batch is not None:
         return batch
     batches = []
     for piece, line in _pieces(data, first_line):
         batch = _decode_fast(piece, shape, format, place, line)
-        batches.append(batch or _decode_slowly(piece, shape, format, place, line))
+        if batch is None:
+            batch = _decode_slowly(piece, shape, format, place, line)
+        batches.append(batch)
     return joined(batches, shape)
 
 

@@ -1,0 +1,139 @@
+"""Made-up rows for demos and tests: the same for the same seed, at a rate you choose.
+
+Row number n depends on the seed and n alone, so a position is a number and a reference a range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+
+import xxhash
+
+from stepwell.connectors.folding import fold_operations
+from stepwell.connectors.formats import operations_table
+from stepwell.connectors.shape import Row, ShapeColumn, shape_of
+from stepwell.connectors.types import numbers_of
+from stepwell.engine.ports import Limits, Taken
+from stepwell.env import Env
+from stepwell.errors import ConfigError, ReplayMismatchError
+from stepwell.query.statements import Table
+from stepwell.store.sealed import Json
+
+_INTEGERS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
+_FIRST_DAY = date(2026, 1, 1)
+_FIRST_MOMENT = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True, slots=True)
+class DatagenSettings:
+    seed: int = 0
+    rate: float = 100.0
+    """Rows a second; 0: as many as fit into a step."""
+    rows: int = 0
+    """How many there are in all; 0: without end."""
+    keys: int = 0
+    """How many different keys there are, so that later rows replace earlier ones; 0: all differ."""
+    deletes: float = 0.0
+    """Which share of the operations are deletes, in a table with a key."""
+
+
+class DatagenSource:
+    """An endless source of rows that nobody had to store."""
+
+    def __init__(self, name: str, table: Table, env: Env, settings: DatagenSettings) -> None:
+        self.name = name
+        self.table = table.name
+        self._env = env
+        self._settings = settings
+        self._shape = shape_of(table)
+        self._began: tuple[float, int] | None = None
+        if settings.deletes and not self._shape.key:
+            raise ConfigError(f"source {name}: deletes need a table with a primary key")
+        for column in self._shape.columns:
+            if column.kind.name in ("array", "map", "struct") and not column.nullable:
+                raise ConfigError(f"source {name}: no values are made for {column.name}")
+
+    def poll(self, after: Json, limits: Limits) -> Taken | None:
+        start = 0 if after is None else int(after["next"])
+        end = start + min(limits.rows_max, max(1, limits.bytes_max // 64))
+        if self._settings.rows:
+            end = min(end, self._settings.rows)
+        if self._settings.rate:
+            now = self._env.uptime()
+            since, first = self._began = self._began or (now, start)
+            # The first row is there at once.
+            end = min(end, first + int((now - since) * self._settings.rate) + 1)
+        return self._made(start, end) if end > start else None
+
+    def read(self, reference: Json) -> Taken:
+        if reference["settings"] != self._meaning():
+            raise ReplayMismatchError(
+                f"source {self.name} was made with other settings: {reference['settings']}",
+                hint="give it back the settings it had",
+            )
+        return self._made(reference["start"], reference["end"])
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _made(self, start: int, end: int) -> Taken:
+        rows: list[Row] = []
+        puts: list[bool] = []
+        for number in range(start, end):
+            put, row = self._row(number)
+            rows.append(row)
+            puts.append(put)
+        change = fold_operations(self._shape, operations_table(rows, puts, self._shape))
+        reference = {"settings": self._meaning(), "start": start, "end": end}
+        return Taken(change, end - start, {"next": end}, reference)
+
+    def _meaning(self) -> Json:
+        """The settings on which rows depend."""
+        meaning = asdict(self._settings)
+        return {name: meaning[name] for name in ("seed", "keys", "deletes")}
+
+    def _row(self, number: int) -> tuple[bool, Row]:
+        settings = self._settings
+        key = self._chance("key", number) % settings.keys if settings.keys else number
+        put = self._chance("delete", number) / 2**64 >= settings.deletes
+        row: Row = []
+        for place, column in enumerate(self._shape.columns):
+            in_key = place in self._shape.key
+            if not put and not in_key:
+                row.append(None)
+            elif in_key:
+                row.append(_value(column, key, key))
+            else:
+                row.append(_value(column, self._chance(column.name, number), number))
+        return put, row
+
+    def _chance(self, what: str, number: int) -> int:
+        return xxhash.xxh3_64_intdigest(f"{what}/{number}".encode(), seed=self._settings.seed)
+
+
+def _value(column: ShapeColumn, chance: int, number: int) -> object:
+    """A value that differs where `chance` does, as far as the type has room."""
+    kind = column.kind.name
+    small = chance if chance == number else chance % 1000
+    if kind in _INTEGERS:
+        return small % 2 ** _INTEGERS[kind]
+    if kind == "decimal":
+        precision, scale = numbers_of(column.kind)
+        return Decimal(chance % 10 ** min(precision, 18 if chance == number else 5)).scaleb(-scale)
+    if kind in ("float", "double"):
+        return float(small) / (1 if chance == number else 8)
+    if kind in ("string", "varchar", "char"):
+        text = f"{column.name}-{small if chance == number else small % 100}"
+        return text if kind == "string" else text[-numbers_of(column.kind)[0] :]
+    if kind == "boolean":
+        return chance % 2 == 1
+    if kind == "date":
+        return _FIRST_DAY + timedelta(days=small % 100_000)
+    if kind in ("timestamp", "timestamp_ntz"):
+        moment = _FIRST_MOMENT + timedelta(seconds=number % 10**9)
+        return moment if kind == "timestamp" else moment.replace(tzinfo=None)
+    if kind == "binary":
+        return chance.to_bytes(8, "big")
+    return None

@@ -1,0 +1,262 @@
+"""Parts of files: how much of a file a step takes, and how the same is read again.
+
+A part is a range of bytes (of rows, in Parquet) with a checksum of what it held. Size and time of
+the file are noted for people; what counts is the checksum, so a file that was only touched, copied
+back, or grew behind the part, still gives the same rows. One that was changed, cut off or deleted
+is a `ReplayMismatchError` that names it (J8).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import pyarrow as pa
+
+from stepwell.connectors.csv_lines import decode_csv, read_header
+from stepwell.connectors.folding import operations_schema
+from stepwell.connectors.formats import TEXT_MAX, Batch, ChangeFormat
+from stepwell.connectors.json_lines import decode_json
+from stepwell.connectors.lines import Stream, cut_records, take_cut
+from stepwell.connectors.shape import Shape
+from stepwell.connectors.values import Unfit
+from stepwell.engine.ports import BadRow
+from stepwell.errors import ReplayMismatchError, UnavailableError
+from stepwell.model import checksum
+from stepwell.store.sealed import Json
+
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+_MARK = b"\xef\xbb\xbf"
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file as it is now."""
+
+    name: str
+    path: Path
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What of a file was taken. `line` is the number of its first line, or row."""
+
+    name: str
+    size: int
+    mtime_ns: int
+    start: int
+    end: int
+    line: int
+    checksum: str
+    wrong: str | None = None
+    """Why this is no row at all, if it is none."""
+
+    def to_json(self) -> Json:
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_json(cls, fields: Json) -> Part:
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part with its rows, and where the next one starts; None: the file is at its end."""
+
+    part: Part
+    batch: Batch
+    next: tuple[int, int] | None
+    size: int
+    """How many bytes were read for it."""
+
+
+class NotReadyError(Exception):
+    """The file ends in the middle of something, and may still be being written."""
+
+
+class PartReader(Protocol):
+    """Reads files of one format."""
+
+    def ends_whole(self, file: Found) -> bool:
+        """Whether the file looks complete; one that does not is given time to become so."""
+
+    def take(
+        self, file: Found, start: int, line: int, rows_max: int, bytes_max: int, *, settled: bool
+    ) -> Piece:
+        """The next part. `NotReadyError` if it cannot be read and the file is not settled."""
+
+    def again(self, part: Part, path: Path) -> Batch:
+        """The rows of a part that was taken. `ReplayMismatchError` if they are no longer there."""
+
+    def close(self) -> None: ...
+
+
+def no_rows(shape: Shape, bad: BadRow | None = None) -> Batch:
+    empty = operations_schema(shape).empty_table()
+    return Batch(empty, 0) if bad is None else Batch(empty, 1, (bad,))
+
+
+def changed(part: Part, problem: str) -> ReplayMismatchError:
+    unit = "rows" if part.name.endswith(".parquet") else "bytes"
+    return ReplayMismatchError(
+        f"{part.name} {problem}: {unit} {part.start} to {part.end} of it were taken when it had "
+        f"{part.size} bytes",
+        hint="a file must stay as it is once it was taken: put it back as it was",
+    )
+
+
+class TextParts:
+    """JSON lines and CSV, compressed or not. Offsets are those of the text itself."""
+
+    def __init__(self, shape: Shape, changes: ChangeFormat, *, delimiter: str | None) -> None:
+        self._shape = shape
+        self._changes = changes
+        self._delimiter = delimiter
+        self._stream: tuple[object, Stream] | None = None
+        """The stream last read from, at the place where the next part begins, most likely."""
+
+    def ends_whole(self, file: Found) -> bool:
+        if file.path.suffix in COMPRESSIONS:
+            return True  # Only reading it tells; `take` does.
+        with open(file.path, "rb") as opened:
+            opened.seek(max(0, file.size - _BLOCK))
+            tail = opened.read(_BLOCK)
+        if tail.endswith(b"\n") or self._delimiter is not None:
+            return tail.endswith(b"\n")
+        try:  # No part of an object is an object itself.
+            return isinstance(json.loads(tail[tail.rfind(b"\n") + 1 :]), dict)
+        except (ValueError, RecursionError):
+            return False
+
+    def take(
+        self, file: Found, start: int, line: int, rows_max: int, bytes_max: int, *, settled: bool
+    ) -> Piece:
+        try:
+            head, header = self._head(file.path, file.size)
+        except Unfit as unfit:
+            return self._given_up(file, start, line, f"not CSV: {unfit}")
+        start = max(start, len(head))
+        line = max(line, 1 if self._delimiter is None else 2)
+        with self._reading(file, start) as stream:
+            cut = cut_records(stream, rows_max, bytes_max, delimiter=self._delimiter)
+            if stream.error is not None and not settled:
+                raise NotReadyError from stream.error
+            if stream.error is not None and cut.length == 0 and cut.wrong is None:
+                return self._given_up(file, start, line, f"cannot be decompressed: {stream.error}")
+            data = take_cut(stream, cut)
+            over = not stream.look(1) and stream.error is None
+        end, digest = start + len(data), checksum([head, data])
+        part = Part(file.name, file.size, file.mtime_ns, start, end, line, digest, cut.wrong)
+        batch = self._decode(part, header, data)
+        return Piece(part, batch, None if over else (end, line + cut.lines), len(data))
+
+    def again(self, part: Part, path: Path) -> Batch:
+        if part.start == part.end and part.wrong is not None:
+            return self._decode(part, (), b"")
+        try:
+            found = path.stat()
+            head, header = self._head(path, found.st_size)
+            now = Found(part.name, path, found.st_size, found.st_mtime_ns)
+            with self._reading(now, part.start) as stream:
+                data = stream.take(part.end - part.start)
+        except FileNotFoundError:
+            raise changed(part, "is gone") from None
+        except (Unfit, pa.ArrowInvalid) as error:
+            raise changed(part, f"cannot be read any more ({error})") from error
+        except OSError as error:
+            if error.errno is None:
+                raise changed(part, f"cannot be read any more ({error})") from error
+            raise unavailable(part.name, error) from error
+        if len(data) < part.end - part.start:
+            raise changed(part, f"was cut off after {part.start + len(data)} bytes")
+        if checksum([head, data]) != part.checksum:
+            raise changed(part, "was changed")
+        return self._decode(part, header, data)
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream[1].close()
+            self._stream = None
+
+    def _given_up(self, file: Found, start: int, line: int, reason: str) -> Piece:
+        part = Part(file.name, file.size, file.mtime_ns, start, start, line, "", reason)
+        return Piece(part, self._decode(part, (), b""), None, 0)
+
+    def _decode(self, part: Part, header: tuple[str, ...], data: bytes) -> Batch:
+        if part.wrong is not None:
+            text = data[: 4 * TEXT_MAX].decode(errors="replace")[:TEXT_MAX]
+            bad = BadRow(f"{part.name}, line {part.line}", part.wrong, text)
+            return no_rows(self._shape, bad)
+        if not data.strip():
+            return no_rows(self._shape)
+        if self._delimiter is None:
+            return decode_json(
+                data, self._shape, self._changes, name=part.name, first_line=part.line
+            )
+        return decode_csv(
+            data,
+            header,
+            self._shape,
+            self._changes,
+            delimiter=self._delimiter,
+            name=part.name,
+            first_line=part.line,
+        )
+
+    def _head(self, path: Path, size: int) -> tuple[bytes, tuple[str, ...]]:
+        """The bytes before the first record: a byte order mark, and in CSV the header."""
+        stream = Stream(_opened(path), 0, None if path.suffix in COMPRESSIONS else size)
+        try:
+            mark = _MARK if stream.look(len(_MARK)).startswith(_MARK) else b""
+            if self._delimiter is None:
+                return mark, ()
+            stream.take(len(mark))
+            line = take_cut(stream, cut_records(stream, 1, _BLOCK, delimiter=self._delimiter))
+            return mark + line, read_header(line, self._delimiter)
+        finally:
+            stream.close()
+
+    @contextmanager
+    def _reading(self, file: Found, start: int) -> Iterator[Stream]:
+        """The text from a place on. One that is compressed is kept open, because to find the next
+        place again everything before it would have to be decompressed.
+        """
+        if file.path.suffix not in COMPRESSIONS:
+            with open(file.path, "rb") as opened:
+                opened.seek(start)
+                yield Stream(opened, start, max(file.size, start))
+            return
+        if self._stream is not None and self._stream[0] == (file, start):
+            stream, self._stream = self._stream[1], None
+        else:
+            self.close()
+            stream = Stream(_opened(file.path))
+            while stream.at < start and stream.take(min(_BLOCK, start - stream.at)):
+                pass
+        try:
+            yield stream
+        except BaseException:
+            stream.close()
+            raise
+        self._stream = ((file, stream.at), stream)
+
+
+def unavailable(name: str, error: OSError) -> UnavailableError:
+    return UnavailableError(
+        f"{name} cannot be read: {error.strerror or error}", hint="check its permissions"
+    )
+
+
+def _opened(path: Path) -> BinaryIO:
+    compression = COMPRESSIONS.get(path.suffix)
+    if compression is None:
+        return open(path, "rb")
+    stream: BinaryIO = pa.CompressedInputStream(pa.OSFile(str(path)), compression)
+    return stream

@@ -1,0 +1,400 @@
+"""Files: a source that takes new files as they appear, and a sink that writes a folder for each
+transaction.
+
+Source. Files are taken in the order of their names, each once, large ones in several steps. What
+was taken is journaled by reference (`file_parts.py`), so files must stay until a checkpoint has
+passed them. A name that sorts before others already taken is taken all the same.
+
+Sink.   <path>/_stepwell.json            whose output this is, and how far it got
+        <path>/<transaction>/part.json   the change: the view's columns and `_w`
+        <path>/<transaction>/_transaction.json
+
+A folder appears whole, by one rename of a folder that was written and synced under a hidden name.
+`_stepwell.json` names the transaction before the rename: if its folder is there, it is the last;
+if not, the one before it is. So a crash leaves whole folders only, and perhaps a hidden one, which
+the next write removes.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import stat
+from collections import OrderedDict
+from collections.abc import Iterator
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+
+import pyarrow as pa
+
+from stepwell.connectors.delivery import check_next
+from stepwell.connectors.file_parts import (
+    Found,
+    NotReadyError,
+    Part,
+    PartReader,
+    TextParts,
+    unavailable,
+)
+from stepwell.connectors.folding import fold_operations
+from stepwell.connectors.formats import Batch, ChangeFormat
+from stepwell.connectors.json_lines import joined
+from stepwell.connectors.parquet_parts import ParquetParts
+from stepwell.connectors.shape import shape_of
+from stepwell.connectors.taken_names import TakenNames
+from stepwell.connectors.writing import FileFormat, write_rows
+from stepwell.engine.ports import BadRow, Delivered, Limits, Taken
+from stepwell.env import EPOCH, Env
+from stepwell.errors import ConfigError, CorruptError, InvalidError, UnavailableError
+from stepwell.model import Transaction
+from stepwell.query.statements import Table
+from stepwell.store.sealed import Json, seal, unseal
+
+_FILES_MAX = 500
+"""Files in one step, so that its reference stays small."""
+_WATCHED_MAX = 100
+"""Files taken last, which are watched for bytes that come too late."""
+_MARKER = "_stepwell.json"
+_MARKER_FORMAT = "stepwell-filessink/1"
+_DIGITS = 20
+
+
+class Unknown(Enum):
+    """What becomes of a record that has a column the table does not have."""
+
+    BAD = "bad"
+    IGNORE = "ignore"
+
+
+class FilesSource:
+    """New files under a pattern such as `data/orders/*.json`."""
+
+    def __init__(
+        self,
+        name: str,
+        table: Table,
+        env: Env,
+        *,
+        path: str,
+        format: FileFormat,
+        changes: ChangeFormat = ChangeFormat.ROWS,
+        delimiter: str = ",",
+        unknown: Unknown = Unknown.BAD,
+        settle_s: float = 1.0,
+    ) -> None:
+        self.name = name
+        self.table = table.name
+        self._env = env
+        self._settle_s = settle_s
+        self._base, self._pattern = _split_pattern(path)
+        self._shape = shape_of(table, ignore_unknown=unknown is Unknown.IGNORE)
+        if changes is ChangeFormat.DEBEZIUM and format is not FileFormat.JSON:
+            raise ConfigError(f"source {name}: Debezium's events are JSON, not {format.value}")
+        self._reader: PartReader
+        if format is FileFormat.PARQUET:
+            self._reader = ParquetParts(self._shape, changes)
+        else:
+            separator = delimiter if format is FileFormat.CSV else None
+            self._reader = TextParts(self._shape, changes, delimiter=separator)
+        self._known: tuple[Json, TakenNames] = (None, TakenNames())
+        self._watched: OrderedDict[str, int] = OrderedDict()
+
+    def poll(self, after: Json, limits: Limits) -> Taken | None:
+        taken = self._taken(after)
+        opened = None if after is None else after["open"]
+        parts: list[Part] = []
+        batches: list[Batch] = []
+        grown = self._grown()
+        rows, size = limits.rows_max, limits.bytes_max
+        for file, start, line in self._waiting(taken, opened):
+            place: tuple[int, int] | None = (start, line)
+            try:
+                while place is not None and rows > 0 and size > 0 and len(parts) < _FILES_MAX:
+                    settled = self._is_settled(file)
+                    piece = self._reader.take(file, *place, rows, size, settled=settled)
+                    parts.append(piece.part)
+                    batches.append(piece.batch)
+                    rows -= max(piece.batch.rows, 1)
+                    size -= max(piece.size, 1)
+                    place = piece.next
+            except (NotReadyError, FileNotFoundError):
+                if place == (0, 0):
+                    continue
+            except OSError as error:
+                raise unavailable(file.name, error) from error
+            if place is not None:
+                # Begun, and to be gone on with before any other.
+                if parts and parts[-1].name == file.name:
+                    opened = {"at": place[0], "line": place[1], "part": parts[-1].to_json()}
+                break
+            opened = None
+            taken.add(file.name)
+            self._watch(file)
+            if rows <= 0 or size <= 0 or len(parts) >= _FILES_MAX:
+                break
+        if not parts and not grown:
+            return None
+        position = {"taken": taken.to_json(), "open": opened}
+        self._known = (position, taken)
+        reference = {"parts": [part.to_json() for part in parts], "grown": grown}
+        return self._made(batches, grown, position, reference)
+
+    def read(self, reference: Json) -> Taken:
+        parts = [Part.from_json(part) for part in reference["parts"]]
+        batches = [self._reader.again(part, self._base / part.name) for part in parts]
+        return self._made(batches, reference["grown"], None, reference)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _made(
+        self, batches: list[Batch], grown: list[Json], position: Json, reference: Json
+    ) -> Taken:
+        batch = joined(batches, self._shape)
+        late = [
+            BadRow(
+                name,
+                f"grew from {old} to {new} bytes after it was taken; what was added is not read",
+                "",
+            )
+            for name, old, new in grown
+        ]
+        change = fold_operations(self._shape, batch.operations)
+        bad = (*batch.bad, *late)
+        return Taken(change, batch.rows + len(late), position, reference, bad)
+
+    def _taken(self, after: Json) -> TakenNames:
+        if after is None:
+            return TakenNames()
+        if self._known[0] == after:
+            return self._known[1].copy()
+        return TakenNames.from_json(after["taken"])
+
+    def _waiting(self, taken: TakenNames, opened: Json) -> Iterator[tuple[Found, int, int]]:
+        """Files to take and where to start: the one that was begun, then new ones by name."""
+        if opened is not None:
+            yield self._opened_file(opened), opened["at"], opened["line"]
+        names = sorted(self._names())
+        taken.recognise(names)
+        for name in names:
+            if name in taken or (opened is not None and name == opened["part"]["name"]):
+                continue
+            file = self._found(name)
+            if file is None or not file.size:
+                continue
+            try:
+                ready = self._is_settled(file) or self._reader.ends_whole(file)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise unavailable(name, error) from error
+            if ready:
+                yield file, 0, 0
+
+    def _opened_file(self, opened: Json) -> Found:
+        """The file that was begun. What was taken of it must still be what it starts with."""
+        part = Part.from_json(opened["part"])
+        file = self._found(part.name)
+        if file is None or (file.size, file.mtime_ns) != (part.size, part.mtime_ns):
+            self._reader.again(part, self._base / part.name)
+            file = self._found(part.name)
+        if file is None:
+            raise UnavailableError(f"{part.name} is gone, and was not taken to its end")
+        return file
+
+    def _names(self) -> Iterator[str]:
+        for name in glob.iglob(self._pattern, root_dir=self._base, recursive=True):
+            hidden = any(piece.startswith((".", "_")) for piece in Path(name).parts)
+            if not hidden and name.isprintable():
+                yield Path(name).as_posix()
+
+    def _found(self, name: str) -> Found | None:
+        path = self._base / name
+        try:
+            status = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise unavailable(name, error) from error
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        return Found(name, path, status.st_size, status.st_mtime_ns)
+
+    def _is_settled(self, file: Found) -> bool:
+        """Whether nobody has written to the file for a while. A clock may be wrong."""
+        written = datetime.fromtimestamp(file.mtime_ns / 1e9, EPOCH.tzinfo)
+        return not 0 <= (self._env.now() - written).total_seconds() < self._settle_s
+
+    def _watch(self, file: Found) -> None:
+        self._watched[file.name] = file.size
+        while len(self._watched) > _WATCHED_MAX:
+            self._watched.popitem(last=False)
+
+    def _grown(self) -> list[Json]:
+        """Files that grew after they were taken: name, size then, size now."""
+        grown: list[Json] = []
+        for name, size in list(self._watched.items()):
+            file = self._found(name)
+            if file is not None and file.size > size:
+                grown.append([name, size, file.size])
+                self._watched[name] = file.size
+        return grown
+
+
+class FilesSink:
+    """A folder for each transaction that changed the view."""
+
+    def __init__(self, name: str, view: str, env: Env, *, path: str, format: FileFormat) -> None:
+        self.name = name
+        self.view = view
+        self._env = env
+        self._root = Path(path)
+        self._format = format
+        self._held: Delivered | None = None
+        self._asked = False
+
+    def last(self) -> Delivered | None:
+        try:
+            self._held = self._look()
+        except OSError as error:
+            raise self._unavailable(error) from error
+        self._asked = True
+        return self._held
+
+    def write(self, lineage: str, transaction: Transaction, change: pa.Table) -> None:
+        held = self._held if self._asked else self.last()
+        check_next(self.name, held, lineage, transaction, change)
+        self._asked = False
+        try:
+            self._write(held, lineage, transaction, change)
+        except OSError as error:
+            raise self._unavailable(error) from error
+        self._held, self._asked = Delivered(lineage, transaction), True
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _write(
+        self, held: Delivered | None, lineage: str, transaction: Transaction, change: pa.Table
+    ) -> None:
+        make_folder(self._root)
+        self._sweep()
+        staged = self._root / f".tmp-{self._env.new_id()}"
+        staged.mkdir()
+        self._fill(staged, lineage, transaction, change)
+        sync_folder(staged)
+        before = 0 if held is None else held.transaction
+        self._mark(lineage, transaction, before)
+        sync_folder(self._root)
+        final = self._folder(transaction)
+        if final.exists():
+            # A writer that was fenced got here first, with the same transaction: it is whole.
+            self._check_folder(final, lineage)
+            shutil.rmtree(staged)
+        else:
+            os.rename(staged, final)
+        sync_folder(self._root)
+        # A reader may take the folder away now, so its number must stand somewhere else.
+        self._mark(lineage, transaction, transaction)
+
+    def _fill(self, folder: Path, lineage: str, transaction: Transaction, change: pa.Table) -> None:
+        data = folder / f"part.{self._format.value}"
+        write_rows(change, data, self._format)
+        sync_file(data)
+        fields = {"lineage": lineage, "transaction": transaction, "rows": change.num_rows}
+        lines = folder / "_transaction.json"
+        lines.write_bytes(seal(_MARKER_FORMAT, {"view": self.view, **fields}) + b"\n")
+        sync_file(lines)
+
+    def _look(self) -> Delivered | None:
+        try:
+            data = (self._root / _MARKER).read_bytes()
+        except FileNotFoundError:
+            return self._look_at_folders()
+        fields = unseal(data, format=_MARKER_FORMAT, object=str(self._root / _MARKER))
+        lineage, number = fields.text("lineage"), fields.number("transaction")
+        before = fields.number("before")
+        if number != before and not self._folder(Transaction(number)).exists():
+            number = before
+        return Delivered(lineage, Transaction(number)) if number else None
+
+    def _look_at_folders(self) -> Delivered | None:
+        """Without a marker nothing was ever written here, or somebody removed it."""
+        try:
+            names = [name for name in os.listdir(self._root) if name.isdigit()]
+        except FileNotFoundError:
+            return None
+        names = [name for name in names if len(name) == _DIGITS]
+        if not names:
+            return None
+        lineage = self._check_folder(self._root / max(names), None)
+        return Delivered(lineage, Transaction(int(max(names))))
+
+    def _check_folder(self, folder: Path, lineage: str | None) -> str:
+        lines = folder / "_transaction.json"
+        try:
+            fields = unseal(lines.read_bytes(), format=_MARKER_FORMAT, object=str(lines))
+        except FileNotFoundError:
+            raise CorruptError(str(folder), "has no _transaction.json") from None
+        found = fields.text("lineage")
+        if lineage is not None and found != lineage:
+            raise InvalidError(
+                f"{folder} holds the output of another pipeline, {found}",
+                hint="give this pipeline a folder of its own",
+            )
+        return found
+
+    def _mark(self, lineage: str, transaction: int, before: int) -> None:
+        fields = {"lineage": lineage, "transaction": transaction, "before": before}
+        staged = self._root / f".tmp-{self._env.new_id()}"
+        staged.write_bytes(seal(_MARKER_FORMAT, fields) + b"\n")
+        sync_file(staged)
+        os.replace(staged, self._root / _MARKER)
+
+    def _sweep(self) -> None:
+        """Remove what a crash left behind."""
+        for entry in self._root.glob(".tmp-*"):
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
+
+    def _folder(self, transaction: Transaction) -> Path:
+        return self._root / f"{transaction:0{_DIGITS}d}"
+
+    def _unavailable(self, error: OSError) -> UnavailableError:
+        return UnavailableError(
+            f"sink {self.name} cannot use {self._root}: {error.strerror or error}",
+            hint="check that the folder can be written and that its disk is not full",
+        )
+
+
+def make_folder(path: Path) -> None:
+    """A folder with all above it, durably."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _split_pattern(path: str) -> tuple[Path, str]:
+    """The folder above the first wildcard, and the pattern below it."""
+    whole = Path(path)
+    if not glob.has_magic(path):
+        return (whole, "*") if whole.is_dir() else (whole.parent, whole.name)
+    parts = whole.parts
+    first = next(i for i, part in enumerate(parts) if glob.has_magic(part))
+    return Path(*parts[:first]), str(Path(*parts[first:]))

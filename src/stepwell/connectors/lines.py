@@ -1,0 +1,184 @@
+"""Cuts a stream of bytes into pieces of whole records, none larger than asked for.
+
+A record ends at a line end, in CSV only outside of quotes. What cannot be a record, because it is
+longer than any may be or because its quote never closes, is cut out by itself: one line of it, so
+that whatever follows is read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from stepwell.connectors.json_lines import RECORD_BYTES_MAX
+from stepwell.connectors.values import Unfit
+
+_BLOCK = 1 << 20
+TOO_LONG = f"a record is longer than {RECORD_BYTES_MAX} bytes"
+NEVER_CLOSED = "a quote is opened and never closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A piece of a stream: whole records, or something that is none, for a reason."""
+
+    length: int
+    lines: int
+    wrong: str | None = None
+
+
+class Stream:
+    """Bytes that come in order; those not yet taken can be looked at again."""
+
+    def __init__(self, file: BinaryIO, at: int = 0, end: int | None = None) -> None:
+        self.at = at
+        """How many bytes were taken, of all there are."""
+        self.ended = False
+        self.error: Exception | None = None
+        """Why it ended early, if its bytes could not be decompressed."""
+        self._file = file
+        self._left = None if end is None else end - at
+        self._buffer = bytearray()
+
+    def look(self, length: int) -> bytearray:
+        """At least so many bytes, unless the stream ends before."""
+        while len(self._buffer) < length and not self.ended:
+            wanted = max(_BLOCK, length - len(self._buffer))
+            if self._left is not None:
+                wanted = min(wanted, self._left)
+            block = self._read(wanted) if wanted else b""
+            self._buffer += block
+            if self._left is not None:
+                self._left -= len(block)
+            self.ended = not block or self._left == 0
+        return self._buffer
+
+    def _read(self, length: int) -> bytes:
+        try:
+            return self._file.read(length)
+        except (OSError, pa.ArrowException) as error:
+            if getattr(error, "errno", None) is not None:
+                raise
+            self.error = error
+            return b""
+
+    def take(self, length: int) -> bytes:
+        taken = bytes(self.look(length)[:length])
+        del self._buffer[:length]
+        self.at += len(taken)
+        return taken
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def cut_records(
+    stream: Stream, rows_max: int, bytes_max: int, *, delimiter: str | None = None
+) -> Cut:
+    """How much to take next. `delimiter` says that it is CSV. Length 0: the stream is at its end.
+
+    One record is always taken, however small the limits are.
+    """
+    wanted = min(_BLOCK, max(bytes_max, 1))
+    while True:
+        buffer = stream.look(wanted)
+        if not buffer:
+            return Cut(0, 0)
+        seen = bytes(buffer)
+        if delimiter is not None:
+            seen, unclosed = hide_quoted_line_ends(seen, delimiter)
+            if unclosed is not None and stream.ended:
+                return _before(seen, unclosed, rows_max)
+        full = len(seen) > bytes_max and b"\n" in seen
+        if full:
+            # All that fits; the first record even if it does not.
+            end = seen.rfind(b"\n", 0, bytes_max)
+            seen = seen[: (seen.index(b"\n") if end < 0 else end) + 1]
+        lines = seen.count(b"\n")
+        if lines >= rows_max:
+            return Cut(_end_of_line(seen, rows_max), rows_max)
+        if full or stream.ended:
+            return Cut(len(seen), lines + (not seen.endswith(b"\n")))
+        if not lines and len(seen) > RECORD_BYTES_MAX:
+            # In CSV the line ends may be hidden by a quote that was opened by mistake.
+            return Cut(_first_line(stream), 1, TOO_LONG)
+        wanted = 2 * len(seen)
+
+
+def hide_quoted_line_ends(data: bytes, delimiter: str) -> tuple[bytes, int | None]:
+    """The same bytes with the line ends inside of quotes replaced, and where a quote stays open.
+
+    >>> hide_quoted_line_ends(b'1,"a\\nb",c"\\n2,"d', ",")
+    (b'1,"a b",c"\\n2,"d', 13)
+    """
+    if b'"' not in data:
+        return data, None
+    unclosed: int | None = None
+    made: list[bytes] = []
+    kept = 0
+    for quoted in _pattern(delimiter).finditer(data):
+        if quoted["close"] is None:
+            unclosed = quoted.start()
+        if b"\n" in quoted[0]:
+            made += [data[kept : quoted.start()], quoted[0].replace(b"\n", b" ")]
+            kept = quoted.end()
+    return b"".join([*made, data[kept:]]) if made else data, unclosed
+
+
+_PATTERNS: dict[str, re.Pattern[bytes]] = {}
+
+
+def _pattern(delimiter: str) -> re.Pattern[bytes]:
+    if delimiter not in _PATTERNS:
+        start = rb"(?:\A|(?<=[\r\n" + re.escape(delimiter.encode()) + rb"]))"
+        _PATTERNS[delimiter] = re.compile(start + rb'"[^"]*(?:""[^"]*)*(?P<close>")?')
+    return _PATTERNS[delimiter]
+
+
+def _before(seen: bytes, unclosed: int, rows_max: int) -> Cut:
+    """What comes before the line in which a quote is opened; that line, if it is the first."""
+    end = seen.rfind(b"\n", 0, unclosed) + 1
+    if end == 0:
+        # Its line ends are hidden: look for what they were replaced with.
+        return Cut(0, 1, NEVER_CLOSED)
+    lines = seen.count(b"\n", 0, end)
+    if lines > rows_max:
+        return Cut(_end_of_line(seen, rows_max), rows_max)
+    return Cut(end, lines)
+
+
+def _end_of_line(data: bytes, number: int) -> int:
+    end = 0
+    for _ in range(number):
+        end = data.index(b"\n", end) + 1
+    return end
+
+
+def _first_line(stream: Stream) -> int:
+    """The length of the line that comes next, however long it is."""
+    searched = 0
+    while True:
+        buffer = stream.look(searched + _BLOCK)
+        found = buffer.find(b"\n", searched)
+        if found >= 0:
+            return found + 1
+        if stream.ended:
+            return len(buffer)
+        searched = len(buffer)
+
+
+def take_cut(stream: Stream, cut: Cut) -> bytes:
+    """Take the bytes of a cut."""
+    if cut.wrong is not None and cut.length == 0:
+        return stream.take(_first_line(stream))
+    return stream.take(cut.length)
+
+
+def check_utf8(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise Unfit(f"not UTF-8: byte {error.start + 1} is {value[error.start]:#04x}") from None

@@ -1,0 +1,112 @@
+"""The options of a source or sink as they stand in stepwell.yml: read by name and by type.
+
+Whatever is left when everything known was read is a mistake, and said so with what was meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import TypeVar
+
+from stepwell.errors import ConfigError
+from stepwell.query.source import did_you_mean
+
+E = TypeVar("E", bound=Enum)
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Options:
+    """Options of `what`, such as `source order_files`. Read all, then call `end`."""
+
+    def __init__(self, what: str, given: Mapping[str, object], base: Path) -> None:
+        self.what = what
+        self._given = dict(given)
+        self._known: list[str] = []
+        self._base = base
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self._take(name, default)
+        if not isinstance(value, str) or not value:
+            raise self.wrong(name, "a text", value)
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self._take(name, default)
+        if not isinstance(value, bool):
+            raise self.wrong(name, "true or false", value)
+        return value
+
+    def number(self, name: str, default: float | None, *, least: float = 0) -> float:
+        value = self._take(name, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < least:
+            raise self.wrong(name, f"a number of at least {least:g}", value)
+        return value
+
+    def count(self, name: str, default: int | None, *, least: int = 0) -> int:
+        value = self._take(name, default)
+        if type(value) is not int or value < least:
+            raise self.wrong(name, f"a whole number of at least {least}", value)
+        return value
+
+    def seconds(self, name: str, default: str) -> float:
+        """A time such as `500ms`, `2s` or `1h`; a bare number is seconds."""
+        value = self._take(name, default)
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", str(value))
+        if isinstance(value, bool) or found is None:
+            raise self.wrong(name, "a time such as 500ms, 2s or 1h", value)
+        return float(found[1]) * _SECONDS[found[2] or "s"]
+
+    def choice(self, name: str, kind: type[E], default: E | None = None) -> E:
+        value = self._take(name, None if default is None else default.value)
+        known = {str(item.value): item for item in kind}
+        if value not in known:
+            hint = did_you_mean(str(value), known)
+            raise self.wrong(name, " or ".join(known), value, hint)
+        return known[str(value)]
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """A list of names; a single one may stand alone; none if it is not given."""
+        value = self._take(name, ())
+        if isinstance(value, str):
+            value = [value]
+        if not isinstance(value, Sequence) or not all(isinstance(v, str) and v for v in value):
+            raise self.wrong(name, "a name or a list of names", value)
+        return tuple(value)
+
+    def table(self, name: str) -> Mapping[str, object]:
+        value = self._take(name, {})
+        if not isinstance(value, Mapping):
+            raise self.wrong(name, "a mapping", value)
+        return value
+
+    def place(self, name: str) -> str:
+        """A path; one that is not absolute starts at the project's folder."""
+        return str(self._base / Path(self.text(name)).expanduser())
+
+    def has(self, name: str) -> bool:
+        return name in self._given
+
+    def end(self) -> None:
+        """Complain about the first option that nobody asked for."""
+        for name in self._given:
+            if name not in self._known:
+                raise ConfigError(
+                    f"{self.what} has no option {name}",
+                    hint=did_you_mean(str(name), self._known)
+                    or "its options are: " + ", ".join(self._known),
+                )
+
+    def wrong(
+        self, name: str, expected: str, found: object, hint: str | None = None
+    ) -> ConfigError:
+        shown = "nothing" if found is None else repr(found)
+        message = f"{self.what}: option {name} must be {expected}, found {shown}"
+        return ConfigError(message, hint=hint)
+
+    def _take(self, name: str, default: object) -> object:
+        self._known.append(name)
+        return self._given.get(name, default)

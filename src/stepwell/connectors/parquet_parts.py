@@ -1,0 +1,164 @@
+"""Parts of Parquet files: ranges of rows, each inside one row group.
+
+A row group is read whole, so one of them must fit into memory. The checksum of a part covers the
+bytes of its row group and the schema.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stepwell.connectors.file_parts import (
+    Found,
+    NotReadyError,
+    Part,
+    Piece,
+    changed,
+    no_rows,
+    unavailable,
+)
+from stepwell.connectors.formats import TEXT_MAX, Batch, ChangeFormat, Records, batch_of
+from stepwell.connectors.shape import Shape
+from stepwell.engine.ports import BadRow
+from stepwell.model import checksum
+
+_MAGIC = b"PAR1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A row group in memory."""
+
+    file: Found
+    first: int
+    rows: pa.Table
+    checksum: str
+    total: int
+    """Rows of the whole file."""
+
+
+class ParquetParts:
+    def __init__(self, shape: Shape, changes: ChangeFormat) -> None:
+        self._shape = shape
+        self._changes = changes
+        self._group: _Group | None = None
+
+    def ends_whole(self, file: Found) -> bool:
+        with open(file.path, "rb") as opened:
+            opened.seek(max(0, file.size - len(_MAGIC)))
+            return opened.read() == _MAGIC
+
+    def take(
+        self, file: Found, start: int, line: int, rows_max: int, bytes_max: int, *, settled: bool
+    ) -> Piece:
+        try:
+            group = self._load(file, start)
+        except (OSError, pa.ArrowException) as error:
+            if getattr(error, "errno", None) is not None:
+                raise
+            if not settled:
+                raise NotReadyError from error
+            part = _part(file, start, start, "", f"not Parquet: {error}")
+            return Piece(part, self._decode(part, None), None, 0)
+        rows = group.rows.slice(start - group.first)
+        each = max(1, group.rows.nbytes // max(1, group.rows.num_rows))
+        rows = rows.slice(0, max(1, min(rows_max, bytes_max // each)))
+        end = start + rows.num_rows
+        part = _part(file, start, end, group.checksum)
+        following = None if end >= group.total else (end, end + 1)
+        return Piece(part, self._decode(part, rows), following, rows.nbytes)
+
+    def again(self, part: Part, path: Path) -> Batch:
+        if part.wrong is not None:
+            return self._decode(part, None)
+        try:
+            found = path.stat()
+            file = Found(part.name, path, found.st_size, found.st_mtime_ns)
+            group = self._load(file, part.start)
+        except FileNotFoundError:
+            raise changed(part, "is gone") from None
+        except OSError as error:
+            if error.errno is None:
+                raise changed(part, f"cannot be read any more ({error})") from error
+            raise unavailable(part.name, error) from error
+        except pa.ArrowException as error:
+            raise changed(part, f"cannot be read any more ({error})") from error
+        if group.checksum != part.checksum:
+            raise changed(part, "was changed")
+        rows = group.rows.slice(part.start - group.first, part.end - part.start)
+        return self._decode(part, rows)
+
+    def close(self) -> None:
+        self._group = None
+
+    def _load(self, file: Found, row: int) -> _Group:
+        """The row group that holds a row; an empty one behind the last."""
+        group = self._group
+        if (
+            group is not None
+            and group.file == file
+            and group.first <= row < group.first + group.rows.num_rows
+        ):
+            return group
+        self._group = None
+        with pq.ParquetFile(file.path, page_checksum_verification=True) as opened:
+            metadata = opened.metadata
+            first = 0
+            for number in range(metadata.num_row_groups):
+                size = metadata.row_group(number).num_rows
+                if first <= row < first + size:
+                    digest = _checksum(file.path, metadata, number)
+                    rows = opened.read_row_group(number)
+                    self._group = _Group(file, first, rows, digest, metadata.num_rows)
+                    return self._group
+                first += size
+            empty = opened.schema_arrow.empty_table()
+            return _Group(file, first, empty, "", metadata.num_rows)
+
+    def _decode(self, part: Part, rows: pa.Table | None) -> Batch:
+        if rows is None:
+            return no_rows(self._shape, BadRow(part.name, str(part.wrong), ""))
+        if not rows.num_rows:
+            return no_rows(self._shape)
+        return decode_parquet(
+            rows, self._shape, self._changes, name=part.name, first_row=part.start + 1
+        )
+
+
+def decode_parquet(
+    rows: pa.Table, shape: Shape, changes: ChangeFormat, *, name: str = "", first_row: int = 1
+) -> Batch:
+    """The operations in rows that have types of their own already."""
+    place = f"{name}, " if name else ""
+    records = Records(
+        rows,
+        text=False,
+        record=lambda at: rows.slice(at, 1).to_pylist()[0],
+        where=lambda at: f"{place}row {first_row + at}",
+        shown=lambda at: str(rows.slice(at, 1).to_pylist()[0])[:TEXT_MAX],
+    )
+    return batch_of(records, shape, changes)
+
+
+def _part(file: Found, start: int, end: int, digest: str, wrong: str | None = None) -> Part:
+    return Part(file.name, file.size, file.mtime_ns, start, end, start + 1, digest, wrong)
+
+
+def _checksum(path: Path, metadata: pq.FileMetaData, number: int) -> str:
+    group = metadata.row_group(number)
+    starts, ends = [], []
+    for i in range(group.num_columns):
+        column = group.column(i)
+        start = column.data_page_offset
+        if column.has_dictionary_page:
+            start = min(start, column.dictionary_page_offset)
+        starts.append(start)
+        ends.append(start + column.total_compressed_size)
+    with open(path, "rb") as opened:
+        opened.seek(min(starts, default=0))
+        data = opened.read(max(ends, default=0) - min(starts, default=0))
+    return checksum([str(metadata.schema.to_arrow_schema()).encode(), data])

@@ -1,0 +1,153 @@
+"""Rows that are pushed: from a file or standard input, or from Python.
+
+They cannot be read again, so the engine journals them with their data (J8). Large input comes in
+several pieces, each small enough for one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stepwell.connectors.csv_lines import decode_csv, read_header
+from stepwell.connectors.file_parts import COMPRESSIONS
+from stepwell.connectors.folding import fold_operations
+from stepwell.connectors.formats import Batch, ChangeFormat, Records, read_one_by_one
+from stepwell.connectors.json_lines import decode_json
+from stepwell.connectors.lines import Stream, cut_records, take_cut
+from stepwell.connectors.parquet_parts import decode_parquet
+from stepwell.connectors.shape import Shape, shape_of
+from stepwell.connectors.values import Unfit
+from stepwell.connectors.writing import FileFormat
+from stepwell.engine.ports import BadRow, Change, Limits
+from stepwell.errors import InvalidError
+from stepwell.query.statements import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """Some of the rows that are pushed."""
+
+    change: Change
+    rows: int
+    bad: tuple[BadRow, ...]
+
+
+def read_pushed(
+    stream: BinaryIO,
+    table: Table,
+    *,
+    format: FileFormat = FileFormat.JSON,
+    changes: ChangeFormat = ChangeFormat.ROWS,
+    delimiter: str = ",",
+    ignore_unknown: bool = False,
+    name: str = "",
+    limits: Limits | None = None,
+) -> Iterator[Pushed]:
+    """Everything in a stream, piece by piece. `name` is what dead letters call it."""
+    limits = limits or Limits()
+    shape = shape_of(table, ignore_unknown=ignore_unknown)
+    if format is FileFormat.PARQUET:
+        batches = _parquet_batches(stream, shape, changes, name, limits)
+    else:
+        separator = delimiter if format is FileFormat.CSV else None
+        batches = _text_batches(stream, shape, changes, separator, name, limits)
+    for batch in batches:
+        yield _pushed(shape, batch)
+
+
+def pushed_rows(table: Table, rows: pa.Table | Iterable[Mapping[str, object]]) -> Pushed:
+    """Rows given in Python: an Arrow table, or dictionaries."""
+    shape = shape_of(table)
+    if isinstance(rows, pa.Table):
+        return _pushed(shape, decode_parquet(rows, shape, ChangeFormat.ROWS))
+    given = list(rows)
+    records = Records(
+        pa.Table.from_arrays([], names=[]),
+        text=False,
+        record=given.__getitem__,
+        where=lambda at: f"row {at + 1}",
+        shown=lambda at: str(given[at]),
+    )
+    operations, bad, _ = read_one_by_one(records, list(range(len(given))), shape, ChangeFormat.ROWS)
+    return _pushed(shape, Batch(operations, len(given), bad))
+
+
+def format_of(name: str) -> FileFormat:
+    """The format of a file by the ending of its name."""
+    path = Path(name)
+    ending = Path(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
+    endings = {".json": "json", ".jsonl": "json", ".ndjson": "json"}
+    try:
+        return FileFormat(endings.get(ending, ending[1:]))
+    except ValueError:
+        raise InvalidError(
+            f"the name {name} does not tell its format", hint="add --format json, csv or parquet"
+        ) from None
+
+
+def _pushed(shape: Shape, batch: Batch) -> Pushed:
+    return Pushed(fold_operations(shape, batch.operations), batch.rows, batch.bad)
+
+
+def _text_batches(
+    opened: BinaryIO,
+    shape: Shape,
+    changes: ChangeFormat,
+    delimiter: str | None,
+    name: str,
+    limits: Limits,
+) -> Iterator[Batch]:
+    stream, line, header = Stream(opened), 1, None
+    if stream.look(3).startswith(b"\xef\xbb\xbf"):
+        stream.take(3)
+    if delimiter is not None:
+        first = take_cut(stream, cut_records(stream, 1, limits.bytes_max, delimiter=delimiter))
+        try:
+            header, line = read_header(first, delimiter), 2
+        except Unfit as unfit:
+            raise InvalidError(f"{name or 'the input'} is not CSV with a header: {unfit}") from None
+    while True:
+        cut = cut_records(stream, limits.rows_max, limits.bytes_max, delimiter=delimiter)
+        data = take_cut(stream, cut)
+        if stream.error is not None:
+            raise InvalidError(f"{name or 'the input'} cannot be read: {stream.error}")
+        if not data:
+            return
+        if cut.wrong is not None:
+            place = f"{name}, line {line}" if name else f"line {line}"
+            text = data[:2_000].decode(errors="replace")
+            empty = decode_json(b"", shape, changes).operations
+            yield Batch(empty, 1, (BadRow(place, cut.wrong, text),))
+        elif header is None:
+            yield decode_json(data, shape, changes, name=name, first_line=line)
+        else:
+            yield decode_csv(
+                data,
+                header,
+                shape,
+                changes,
+                delimiter=delimiter or ",",
+                name=name,
+                first_line=line,
+            )
+        line += cut.lines
+
+
+def _parquet_batches(
+    opened: BinaryIO, shape: Shape, changes: ChangeFormat, name: str, limits: Limits
+) -> Iterator[Batch]:
+    try:
+        file = pq.ParquetFile(pa.BufferReader(opened.read()))
+        row = 1
+        for batch in file.iter_batches(batch_size=limits.rows_max):
+            rows = pa.Table.from_batches([batch])
+            yield decode_parquet(rows, shape, changes, name=name, first_row=row)
+            row += rows.num_rows
+    except pa.ArrowException as error:
+        raise InvalidError(f"{name or 'the input'} is not Parquet: {error}") from error

@@ -1,0 +1,98 @@
+"""Which types of sources and sinks there are, and how one is made from its options.
+
+Making one checks its options and opens nothing, so a project can be validated offline. What a type
+needs that is not installed is said with the command that installs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from stepwell.connectors.datagen import DatagenSettings, DatagenSource
+from stepwell.connectors.files import FilesSink, FilesSource, Unknown
+from stepwell.connectors.formats import ChangeFormat
+from stepwell.connectors.options import Options
+from stepwell.connectors.writing import FileFormat
+from stepwell.engine.ports import Sink, Source
+from stepwell.env import Env
+from stepwell.errors import ConfigError
+from stepwell.query.source import did_you_mean
+from stepwell.query.statements import Table
+
+T = TypeVar("T")
+MakeSource = Callable[[str, Table, Env, Options], Source]
+MakeSink = Callable[[str, str, Env, Options], Sink]
+
+
+def make_source(
+    name: str, options: Mapping[str, object], table: Table, env: Env, *, base: Path
+) -> Source:
+    """A source from what stands under its name in stepwell.yml. `base` is the project's folder."""
+    what = f"source {name}"
+    read = Options(what, options, base)
+    read.text("table")
+    make = _chosen(what, read.text("type"), SOURCES)
+    source = make(name, table, env, read)
+    read.end()
+    return source
+
+
+def make_sink(name: str, options: Mapping[str, object], view: str, env: Env, *, base: Path) -> Sink:
+    """A sink from what stands under its name in stepwell.yml."""
+    what = f"sink {name}"
+    read = Options(what, options, base)
+    read.text("view")
+    make = _chosen(what, read.text("type"), SINKS)
+    sink = make(name, view, env, read)
+    read.end()
+    return sink
+
+
+def _chosen(what: str, type: str, known: Mapping[str, T]) -> T:
+    if type not in known:
+        raise ConfigError(
+            f"{what}: there is no type {type}",
+            hint=did_you_mean(type, known) or "types are: " + ", ".join(known),
+        )
+    return known[type]
+
+
+def _files_source(name: str, table: Table, env: Env, options: Options) -> Source:
+    delimiter = options.text("delimiter", ",")
+    if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
+        raise options.wrong("delimiter", "one character", delimiter)
+    return FilesSource(
+        name,
+        table,
+        env,
+        path=options.place("path"),
+        format=options.choice("format", FileFormat),
+        changes=options.choice("changes", ChangeFormat, ChangeFormat.ROWS),
+        delimiter=delimiter,
+        unknown=options.choice("unknown", Unknown, Unknown.BAD),
+        settle_s=options.seconds("settle", "1s"),
+    )
+
+
+def _datagen_source(name: str, table: Table, env: Env, options: Options) -> Source:
+    settings = DatagenSettings(
+        seed=options.count("seed", 0),
+        rate=options.number("rate", 100),
+        rows=options.count("rows", 0),
+        keys=options.count("keys", 0),
+        deletes=options.number("deletes", 0),
+    )
+    if settings.deletes >= 1:
+        raise options.wrong("deletes", "less than 1", settings.deletes)
+    return DatagenSource(name, table, env, settings)
+
+
+def _files_sink(name: str, view: str, env: Env, options: Options) -> Sink:
+    path, format = options.place("path"), options.choice("format", FileFormat)
+    return FilesSink(name, view, env, path=path, format=format)
+
+
+SOURCES: Mapping[str, MakeSource] = {"files": _files_source, "datagen": _datagen_source}
+SINKS: Mapping[str, MakeSink] = {"files": _files_sink}

@@ -1,0 +1,451 @@
+"""The files source: which files, in which order, and what happens when they are not left alone."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stepwell.connectors import lines
+from stepwell.connectors.registry import make_source
+from stepwell.connectors.taken_names import TakenNames
+from stepwell.engine.ports import Limits, Source, Taken
+from stepwell.errors import CorruptError, ReplayMismatchError, UnavailableError
+from stepwell.testing import ManualEnv
+from tests.connectors.tables import ORDERS, rows, table
+
+
+def source(folder: Path, env: ManualEnv | None = None, **options: object) -> Source:
+    given = {"table": "orders", "type": "files", "path": "*.json", "format": "json", **options}
+    return make_source("s", given, table(ORDERS), env or ManualEnv(), base=folder)
+
+
+def write(path: Path, *ids: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f'{{"id":{i}}}\n' for i in ids))
+    return path
+
+
+def poll(s: Source, after: object = None, **limits: int) -> Taken:
+    taken = s.poll(after, Limits(**limits))
+    assert taken is not None
+    return taken
+
+
+def ids(taken: Taken) -> list[object]:
+    return [row[0] for row in rows(taken.change.put)]
+
+
+def test_files_are_taken_in_the_order_of_their_names(tmp_path: Path) -> None:
+    """J8: the order inside a step is defined, and the last change of a key wins."""
+    for name, amount in (("b.json", 2), ("a.json", 1), ("c.json", 3)):
+        (tmp_path / name).write_text(f'{{"id":1,"amount":{amount}}}\n')
+    taken = poll(source(tmp_path))
+    assert [str(row[2]) for row in rows(taken.change.put)] == ["3.00"]
+
+
+def test_hidden_files_and_folders_are_left_alone(tmp_path: Path) -> None:
+    """A file under construction has such a name, and so has the metadata of a sink."""
+    write(tmp_path / "a" / "1.json", 1)
+    for hidden in ("a/.2.json", "a/_3.json", "_b/4.json", ".c/5.json", "d.json/x.txt"):
+        write(tmp_path / hidden, 9)
+    (tmp_path / "a" / "fifo.json").mkdir()
+    s = source(tmp_path, path="**/*.json")
+    taken = poll(s)
+    assert ids(taken) == [1]
+    os.rename(tmp_path / "a" / "_3.json", tmp_path / "a" / "3.json")
+    assert ids(poll(s, taken.position)) == [9]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_file_that_sorts_before_others_already_taken_is_taken(
+    tmp_path: Path, restart: bool
+) -> None:
+    """J8: names do not come in order, and a file that is skipped once is lost for good."""
+    s, after, seen = source(tmp_path), None, []
+    for name, number in (("m", 1), ("z", 2), ("a", 3), ("n", 4), ("m0", 5), ("9", 6)):
+        write(tmp_path / f"{name}.json", number)
+        s = source(tmp_path) if restart else s
+        taken = poll(s, after)
+        after = json.loads(json.dumps(taken.position))
+        seen += ids(taken)
+    assert seen == [1, 2, 3, 4, 5, 6]
+    assert source(tmp_path).poll(after, Limits()) is None
+
+
+def test_thousands_of_small_files_go_several_to_a_step(tmp_path: Path) -> None:
+    """J8: a position that names every file would make every entry of the journal larger."""
+    for i in range(2_000):
+        write(tmp_path / f"part-{i:05d}.json", i)
+    s, after, seen, steps = source(tmp_path), None, [], 0
+    while (taken := s.poll(after, Limits())) is not None:
+        after, steps = taken.position, steps + 1
+        seen += ids(taken)
+        assert len(json.dumps(taken.position)) < 300
+        assert len(json.dumps(taken.reference)) < 150_000
+    assert seen == list(range(2_000))
+    assert steps == 4
+
+
+def test_a_deleted_file_is_not_taken_again_when_it_comes_back(tmp_path: Path) -> None:
+    """J8: a folder that was not mounted for a moment must not come in twice."""
+    s, after = source(tmp_path), None
+    for round in range(3):
+        write(tmp_path / f"x{round}.json", round)
+        taken = poll(s, after)
+        assert ids(taken) == [round]
+        after = taken.position
+        os.unlink(tmp_path / f"x{round}.json")
+        assert s.poll(after, Limits()) is None
+    for round in range(3):
+        write(tmp_path / f"x{round}.json", round)
+    assert s.poll(after, Limits()) is None
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet", "json.gz"])
+@pytest.mark.parametrize("what", ["changed", "truncated", "deleted"])
+def test_a_file_that_was_not_left_alone_stops_replay(
+    tmp_path: Path, format: str, what: str
+) -> None:
+    """Scenario 86, J8: replay from other input would publish something else than before."""
+    path = tmp_path / f"a.{format}"
+
+    def fill(first: int) -> None:
+        text = "".join(f'{{"id":{i}}}\n' for i in range(first, 1_000))
+        if format == "csv":
+            path.write_text("id\n" + "".join(f"{i}\n" for i in range(first, 1_000)))
+        elif format == "parquet":
+            pq.write_table(pa.table({"id": range(first, 1_000)}), path)
+        elif format == "json.gz":
+            path.write_bytes(gzip.compress(text.encode()))
+        else:
+            path.write_text(text)
+
+    fill(0)
+    options = {"path": "a.*", "format": format.partition(".")[0]}
+    s = source(tmp_path, **options)
+    taken = poll(s, rows_max=600)
+    poll(s, taken.position)
+    if what == "changed":
+        time = path.stat().st_mtime_ns
+        fill(1)
+        os.utime(path, ns=(time, time))
+    elif what == "truncated":
+        os.truncate(path, 1_000)
+    else:
+        os.unlink(path)
+    for fresh in (s, source(tmp_path, **options)):
+        with pytest.raises(ReplayMismatchError) as caught:
+            fresh.read(taken.reference)
+        assert f"a.{format} " in str(caught.value)
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_a_file_that_was_only_touched_or_grew_is_replayed(tmp_path: Path, format: str) -> None:
+    """J8: what was taken is still there, so nothing is wrong with it."""
+    path = tmp_path / f"a.{format}"
+    path.write_text('{"id":1}\n' if format == "json" else "id\n1\n")
+    s = source(tmp_path, path="a.*", format=format)
+    taken = poll(s)
+    with open(path, "a") as file:
+        file.write('{"id":2}\n' if format == "json" else "2\n")
+    again = source(tmp_path, path="a.*", format=format).read(taken.reference)
+    assert (ids(again), again.bad) == ([1], ())
+
+
+def test_bytes_that_come_after_a_file_was_taken_are_dead_letters(tmp_path: Path) -> None:
+    """J13: rows appended to a file that counts as done would be lost without a word."""
+    path = write(tmp_path / "a.json", 1)
+    s = source(tmp_path)
+    first = poll(s)
+    assert s.poll(first.position, Limits()) is None
+    write(path, 1, 2)
+    late = poll(s, first.position)
+    assert late.bad[0].where == "a.json"
+    assert "grew from 9 to 18 bytes after it was taken" in late.bad[0].reason
+    assert source(tmp_path).read(late.reference).bad == late.bad
+    assert s.poll(late.position, Limits()) is None
+
+
+def test_a_file_that_changes_between_two_of_its_steps_stops_the_source(tmp_path: Path) -> None:
+    """Scenario 86, J8: half of one file and half of another is neither."""
+    path = write(tmp_path / "a.json", *range(100))
+    s = source(tmp_path)
+    taken = poll(s, rows_max=10)
+    write(path, *range(100), 100)
+    assert len(ids(poll(s, taken.position))) == 91, "it only grew"
+    write(path, *range(50, 200))
+    with pytest.raises(ReplayMismatchError, match=r"a\.json was changed"):
+        s.poll(taken.position, Limits())
+    write(path, 1)
+    with pytest.raises(ReplayMismatchError, match=r"a\.json was cut off"):
+        s.poll(taken.position, Limits())
+    os.unlink(path)
+    with pytest.raises(ReplayMismatchError, match=r"a\.json is gone"):
+        s.poll(taken.position, Limits())
+
+
+def touch(path: Path, env: ManualEnv, age_s: float) -> None:
+    time = (env.now() - timedelta(seconds=age_s)).timestamp()
+    os.utime(path, (time, time))
+
+
+@pytest.mark.parametrize(
+    ("name", "half", "whole", "expected"),
+    [
+        ("a.json", b'{"id":1}\n{"id":2', b'{"id":1}\n{"id":2}\n', ([1], 1)),
+        ("a.csv", b"id\n1\n2", b"id\n1\n2\n", ([1, 2], 0)),
+        ("a.json.gz", gzip.compress(b'{"id":1}\n')[:-12], b"", ([], 1)),
+        ("a.parquet", b"PAR1....", b"", ([], 1)),
+    ],
+)
+def test_a_file_that_ends_in_the_middle_is_given_time(
+    tmp_path: Path, name: str, half: bytes, whole: bytes, expected: tuple[list[int], int]
+) -> None:
+    """J8: a writer that has not finished must not have half a line taken from it."""
+    env = ManualEnv()
+    options = {"path": "a.*", "format": name.split(".")[1], "settle": "2s"}
+    s = source(tmp_path, env, **options)
+    (tmp_path / name).write_bytes(half)
+    touch(tmp_path / name, env, 1)
+    assert s.poll(None, Limits()) is None
+    if whole:
+        (tmp_path / name).write_bytes(whole)
+        touch(tmp_path / name, env, 0)
+        assert ids(poll(s)) == [1, 2]
+        (tmp_path / name).write_bytes(half)
+        touch(tmp_path / name, env, 0)
+    env.advance(5)
+    taken = poll(source(tmp_path, env, **options))
+    assert (ids(taken), len(taken.bad)) == expected
+    assert source(tmp_path, env, **options).read(taken.reference).bad == taken.bad
+
+
+def test_a_last_line_without_a_line_end_is_taken_if_it_is_whole(tmp_path: Path) -> None:
+    """J8: many programs write no last line end, and no part of an object is an object."""
+    env = ManualEnv()
+    path = tmp_path / "a.json"
+    path.write_text('{"id":1}\n{"id":2}')
+    touch(path, env, 0)
+    assert ids(poll(source(tmp_path, env))) == [1, 2]
+
+
+def test_bad_rows_in_csv_are_dead_letters(tmp_path: Path) -> None:
+    """Scenario 90, J13: each kind of damage costs its own line only, and is shown in place."""
+    text = (
+        b"\xef\xbb\xbfID,customer,amount,at\r\n"
+        b"1,ada,1.50,2026-01-02 03:04:05\r\n"
+        b"x,bob,1,\r\n"
+        b"2,\xff,1,\r\n"
+        b"3,short\r\n"
+        b"\r\n"
+        b'4,"two\nlines",,\r\n'
+        b",none,1,\r\n"
+        b"5,long,1,,,\r\n"
+        b'6,"",0.125,\r\n'
+        b"7,,,2026-02-30\r\n"
+        b'8,"",,\r\n'
+        b'9,"never closed,,\r\n'
+        b"10,last,,\r\n"
+    )
+    (tmp_path / "a.csv").write_bytes(text)
+    for limit in (100, 1, 3):
+        s, after, good, bad = source(tmp_path, path="*.csv", format="csv"), None, [], []
+        while (taken := s.poll(after, Limits(rows_max=limit))) is not None:
+            after = taken.position
+            good += [row[:2] for row in rows(taken.change.put)]
+            bad += taken.bad
+            assert s.read(taken.reference).bad == taken.bad
+        assert good == [(1, "ada"), (4, "two\nlines"), (8, ""), (10, "last")]
+        found = {(row.where.removeprefix("a.csv, line "), row.reason) for row in bad}
+        assert found == {
+            ("3", "id: 'x' is no BIGINT"),
+            ("4", "not UTF-8: byte 1 is 0xff"),
+            ("5", "expected 4 fields, found 2"),
+            ("8", "the column id is NULL"),
+            ("9", "expected 4 fields, found 6"),
+            ("10", "amount: '0.125' has more than 2 decimals"),
+            ("11", "at: '2026-02-30' is no TIMESTAMP"),
+            ("13", "a quote is opened and never closed"),
+        }
+        assert "3,short" in {row.text.strip() for row in bad}
+
+
+def test_bad_rows_in_parquet_are_dead_letters(tmp_path: Path) -> None:
+    """Scenario 90, J13: a file has types of its own, which need not be the table's."""
+    columns = {
+        "id": pa.array([1, None, 3, 4], pa.int32()),
+        "amount": pa.array([1.5, 2.0, 0.125, None], pa.float64()),
+        "customer": pa.array(["a", "b", "c", "d"]).dictionary_encode(),
+        "at": pa.array([0, 1, 2, 3], pa.timestamp("ns")),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    (tmp_path / "b.parquet").write_bytes(b"not parquet")
+    taken = poll(source(tmp_path, path="*.parquet", format="parquet"))
+    assert ids(taken) == [1, 4]
+    assert [(bad.where, bad.reason.partition(":")[0]) for bad in taken.bad] == [
+        ("a.parquet, row 2", "the column id is NULL"),
+        ("a.parquet, row 3", "amount"),
+        ("b.parquet", "not Parquet"),
+    ]
+
+
+@pytest.mark.parametrize("format", ["csv", "parquet"])
+def test_inserts_and_deletes_by_a_column(tmp_path: Path, format: str) -> None:
+    """S2: where records have no envelope, the column _op says what they do."""
+    operations = ["insert", "I", "delete", "d", "oops", None]
+    data = pa.table({"_op": operations, "id": [1, 2, 1, 7, 8, 9]})
+    path = tmp_path / f"a.{format}"
+    if format == "csv":
+        lines = [f"{op or ''},{i}" for op, i in zip(operations, [1, 2, 1, 7, 8, 9], strict=True)]
+        path.write_text("\n".join(["_op,id", *lines, ""]))
+    else:
+        pq.write_table(data, path)
+    taken = poll(source(tmp_path, path="a.*", format=format, changes="insert_delete"))
+    assert ids(taken) == [2]
+    assert rows(taken.change.delete) == [(1,), (7,)]
+    assert {bad.reason for bad in taken.bad} == {"_op is neither insert nor delete"}
+    assert len(taken.bad) == 2
+
+
+def test_a_csv_file_without_a_usable_header_is_one_dead_letter(tmp_path: Path) -> None:
+    """J13: nobody can tell what the fields of such a file are."""
+    (tmp_path / "a.csv").write_text("id,ID\n1,2\n")
+    (tmp_path / "b.csv").write_text("id\n3\n")
+    taken = poll(source(tmp_path, path="*.csv", format="csv"))
+    assert ids(taken) == [3]
+    assert [bad.reason for bad in taken.bad] == ["not CSV: the header names id twice"]
+    assert source(tmp_path, path="*.csv", format="csv").read(taken.reference).bad == taken.bad
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_line_longer_than_any_may_be_is_cut_out(tmp_path: Path, ending: str) -> None:
+    """Scenario 90, J13: ten megabytes without a line end must not stop what comes after them."""
+    long = b'{"id":5,"customer":"' + b"x" * 10_000_000 + b'"}\n'
+    data = b'{"id":1}\n' + long + b'{"id":2}\n' + long[:-3]
+    (tmp_path / f"a.json{ending}").write_bytes(gzip.compress(data, 1) if ending else data)
+    s, after, seen, bad = source(tmp_path, path="a.*"), None, [], []
+    while (taken := s.poll(after, Limits(bytes_max=1_000_000))) is not None:
+        after = taken.position
+        seen += ids(taken)
+        bad += taken.bad
+        assert s.read(taken.reference).bad == taken.bad
+    assert seen == [1, 2]
+    assert [row.where for row in bad] == ["a.json" + ending + f", line {n}" for n in (2, 4)]
+    assert all("longer than 8388608" in row.reason and len(row.text) <= 2_000 for row in bad)
+
+
+def test_damaged_compression_is_a_dead_letter_behind_what_could_be_read(tmp_path: Path) -> None:
+    """J13: what comes before the damage is good."""
+    data = "".join(f'{{"id":{i},"customer":"{i * 7919}"}}\n' for i in range(100_000)).encode()
+    packed = bytearray(gzip.compress(data))
+    packed[len(packed) // 2 :] = b"\xff" * 10
+    (tmp_path / "a.json.gz").write_bytes(packed)
+    write(tmp_path / "b.json", 7)
+    s, after, seen, bad = source(tmp_path, path="*"), None, [], []
+    while (taken := s.poll(after, Limits(rows_max=10_000))) is not None:
+        after = taken.position
+        seen += ids(taken)
+        bad += taken.bad
+        again = source(tmp_path, path="*").read(taken.reference)
+        assert (again.bad, ids(again)) == (taken.bad, ids(taken))
+    assert seen[-1] == 7
+    assert seen[:-1] == list(range(len(seen) - 1))
+    assert len(seen) > 10_000
+    assert "cannot be decompressed" in bad[-1].reason
+
+
+def test_empty_files_wait_and_blank_ones_pass(tmp_path: Path) -> None:
+    """A file that was only created so far is not done."""
+    (tmp_path / "a.json").write_text("")
+    (tmp_path / "b.json").write_text("\n \n")
+    s = source(tmp_path)
+    taken = poll(s)
+    assert (taken.rows, taken.change.put) == (0, None)
+    assert s.poll(taken.position, Limits()) is None
+    write(tmp_path / "a.json", 1)
+    assert ids(poll(s, taken.position)) == [1]
+
+
+def test_a_file_that_may_not_be_read_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistake in permissions is mended by a person, and then the source goes on."""
+
+    def refuse(path: object, mode: str) -> object:
+        raise PermissionError(13, "Permission denied")
+
+    write(tmp_path / "a.json", 1)
+    s = source(tmp_path)
+    with monkeypatch.context() as patch:
+        # The superuser, as whom tests may run, can read everything.
+        patch.setattr("stepwell.connectors.file_parts.open", refuse, raising=False)
+        with pytest.raises(UnavailableError, match=r"a\.json cannot be read: Permission denied"):
+            s.poll(None, Limits())
+    assert ids(poll(s)) == [1]
+
+
+def test_taken_names_are_kept_in_few_bytes() -> None:
+    """J8: names with a number become ranges, whatever order they come in; others eight bytes."""
+    names = TakenNames()
+    for i in [*range(0, 1000, 2), *range(1, 1000, 2)]:
+        names.add(f"2026/part-{i:05d}.json.bz2")
+        names.add(f"{i:020d}/part.json")
+        names.add(f"{chr(97 + i % 26)}{'x' * i}y")
+    written = json.dumps(names.to_json())
+    assert len(written) < 12_000
+    again = TakenNames.from_json(json.loads(written))
+    assert "2026/part-00999.json.bz2" in again
+    assert f"{7:020d}/part.json" in again
+    assert "axy" not in again
+    assert "ay" in again
+    for absent in ("2026/part-01000.json.bz2", "2026/part-999.json.bz2", "part-00999.json.bz2"):
+        assert absent not in again
+    again.recognise(["ay", "zz"])
+    assert again.to_json() == names.to_json()
+
+
+def test_short_ranges_become_marks_and_grow_into_ranges_again() -> None:
+    """J8: one file a step, with a restart after each, must come to the same few bytes."""
+    written, seen = TakenNames().to_json(), []
+    for i in range(100):
+        names = TakenNames.from_json(written)
+        assert f"part-{i}.json" not in names
+        seen.append(f"part-{i}.json")
+        names.recognise(seen)
+        names.add(seen[-1])
+        written = names.to_json()
+    assert written == {
+        "ranges": [["part-", 1, ".json", [0, 9]], ["part-", 2, ".json", [10, 99]]],
+        "marks": "",
+    }
+
+
+def test_a_damaged_position_is_named() -> None:
+    """K2: a position that cannot be read is an error of ours, not a traceback."""
+    with pytest.raises(CorruptError, match="position of a files source"):
+        TakenNames.from_json({"ranges": [["a"]], "marks": ""})
+
+
+def test_records_are_cut_where_they_end() -> None:
+    """J8: a line end inside of quotes ends no record; a quote inside a field opens nothing."""
+    data = b'1,"a\nb""\n,",2\n3,x"y\n'
+    hidden, unclosed = lines.hide_quoted_line_ends(data, ",")
+    assert (len(hidden), hidden.count(b"\n"), unclosed) == (len(data), 2, None)
+    assert lines.hide_quoted_line_ends(b'1,2\n"x\n', ",") == (b'1,2\n"x ', 4)
+
+
+def test_the_time_of_a_file_may_lie_in_the_future(tmp_path: Path) -> None:
+    """A wrong clock must not make a file wait for ever."""
+    env = ManualEnv()
+    path = tmp_path / "a.csv"
+    path.write_text("id\n1")
+    future = datetime(2040, 1, 1, tzinfo=timezone.utc).timestamp()
+    os.utime(path, (future, future))
+    assert ids(poll(source(tmp_path, env, path="*.csv", format="csv"))) == [1]
