@@ -61,9 +61,9 @@ class Query:
         return "w0, w1" if self.paired else "w"
 
 
-def render(node: Node, table: Table) -> Query:
-    """The query of a node."""
-    return _Renderer(table).of(node)
+def render(node: Node, table: Table, *, single: bool = False) -> Query:
+    """The query of a node. `single`: all rows fit into one partition, so none need to move."""
+    return _Renderer(table, single).of(node)
 
 
 def bag(node: Node, table: Table) -> str:
@@ -72,14 +72,14 @@ def bag(node: Node, table: Table) -> str:
     return renderer.bag(renderer.of(node), node.columns)
 
 
-def presented(change: Node, output: Node, table: Table) -> str:
+def presented(change: Node, output: Node, table: Table, *, single: bool = False) -> str:
     """A change of a stored relation, and with it the change of the view made of it.
 
     Columns: those of the change as c0, c1, ..., `w`, whether the row is in the view (`shown`), and
     the view's columns as p0, p1, ... One pass gives both, and what the view cannot compute is an
     error before anything is stored.
     """
-    source = _Renderer(table).of(change)
+    source = _Renderer(table, single).of(change)
     stored = [f"c{i}" for i in range(len(change.columns))]
     levels: list[Filter | Project] = []
     while isinstance(output, Filter | Project):
@@ -109,8 +109,13 @@ def presented(change: Node, output: Node, table: Table) -> str:
 
 
 class _Renderer:
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, single: bool = False) -> None:
         self._table = table
+        self._hint = "/*+ COALESCE(1) */ " if single else ""
+
+    def _together(self, sql: str) -> str:
+        """The rows of a query where they can be grouped without being sent anywhere."""
+        return f"SELECT {self._hint}* FROM ({sql})" if self._hint else sql
 
     def of(self, node: Node) -> Query:
         match node:
@@ -141,7 +146,9 @@ class _Renderer:
             case Keys():
                 items = _list(f"{c} AS {k}" for k, c in node.items)
                 return Query(
-                    f"SELECT DISTINCT {items}, 1L AS w FROM ({self.of(node.input).sql})", ones=True
+                    f"SELECT DISTINCT {items}, 1L AS w "
+                    f"FROM ({self._together(self.of(node.input).sql)})",
+                    ones=True,
                 )
             case Restrict():
                 return self._restrict(node)
@@ -289,14 +296,15 @@ class _Renderer:
 
     def _consolidate(self, source: Query, columns: tuple[str, ...]) -> Query:
         names = ", ".join(columns)
+        rows = self._together(source.sql)
         if source.paired:
             return Query(
-                f"SELECT {names}, sum(w0) AS w0, sum(w1) AS w1 FROM ({source.sql}) "
+                f"SELECT {names}, sum(w0) AS w0, sum(w1) AS w1 FROM ({rows}) "
                 f"GROUP BY {names} HAVING sum(w0) <> 0 OR sum(w1) <> 0",
                 paired=True,
             )
         return Query(
-            f"SELECT {names}, sum(w) AS w FROM ({source.sql}) GROUP BY {names} HAVING sum(w) <> 0"
+            f"SELECT {names}, sum(w) AS w FROM ({rows}) GROUP BY {names} HAVING sum(w) <> 0"
         )
 
     def _accumulate(self, node: Accumulate) -> Query:
@@ -310,7 +318,9 @@ class _Renderer:
             ]
         )
         group = f" GROUP BY {', '.join(node.keys)}" if node.keys else ""
-        return Query(f"SELECT {made}, 1L AS w FROM ({source.sql}){group}", ones=True)
+        return Query(
+            f"SELECT {made}, 1L AS w FROM ({self._together(source.sql)}){group}", ones=True
+        )
 
     def _merge(self, node: Merge) -> Query:
         keys = [f"c{i}" for i in range(node.keys)]
@@ -329,7 +339,7 @@ class _Renderer:
             summed.append(f"CAST(sum({value}) AS {node.types[i]}) AS n{i}")
         summed.append("COALESCE(sum(CASE WHEN o = 1 THEN w END), 0L) AS was")
         group = f" GROUP BY {', '.join(keys)}" if keys else ""
-        grouped = f"SELECT {_list(summed)} FROM ({' UNION ALL '.join(both)}){group}"
+        grouped = f"SELECT {_list(summed)} FROM ({self._together(' UNION ALL '.join(both))}){group}"
         first = node.keys
         before = _list(f"'f{i}', o{i}" for i in values)
         after = _list(f"'f{i}', n{i}" for i in values)
@@ -357,7 +367,7 @@ class _Renderer:
         """Plain rows, each as often as it is there; of pairs also `v`: 0 is before, 1 after."""
         names = ", ".join(columns)
         if source.ones:
-            return f"SELECT {names} FROM ({source.sql})"
+            return f"SELECT {names} FROM ({self._together(source.sql)})"
         summed = self._consolidate(source, columns).sql
         if not source.paired:
             times = f"array_repeat(0, IF(w < 0, {_NEGATIVE}, CAST(w AS INT)))"

@@ -123,7 +123,9 @@ class LookUps:
         sought = {}
         for place, values in wanted.items():
             kind = schema.field(place).type
-            if isinstance(values, pa.Array) and _fits(values.type, kind):
+            if not comparable(relation.types[place]) or not isinstance(values, pa.Array):
+                continue
+            if values.type == kind or _whole(values.type, kind):
                 sought[place] = values if values.type == kind else _cast(values, kind)
         if wanted and not sought:
             return None
@@ -164,13 +166,12 @@ class LookUps:
         return None if places is None else index.take(places, columns)
 
     def values(self, leaf: Leaf, column: int) -> Values | None:
+        if not comparable(self.types(leaf)[column]):
+            return None
         tables = self.tables(leaf)
         if tables is None or sum(t.num_rows for t in tables if t is not None) > VALUES_MAX:
             return None
-        columns = [t.column(column) for t in tables if t is not None]
-        if not all(comparable(c.type) for c in columns):
-            return None
-        return self.union([unique(c) for c in columns])
+        return self.union([unique(t.column(column)) for t in tables if t is not None])
 
     def union(self, values: list[Values]) -> Values:
         arrays = [v for v in values if isinstance(v, pa.Array)]
@@ -190,10 +191,8 @@ def among(table: pa.Table, sought: Mapping[int, pa.Array]) -> pa.Table:
     return table if mask is None else table.filter(mask)
 
 
-def _fits(given: pa.DataType, stored: pa.DataType) -> bool:
-    """Whether values can be looked for in a column: Spark would compare them as they are."""
-    if given == stored:
-        return comparable(stored)
+def _whole(given: pa.DataType, stored: pa.DataType) -> bool:
+    """Whether both are whole numbers, which Spark compares as such whatever their width."""
     return bool(pa.types.is_integer(given) and pa.types.is_integer(stored))
 
 

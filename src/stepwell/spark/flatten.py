@@ -74,13 +74,13 @@ class _Flattening:
         if rows is None or any(p is None for p in places):
             return None
         known = [p for p in places if p is not None]
-        if not all(comparable(rows.column(p).type) for p in known):
+        types = self._lookups.types(chain.leaf)
+        if not all(comparable(types[p]) for p in known):
             return None
         names = [f"c{i}" for i in range(len(known))]
         picked = pa.table([rows.column(p) for p in known], names=names)
         distinct = picked.group_by(names).aggregate([]).select(names)
         ones = pa.repeat(pa.scalar(1, pa.int64()), distinct.num_rows)
-        types = self._lookups.types(chain.leaf)
         made = self._lookups.add(
             distinct.append_column(WEIGHT, ones), tuple(types[p] for p in known)
         )
@@ -95,6 +95,9 @@ class _Flattening:
         known = [p for p in places if p is not None]
         if keys is None or len(known) < len(places):
             return None
+        types = self._lookups.types(chain.leaf)
+        if not all(comparable(types[p]) for p in known):
+            return None
         values = [keys.column(node.keys.columns.index(k)) for _, k in node.on]
         both = self._lookups.tables(chain.leaf)
         if both is None:
@@ -104,7 +107,7 @@ class _Flattening:
             if table is None:
                 kept.append(None)
                 continue
-            mask = _among([table.column(p) for p in known], values)
+            mask = among_rows([table.column(p) for p in known], values)
             if mask is None:
                 return None
             kept.append(table.filter(mask))
@@ -148,7 +151,10 @@ class _Flattening:
                     continue
                 j, place = other
                 one, two = rows[j].column(place), rows[i].column(mine)
-                if one.type != two.type or not comparable(one.type):
+                kinds = self._lookups.types(chains[j].leaf), self._lookups.types(chains[i].leaf)
+                if not comparable(kinds[0][place]) or not comparable(kinds[1][mine]):
+                    continue
+                if one.type != two.type:
                     if not (pa.types.is_integer(one.type) and pa.types.is_integer(two.type)):
                         continue
                     one, two = one.cast(pa.int64()), two.cast(pa.int64())
@@ -283,11 +289,10 @@ def _pairs(left: list[pa.ChunkedArray], right: list[pa.ChunkedArray]) -> tuple[n
     return joined.column("l").to_numpy(), joined.column("r").to_numpy()
 
 
-def _among(columns: list[pa.ChunkedArray], values: list[pa.ChunkedArray]) -> pa.Array | None:
+def among_rows(columns: list[pa.ChunkedArray], values: list[pa.ChunkedArray]) -> pa.Array | None:
     """Which rows have values that are among those, NULL equal to NULL; None: cannot tell."""
-    for one, two in zip(columns, values, strict=True):
-        if one.type != two.type or not comparable(one.type):
-            return None
+    if any(one.type != two.type for one, two in zip(columns, values, strict=True)):
+        return None
     if len(columns) == 1:
         return pc.is_in(columns[0], value_set=pc.unique(values[0]))
     if any(c.null_count for c in columns) and any(v.null_count for v in values):

@@ -11,11 +11,12 @@ search, whose cost hardly depends on how large the run is, and reads only what i
 
 All of this is a cache on a local disk: it can be thrown away at any time, and a crash leaves it
 behind in a temporary folder. Values are compared as Spark compares them, so a column of a type
-that Arrow compares otherwise (floating point, nested) cannot be looked up.
+that Arrow compares otherwise (floating point, nested, collated) cannot be looked up.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import weakref
 from collections.abc import Sequence
@@ -33,18 +34,15 @@ from stepwell.spark.runs import RunFiles
 Array = np.ndarray[Any, Any]
 
 
-def comparable(type_: pa.DataType) -> bool:
-    """Whether equal values of this type are equal to Spark too, and no others."""
-    return bool(
-        pa.types.is_integer(type_)
-        or pa.types.is_string(type_)
-        or pa.types.is_large_string(type_)
-        or pa.types.is_date(type_)
-        or pa.types.is_timestamp(type_)
-        or pa.types.is_decimal(type_)
-        or pa.types.is_boolean(type_)
-        or pa.types.is_binary(type_)
-    )
+_COMPARABLE = re.compile(
+    r"boolean|tinyint|smallint|int|bigint|string|binary|date|timestamp|timestamp_ntz"
+    r"|decimal\(\d+,\d+\)"
+)
+
+
+def comparable(type_: str) -> bool:
+    """Whether Arrow takes the same values of a type of Spark's for equal as Spark does."""
+    return _COMPARABLE.fullmatch(type_) is not None
 
 
 def ordered(type_: pa.DataType) -> bool:

@@ -21,11 +21,9 @@ WEIGHT = "w"
 _EXACT = re.compile(r"bigint|decimal\(38,\d+\)")
 
 
-def mergeable(types: tuple[str, ...], keys: int, schema: pa.Schema) -> bool:
+def mergeable(types: tuple[str, ...], keys: int) -> bool:
     """Whether groups can be told apart and accumulators be added here."""
-    return all(comparable(schema.field(i).type) for i in range(keys)) and all(
-        _EXACT.fullmatch(type_) for type_ in types[keys:]
-    )
+    return all(map(comparable, types[:keys])) and all(map(_EXACT.fullmatch, types[keys:]))
 
 
 def merged(old: pa.Table, change: pa.Table, keys: int) -> pa.Table | None:

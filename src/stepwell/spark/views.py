@@ -41,7 +41,7 @@ from stepwell.spark.changes import Lookup, consolidated, normalise
 from stepwell.spark.compiler import Compiler
 from stepwell.spark.failures import translated
 from stepwell.spark.finder import LookUps, unique
-from stepwell.spark.flatten import flattened
+from stepwell.spark.flatten import among_rows, flattened
 from stepwell.spark.index import Indexes, comparable
 from stepwell.spark.merge import mergeable, merged
 from stepwell.spark.relations import (
@@ -62,8 +62,14 @@ _FRESH = "`$stepwell$fresh`"
 _KEYS = "`$stepwell$keys`"
 _LOADED = "`$stepwell$loaded`"
 _SUMMED = f"{STAGE}0"
-INTERPRETED_ROWS_MAX = 20_000
-"""So few rows Spark computes with sooner than it has made Java code for them."""
+SMALL_ROWS_MAX = 20_000
+"""So few rows Spark computes with sooner than it has made Java code and tasks for them."""
+_SMALL = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+}
 COLLECT_ROWS_MAX = 200_000
 """What may have more rows than this is written by Spark, and never passes through this process."""
 
@@ -79,6 +85,8 @@ class Outcome:
     jobs: int = 0
     """Spark queries that were run."""
     jobs_of: Mapping[str, int] = field(default_factory=dict)
+    rows_of: Mapping[str, int] = field(default_factory=dict)
+    """Stored rows that were read for each view."""
     seconds_of: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     WEIGHT = "_w"
@@ -106,7 +114,9 @@ class Views:
         runs = Runs(self._spark, folder or Path(own.name) / "runs", self._env)
         self._relations = Relations(self._spark, runs)
         self._indexes = Indexes(Path(own.name) / "indexes")
-        self._compiled: bool | None = None
+        self._own = {key: self._spark.conf.get(key, None) for key in _SMALL}
+        self._hurried = False
+        self._rows_read = 0
         self._compiler = Compiler(self._spark, self._relations)
         self._tables: dict[str, Table] = {}
         self._defined: dict[str, tuple[View, tuple[str, ...]]] = {}
@@ -301,6 +311,7 @@ class Views:
             if delta.num_rows:
                 deltas[table.name] = self._relations.in_memory(table.name, delta)
         jobs_of: dict[str, int] = {}
+        rows_of: dict[str, int] = {}
         seconds_of: dict[str, float] = {}
         outputs: dict[str, pa.Table] = {}
         recomputed: list[str] = []
@@ -314,6 +325,7 @@ class Views:
                 if isinstance(block, Full) and moved is not None:
                     recomputed.append(program.view)
             jobs_of[program.view] = self._queries - start
+            rows_of[program.view], self._rows_read = self._rows_read, 0
             seconds_of[program.view] = self._env.uptime() - began
         return Prepared(
             Outcome(
@@ -322,6 +334,7 @@ class Views:
                 tuple(recomputed),
                 self._queries - before,
                 jobs_of,
+                rows_of,
                 seconds_of,
             ),
             time,
@@ -370,13 +383,16 @@ class Views:
         self, relation: Relation, rows: pa.Table, places: tuple[int, ...]
     ) -> pa.Table | None:
         """The same without Spark, where Arrow compares values as Spark does."""
-        schema = arrow_schema(relation.types)
-        if not all(comparable(schema.field(i).type) for i in range(len(relation.types))):
+        if not all(map(comparable, relation.types)):
             return None
         lookups = LookUps(self._relations, self._indexes, {})
         wanted = {p: unique(rows.column(i)) for i, p in enumerate(places)}
         found = lookups.rows(relation, wanted)
-        return None if found is None else consolidated(found)
+        if found is None:
+            return None
+        # Each value was looked up by itself; what counts is all of a row's together.
+        mask = among_rows([found.column(p) for p in places], rows.columns)
+        return None if mask is None else consolidated(found.filter(mask))
 
     def _change(
         self,
@@ -425,7 +441,7 @@ class Views:
 
     def _mergeable(self, block: Sums) -> bool:
         types = tuple(f.type for f in block.fields)
-        return mergeable(types, len(block.keys), arrow_schema(types))
+        return mergeable(types, len(block.keys))
 
     def _merged(self, block: Sums, added: Part) -> Part | None:
         """Sums that were added to here; None if that is left to Spark."""
@@ -436,6 +452,7 @@ class Views:
         leaf = Leaf(_SUMMED, tuple(f"c{i}" for i in range(len(block.fields))), When.DELTA)
         wanted = {i: lookups.values(leaf, i) for i in range(len(block.keys))}
         old = lookups.rows(relation, wanted)
+        self._rows_read += lookups.rows_read
         table = None if old is None else merged(old, added.table, len(block.keys))
         return None if table is None else self._relations.in_memory(block.relation, table)
 
@@ -463,7 +480,7 @@ class Views:
         outputs: dict[str, pa.Table],
     ) -> Part:
         change, lookups, small = self._reduced(change, known)
-        sql = presented(change, program.output, self._table(known, lookups))
+        sql = presented(change, program.output, self._table(known, lookups), single=small)
         width = len(change.columns)
         rows = self._rows(change, known, lookups)
         if rows > COLLECT_ROWS_MAX:
@@ -506,6 +523,7 @@ class Views:
 
     def _show_all(self, deltas: Mapping[str, Part]) -> None:
         """Let Spark find every table and view, as they are after the changes."""
+        self._hurry(False)
         changed = frozenset(deltas)
         for table in self._tables.values():
             columns = self._names.several(len(table.columns))
@@ -588,7 +606,7 @@ class Views:
     def _part(self, relation: str, node: Node, deltas: Mapping[str, Part]) -> Part:
         """Run a query and keep its result: columns c0, c1, ... and w."""
         node, lookups, small = self._reduced(node, deltas)
-        sql = render(node, self._table(deltas, lookups)).sql
+        sql = render(node, self._table(deltas, lookups), single=small).sql
         rows = self._rows(node, deltas, lookups)
         if rows > COLLECT_ROWS_MAX:
             return self._written(relation, sql, rows)
@@ -599,7 +617,7 @@ class Views:
     def _staged(self, sql: str, *, small: bool) -> Part:
         """The result of a stage, whose types nobody has said."""
         self._queries += 1
-        self._compile(not small)
+        self._hurry(small)
         with translated():
             frame = self._spark.sql(sql)
             names = [*(f"c{i}" for i in range(len(frame.columns) - 1)), WEIGHT]
@@ -611,14 +629,12 @@ class Views:
         """A plan that reads little, if one can be made, and whether all it reads is in memory."""
         lookups = LookUps(self._relations, self._indexes, deltas)
         node = flattened(reduced(node, lookups), lookups)
-        total = 0
-        for leaf in walk(node):
-            if isinstance(leaf, Leaf):
-                for part in self._read(leaf, deltas, lookups):
-                    if part.table is None:
-                        return node, lookups, False
-                    total += part.rows
-        return node, lookups, total <= INTERPRETED_ROWS_MAX
+        leaves = [leaf for leaf in walk(node) if isinstance(leaf, Leaf)]
+        parts = [part for leaf in leaves for part in self._read(leaf, deltas, lookups)]
+        scanned = [part.rows for part in parts if part.table is None]
+        self._rows_read += lookups.rows_read + sum(scanned)
+        small = not scanned and sum(part.rows for part in parts) <= SMALL_ROWS_MAX
+        return node, lookups, small
 
     def _read(self, leaf: Leaf, deltas: Mapping[str, Part], lookups: LookUps) -> list[Part]:
         """The parts that a leaf reads."""
@@ -641,7 +657,7 @@ class Views:
 
     def _written(self, relation: str, sql: str, rows: float) -> Part:
         self._queries += 1
-        self._compile(True)
+        self._hurry(False)
         with translated():
             frame = self._spark.sql(sql)
             if relation in self._relations or relation.startswith(STAGE):
@@ -654,17 +670,20 @@ class Views:
 
     def _execute(self, sql: str, *, small: bool = False) -> pa.Table:
         self._queries += 1
-        self._compile(not small)
+        self._hurry(small)
         with translated():
             return self._spark.sql(sql).toArrow()
 
-    def _compile(self, wanted: bool) -> None:
-        """Whether Spark makes Java code of a query; for few rows it takes more than it saves."""
-        if self._compiled is not wanted:
-            self._spark.conf.set("spark.sql.codegen.wholeStage", str(wanted).lower())
-            mode = "FALLBACK" if wanted else "NO_CODEGEN"
-            self._spark.conf.set("spark.sql.codegen.factoryMode", mode)
-            self._compiled = wanted
+    def _hurry(self, small: bool) -> None:
+        """Few rows are done sooner by a plan that is neither compiled nor spread out."""
+        if self._hurried is not small:
+            for key, value in _SMALL.items():
+                own = self._own[key]
+                if small or own is not None:
+                    self._spark.conf.set(key, value if small else str(own))
+                else:
+                    self._spark.conf.unset(key)
+            self._hurried = small
 
 
 def _titles(table: Table) -> list[str]:
