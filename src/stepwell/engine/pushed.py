@@ -56,13 +56,14 @@ def _table(rows: Rows | None) -> pa.Table | None:
 
 
 def _mappings(rows: Iterable[object]) -> Iterator[dict[str, object]]:
-    names: dict[str, None] = {}
+    """Rows with all columns of all of them, for Arrow takes the columns from the first only."""
+    names: dict[str, str] = {}
     listed = []
     for row in rows:
         if not isinstance(row, Mapping):
             raise TypeError(f"expected a mapping of columns to values, found {row!r}")
-        names |= dict.fromkeys(row)
-        listed.append(row)
+        for name in row:
+            names.setdefault(str(name).lower(), str(name))
+        listed.append({str(name).lower(): value for name, value in row.items()})
     for row in listed:
-        # Arrow takes the columns from the first row only.
-        yield {name: row.get(name) for name in names}
+        yield {spelled: row.get(name) for name, spelled in names.items()}

@@ -1,0 +1,65 @@
+"""Several changes as one: what they do together is what they do one after another."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepwell.engine.fold import fold_changes, fold_intakes
+from stepwell.engine.payload import Intake
+from stepwell.engine.ports import BadRow, Change, Taken
+from stepwell.engine.reference_executor import ReferenceExecutor
+from stepwell.errors import InvalidError
+from stepwell.store.memory import MemoryStore
+from stepwell.testing import ManualEnv
+
+SQL = "CREATE TABLE k (id BIGINT PRIMARY KEY, v STRING); CREATE TABLE b (id BIGINT, v STRING);"
+ROW = st.fixed_dictionaries({"id": st.integers(0, 2), "v": st.sampled_from(["x", "y", None])})
+CHANGE = st.tuples(st.lists(ROW, max_size=3), st.lists(ROW, max_size=3))
+SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})
+
+
+def table(rows: list[dict[str, object]]) -> pa.Table | None:
+    return pa.Table.from_pylist(rows, SCHEMA) if rows else None
+
+
+@settings(max_examples=200, deadline=None)
+@given(before=st.lists(ROW, max_size=4), parts=st.lists(CHANGE, min_size=2, max_size=4))
+@pytest.mark.parametrize("name", ["k", "b"])
+def test_folded_or_one_by_one_the_table_is_the_same(
+    name: str,
+    before: list[dict[str, object]],
+    parts: list[tuple[list[dict[str, object]], list[dict[str, object]]]],
+) -> None:
+    """J2: steps of a transaction, and pushes that are committed together, keep their order."""
+    env = ManualEnv()
+    changes = [Change(table(put), table(gone)) for put, gone in parts]
+    one_by_one, folded = (ReferenceExecutor(SQL, MemoryStore(env), env) for _ in range(2))
+    for executor in (one_by_one, folded):
+        executor.keep(executor.execute({name: Change(table(before))}, env.now()))
+    for change in changes:
+        one_by_one.keep(one_by_one.execute({name: change}, env.now()))
+    whole = fold_changes(changes, folded.tables()[name])
+    folded.keep(folded.execute({name: whole}, env.now()))
+    assert folded.read(name).to_pylist() == one_by_one.read(name).to_pylist()
+
+
+def test_rows_with_columns_spelled_and_typed_apart_are_put_together() -> None:
+    """J2: two people push to one table, each in their own way."""
+    first = Change(pa.table({"ID": pa.array([1], pa.int32())}))
+    second = Change(pa.table({"v": ["x"], "id": [2]}))
+    folded = fold_changes([first, second], ("id",))
+    assert folded.put.to_pylist() == [{"ID": 1, "v": None}, {"ID": 2, "v": "x"}]
+    with pytest.raises(InvalidError, match="differ in the types"):
+        fold_changes([first, Change(pa.table({"id": ["x"]}))], ("id",))
+    with pytest.raises(InvalidError, match="column id of the key is missing"):
+        fold_changes([first, Change(None, pa.table({"v": ["x"]}))], ("id",))
+
+
+def test_a_table_with_nothing_but_bad_rows_has_no_change() -> None:
+    """J13: its dead letters are kept all the same, each with its source."""
+    bad = BadRow("line 1", "not JSON", "{")
+    intake = Intake("files", "k", Taken(Change(), 1, 1, "r", (bad,)))
+    assert fold_intakes([intake], {"k": ("id",)}) == ({}, {"k": [("files", bad)]})

@@ -1,0 +1,427 @@
+"""Sinks that are down, slow, new, emptied, somebody else's; each transaction arrives once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from stepwell.engine.events import Published, SinkFailed
+from stepwell.engine.outbox import Outbox, OutboxSettings
+from stepwell.engine.pipeline import Pipeline
+from stepwell.engine.ports import Delivered
+from stepwell.engine.reference_executor import ReferenceExecutor
+from stepwell.errors import (
+    BugError,
+    CorruptError,
+    FencedError,
+    InvalidError,
+    ReplayMismatchError,
+    StepwellError,
+    TruncatedError,
+    UnavailableError,
+)
+from stepwell.journal import paths
+from stepwell.model import Transaction
+from stepwell.state.manifest import Manifests
+from stepwell.state.progress import SinkAt
+from stepwell.store.memory import MemoryStore
+from stepwell.testing import ManualEnv
+from tests.engine.doubles import SETTINGS, SQL, Shelf, ShelfSink, World, contents, order
+
+TWO = {"one": "revenue", "two": "revenue"}
+TX = Transaction
+LINEAGE = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+
+
+def numbers(world: World, sink: str) -> list[int]:
+    return [number for number, _ in world.shelves[sink].batches]
+
+
+def files(world: World) -> list[str]:
+    return [item.path for item in world.store.list("outbox/")]
+
+
+def test_a_sink_gets_one_batch_for_each_transaction_that_changed_its_view() -> None:
+    """J7: rising numbers, none of them empty, none for a transaction that changed other views."""
+    world = World()
+    with world.open() as pipeline:
+        pipeline.push("orders", [order(1, "a", 5)])
+        pipeline.push("clicks", [{"customer": "z", "page": "/"}])
+        pipeline.push("orders", [order(1, "a", 5)])
+        pipeline.push("orders", [order(1, "a", 6)])
+        world.check(pipeline)
+    assert numbers(world, "revenue") == [1, 4]
+    assert numbers(world, "visits") == [2]
+    assert world.shelves["revenue"].batches[1] == (4, ((("a", 5, 1), -1), (("a", 6, 1), 1)))
+
+
+def test_numbers_go_on_after_a_restart() -> None:
+    """J1: a counter that began again would make a sink drop what is new."""
+    world = World()
+    for id in range(4):
+        with world.open() as pipeline:
+            assert pipeline.push("orders", [order(id)]) == id + 1
+    assert numbers(world, "revenue") == [1, 2, 3, 4]
+
+
+def test_a_sink_that_is_down_does_not_stop_the_others() -> None:
+    """J7: it is behind, status says so, and it catches up in order."""
+    world = World()
+    pipeline = world.open(sinks=TWO)
+    world.sinks["two"].down = True
+    for id in range(5):
+        pipeline.push("orders", [order(id)])
+    assert numbers(world, "one") == [1, 2, 3, 4, 5]
+    assert numbers(world, "two") == []
+    one, two = pipeline.status().sinks
+    assert (one.delivered, one.pending, one.error) == (5, 0, None)
+    assert (two.delivered, two.pending, two.error) == (0, 5, "two is down")
+    assert two.retry_in_s > 0
+    assert not two.stopped
+    world.sinks["two"].down = False
+    assert not pipeline.deliver(), "it is not tried again before its time"
+    world.env.advance(10)
+    assert pipeline.deliver()
+    assert world.shelves["two"].batches == world.shelves["one"].batches
+
+
+def test_pauses_grow_up_to_a_limit() -> None:
+    """J7: a sink that is down is not hammered."""
+    world = World()
+    pipeline = world.open(sinks={"one": "revenue"})
+    world.sinks["one"].down = True
+    for id in range(40):
+        pipeline.push("orders", [order(id)])
+        world.env.advance(0.5)
+    pauses = [event.retry_in_s for event in world.events if isinstance(event, SinkFailed)]
+    assert 5 <= len(pauses) <= 12
+    assert pauses[0] <= 1.0
+    assert all(2.0 <= pause <= 4.0 for pause in pauses[3:])
+
+
+def test_at_the_bound_nothing_more_is_taken_in() -> None:
+    """J7: rather than lose output or memory, the pipeline waits, then says which sink it is."""
+    settings = replace(SETTINGS, outbox=OutboxSettings(transactions_max=3), sink_wait_s_max=5.0)
+    world = World()
+    pipeline = world.open(settings=settings, sinks=TWO)
+    world.sinks["two"].down = True
+    for id in range(3):
+        pipeline.push("orders", [order(id)])
+    assert pipeline.status().sinks[1].full
+    with pytest.raises(UnavailableError, match="sink two has not taken 3 transactions"):
+        pipeline.push("orders", [order(9)])
+    assert len(contents(pipeline, "orders")) == 3
+    with pytest.raises(UnavailableError, match="sink two"):
+        pipeline.transaction()
+    world.sinks["two"].down = False
+    world.env.advance(60)
+    assert pipeline.push("orders", [order(9)]) == 4
+    assert numbers(world, "two") == [1, 2, 3, 4]
+
+
+def test_a_write_whose_answer_was_lost_is_not_made_again() -> None:
+    """Scenario 84, J7: the sink is asked how far it got before anything is sent again."""
+    world = World()
+    pipeline = world.open(sinks={"one": "revenue"})
+    world.sinks["one"].lose_answers = 2
+    for id in range(3):
+        pipeline.push("orders", [order(id)])
+        world.env.advance(10)
+    assert pipeline.deliver()
+    assert numbers(world, "one") == [1, 2, 3]
+
+
+def test_undelivered_output_outlives_flush_close_and_journal() -> None:
+    """J6: the replay position may pass what a sink lacks, because its output is kept."""
+    world = World()
+    pipeline = world.open(sinks=TWO)
+    world.sinks["two"].down = True
+    for id in range(3):
+        pipeline.push("orders", [order(id, "a", id)])
+        pipeline.flush()
+    assert files(world) == [paths.outbox("two", Transaction(n)) for n in (1, 2, 3)]
+    pipeline.close()
+    manifest = Manifests(world.store, world.env).latest()
+    assert manifest is not None
+    assert manifest.manifest.progress.sinks == (
+        SinkAt("one", Transaction(3)),
+        SinkAt("two", Transaction(0)),
+    )
+    for entry in world.store.list("journal/"):
+        if entry.path.endswith(".arrow"):
+            world.store.delete(entry.path)
+    again = world.open(sinks=TWO)
+    assert world.shelves["two"].batches == world.shelves["one"].batches
+    assert len(world.shelves["two"].batches) == 3
+    again.flush()
+    assert files(world) == []
+
+
+def test_kept_output_is_checked_before_it_is_sent() -> None:
+    """K2: a flipped byte in a file of the outbox is an error that names the file, and stops."""
+    world = World()
+    pipeline = world.open(sinks=TWO)
+    world.sinks["two"].down = True
+    pipeline.push("orders", [order(1)])
+    pipeline.close()
+    (path,) = files(world)
+    found = world.store.get(path)
+    assert found is not None
+    for damaged, error in ((b"x" + found.data[1:], CorruptError), (None, TruncatedError)):
+        world.store.delete(path)
+        if damaged is not None:
+            world.store.put_new(path, damaged)
+        again = world.open(sinks=TWO)
+        with pytest.raises(error, match=path):
+            again.push("orders", [order(2)])
+    assert numbers(world, "two") == []
+
+
+def test_a_leftover_file_is_adopted_if_its_rows_are_the_same() -> None:
+    """J6, K1: a crash between file and manifest leaves a file; replay makes the same again."""
+    world = World()
+    pipeline = world.open(sinks=TWO)
+    world.sinks["two"].down = True
+    pipeline.push("orders", [order(1)])
+    outbox = pipeline._core.state.outboxes[1]
+    outbox.keep(Transaction(1))
+    assert len(files(world)) == 1
+    again = world.open(sinks=TWO)
+    world.sinks["two"].down = True
+    assert numbers(world, "two") == [1], "it was up for a moment"
+    again.push("orders", [order(2)])
+    again._core.state.outboxes[1].keep(Transaction(2))
+    third = World(world.env)
+    third.store = world.store
+    third.shelves = {"one": world.shelves["one"], "two": world.shelves["two"]}
+    with third.open(sinks=TWO):
+        pass
+    assert numbers(world, "two") == [1, 2]
+
+
+def test_a_leftover_file_with_other_rows_is_refused() -> None:
+    """J6: output that comes out differently a second time is an error, never sent."""
+    env = ManualEnv()
+    store = MemoryStore(env)
+    outbox = Outbox(ShelfSink("s", "v", Shelf()), LINEAGE, store, env, at=SinkAt("s", TX(0)))
+    other = Outbox(ShelfSink("s", "v", Shelf()), LINEAGE, store, env, at=SinkAt("s", TX(0)))
+    outbox.offer(TX(1), pa.table({"a": [1], "_w": [1]}))
+    other.offer(TX(1), pa.table({"a": [2], "_w": [1]}))
+    outbox.keep(TX(1))
+    with pytest.raises(ReplayMismatchError, match="other output of transaction 1"):
+        other.keep(TX(1))
+
+
+def test_the_guard_raises_when_the_order_is_broken() -> None:
+    """J7: never an assert, and never a batch out of order."""
+    env = ManualEnv()
+    sink = ShelfSink("s", "v", Shelf())
+    outbox = Outbox(sink, LINEAGE, MemoryStore(env), env, at=SinkAt("s", TX(3)))
+    change = pa.table({"a": [1], "_w": [1]})
+    with pytest.raises(BugError, match="3 came after 3"):
+        outbox.offer(TX(3), change)
+    outbox.offer(TX(5), change)
+    for transaction in (4, 5):
+        with pytest.raises(BugError, match="rising order"):
+            outbox.offer(TX(transaction), change)
+    with pytest.raises(BugError, match="not nothing"):
+        outbox.offer(TX(6), change.slice(1))
+
+
+def test_a_sink_of_another_pipeline_is_refused() -> None:
+    """J7: a pipeline that was reset begins at 1, and the sink would drop all of it as known."""
+    world = World()
+    world.open(sinks=TWO).push("orders", [order(1)])
+    reset = World()
+    reset.env = ManualEnv(5)
+    reset.store = MemoryStore(reset.env)
+    reset.shelves = {"one": world.shelves["one"]}
+    with pytest.raises(InvalidError, match="output of another pipeline"):
+        reset.open(sinks=TWO)
+    assert numbers(reset, "one") == [1]
+
+
+def test_a_sink_that_lost_what_it_was_given_is_noticed() -> None:
+    """J7: a sink restored from a backup would miss transactions for ever."""
+    world = World()
+    with world.open(sinks=TWO) as pipeline:
+        pipeline.push("orders", [order(1)])
+        pipeline.push("orders", [order(2)])
+    lineage = world.shelves["two"].last.lineage
+    for held in (None, Delivered(lineage, TX(1))):
+        world.shelves["two"].last = held
+        with pytest.raises(InvalidError, match="sink two held transaction 2"):
+            world.open(sinks=TWO)
+
+
+def test_a_sink_ahead_of_its_pipeline_is_noticed() -> None:
+    """J7: after an old state was restored, the next transactions would be dropped as known."""
+    world = World()
+    with world.open(sinks=TWO) as pipeline:
+        pipeline.push("orders", [order(1)])
+    lineage = world.shelves["two"].last.lineage
+    world.shelves["two"].last = Delivered(lineage, TX(7))
+    with pytest.raises(InvalidError, match="sink two holds transaction 7"):
+        world.open(sinks=TWO)
+
+
+def test_a_new_sink_receives_the_whole_view_and_then_its_changes() -> None:
+    """J7: one that joins later is not given changes to rows it never had."""
+    world = World()
+    with world.open(sinks={"one": "revenue"}) as pipeline:
+        pipeline.push("orders", [order(1, "a", 5), order(2, "b", 6)])
+        pipeline.push("orders", [order(1, "a", 7)])
+    with world.open(sinks=TWO) as pipeline:
+        pipeline.push("orders", [order(2, "b", 1)])
+        world.check(pipeline)
+    assert numbers(world, "two") == [2, 3]
+    assert world.shelves["two"].batches[0] == (2, ((("a", 7, 1), 1), (("b", 6, 1), 1)))
+
+
+def test_a_new_sink_that_does_not_answer_is_not_begun() -> None:
+    """J7: whether it is empty decides what it receives."""
+
+    class Down(ShelfSink):
+        def last(self) -> Delivered | None:
+            raise UnavailableError("down")
+
+    world = World()
+    world.open(sinks={}).push("orders", [order(1)])
+    with pytest.raises(UnavailableError, match="is new to the pipeline"):
+        Pipeline(
+            world.store,
+            world.env,
+            executor=lambda store, env: ReferenceExecutor(SQL, store, env),
+            sinks=[Down("late", "revenue", Shelf())],
+        )
+
+
+def test_a_sink_that_was_left_out_for_a_while_is_refused_until_it_is_emptied() -> None:
+    """J7: it missed what happened meanwhile."""
+    world = World()
+    with world.open(sinks=TWO) as pipeline:
+        pipeline.push("orders", [order(1)])
+    with world.open(sinks={"one": "revenue"}) as pipeline:
+        pipeline.push("orders", [order(2)])
+    with pytest.raises(InvalidError, match="was no part of it"):
+        world.open(sinks=TWO)
+    world.shelves["two"] = Shelf()
+    with world.open(sinks=TWO) as pipeline:
+        world.check(pipeline)
+
+
+def test_an_error_that_does_not_go_away_stops_the_pipeline_but_no_push() -> None:
+    """J7: rows that are durable are acknowledged; the next are not taken in."""
+
+    class Denied(ShelfSink):
+        def write(self, lineage: str, transaction: Transaction, change: pa.Table) -> None:
+            raise InvalidError("permission denied for table revenue")
+
+    world = World()
+    pipeline = world.open(sinks={"one": "revenue"})
+    outbox = pipeline._core.state.outboxes[0]
+    outbox.sink = Denied("one", "revenue", world.shelves["one"])
+    assert pipeline.push("orders", [order(1)]) == 1
+    assert pipeline.status().sinks[0].stopped
+    with pytest.raises(InvalidError, match="permission denied"):
+        pipeline.push("orders", [order(2)])
+    assert len(contents(pipeline, "orders")) == 1
+    world.open(sinks={"one": "revenue"})
+    assert numbers(world, "one") == [1]
+
+
+def test_a_driver_that_raises_anything_is_tried_again() -> None:
+    """J7: an exception of a library below a sink is no reason to end the pipeline."""
+
+    class Odd(ShelfSink):
+        def write(self, lineage: str, transaction: Transaction, change: pa.Table) -> None:
+            super().write(lineage, transaction, change)
+            raise OSError("connection reset")
+
+    world = World()
+    pipeline = world.open(sinks={"one": "revenue"})
+    pipeline._core.state.outboxes[0].sink = Odd("one", "revenue", world.shelves["one"])
+    for id in range(3):
+        pipeline.push("orders", [order(id)])
+        world.env.advance(10)
+    assert pipeline.deliver()
+    assert numbers(world, "one") == [1, 2, 3]
+
+
+def test_a_sink_that_is_down_while_the_pipeline_is_opened_catches_up() -> None:
+    """Scenario 84, J6: what was sent before the crash is not sent again, the rest is."""
+    world = World()
+    first = world.open(sinks=TWO)
+    for id in range(2):
+        first.push("orders", [order(id)])
+    world.sinks["two"].down = True
+    first.push("orders", [order(2)])
+
+    down = True
+
+    class Sometimes(ShelfSink):
+        def last(self) -> Delivered | None:
+            if down:
+                raise UnavailableError("down")
+            return super().last()
+
+    import tests.engine.doubles as doubles
+
+    original = doubles.ShelfSink
+    doubles.ShelfSink = Sometimes  # type: ignore[misc]
+    try:
+        second = world.open(sinks=TWO)
+    finally:
+        doubles.ShelfSink = original  # type: ignore[misc]
+    assert second.status().sinks[1].pending == 3, "nobody knows which of them it holds"
+    down = False
+    world.env.advance(10)
+    assert second.deliver()
+    assert world.shelves["two"].batches == world.shelves["one"].batches
+    assert numbers(world, "two") == [1, 2, 3]
+
+
+def test_of_two_drivers_one_is_fenced_and_output_is_published_once() -> None:
+    """Scenario 74, J7: a zombie still sends what it committed; the sink has it from another."""
+    world = World()
+    zombie = world.open(sinks=TWO)
+    zombie_sinks = world.sinks
+    for sink in zombie_sinks.values():
+        sink.down = True
+    zombie.push("orders", [order(1)])
+    successor = world.open(sinks=TWO)
+    successor.push("orders", [order(2)])
+    for sink in zombie_sinks.values():
+        sink.down = False
+    world.env.advance(100)
+    zombie.deliver()
+    world.env.advance(100)
+    zombie.deliver()
+    with pytest.raises(FencedError):
+        zombie.push("orders", [order(3)])
+    world.check(successor)
+    assert numbers(world, "one") == numbers(world, "two") == [1, 2]
+
+
+def test_delivery_is_told_as_it_happens() -> None:
+    """J7: whoever watches a pipeline sees each batch arrive once."""
+    world = World()
+    pipeline = world.open()
+    pipeline.push("orders", [order(1, "a"), order(2, "b")])
+    published = [event for event in world.events if isinstance(event, Published)]
+    assert published == [Published("revenue", TX(1), 2)]
+
+
+def test_two_sinks_cannot_share_a_name() -> None:
+    """J7: their progress could not be told apart."""
+    world = World()
+    with pytest.raises(StepwellError, match="same name"):
+        Pipeline(
+            world.store,
+            world.env,
+            executor=lambda store, env: ReferenceExecutor(SQL, store, env),
+            sinks=[ShelfSink("x", "revenue", Shelf()), ShelfSink("x", "visits", Shelf())],
+        )
+    assert world.store.list() == ()
