@@ -19,6 +19,9 @@ from stepwell.errors import StepwellError, UnavailableError, UnknownOutcomeError
 from stepwell.testing import Crash, FaultyStore, ManualEnv, When, crash_at, fail_at
 from tests.engine.doubles import SETTINGS, Feed, World, click, contents, everything, order
 
+STRIDES = pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
+"""Every third call, and with `make test-all` every one."""
+
 Acknowledged = list[tuple[str, tuple[object, ...]]]
 
 
@@ -132,14 +135,15 @@ def test_killed_at_every_call_the_outcome_is_that_of_a_run_without_a_crash(when:
         finish(made, expected, acknowledged, SETTINGS)
 
 
+@STRIDES
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_every_call_while_transactions_stay_open(when: When) -> None:
+def test_killed_at_every_call_while_transactions_stay_open(when: When, stride: int) -> None:
     """Scenario 83, J4: a transaction of the loop that the crash left open is committed as far as it
     was recorded; state and sinks come out the same, though in other batches.
     """
     settings = replace(SETTINGS, latency_s_max=60.0)
     expected, calls = uninterrupted(settings)
-    for number in range(1, calls + 1):
+    for number in range(1 + (when == "after"), calls + 1, stride):
         made, acknowledged = world(), list[tuple[str, tuple[object, ...]]]()
         dying = FaultyStore(made.store, crash_at(number, when))
         with pytest.raises(Crash):
@@ -161,13 +165,14 @@ def test_killed_again_while_recovering(when: When) -> None:
         finish(made, expected, acknowledged, SETTINGS)
 
 
+@STRIDES
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_call_that_fails_at_any_point_loses_and_doubles_nothing(when: When) -> None:
+def test_a_call_that_fails_at_any_point_loses_and_doubles_nothing(when: When, stride: int) -> None:
     """Scenarios 15-18, 38, 88, K1: after any failed call or lost answer, memory and store agree, or
     the handle is ended and opening again completes the work.
     """
     expected, calls = uninterrupted()
-    for number in range(1, calls + 1):
+    for number in range(1 + (when == "after"), calls + 1, stride):
         made, acknowledged = world(), list[tuple[str, tuple[object, ...]]]()
         failing = FaultyStore(made.store, fail_at(number, when))
         with suppress(UnavailableError, UnknownOutcomeError):
