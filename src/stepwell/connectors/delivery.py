@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stepwell.connectors.folding import last_of_each
 from stepwell.engine.ports import WEIGHT, Delivered
 from stepwell.errors import ConflictError, InvalidError, ensure
 from stepwell.model import Transaction
@@ -35,32 +36,30 @@ def check_next(
         )
 
 
-def rows_that_come(change: pa.Table) -> pa.Table:
-    """The rows with a positive weight, without it."""
-    weights = change.column(change.num_columns - 1)
-    return change.remove_column(change.num_columns - 1).filter(pc.greater(weights, 0))
+def latest_by_key(
+    sink: str, view: str, key: tuple[str, ...], change: pa.Table
+) -> tuple[pa.Table, pa.Table]:
+    """What a change comes to in a table with a key: the rows to put, and those to delete.
 
-
-def rows_that_go(change: pa.Table) -> pa.Table:
-    """The rows with a negative weight, without it."""
-    weights = change.column(change.num_columns - 1)
-    return change.remove_column(change.num_columns - 1).filter(pc.less(weights, 0))
-
-
-def check_key(sink: str, view: str, key: tuple[str, ...], change: pa.Table) -> None:
-    """The columns of a sink's key are there, and no two rows come with the same."""
+    A row that goes while another comes with its key is replaced, and so not among the latter.
+    """
     missing = [name for name in key if name not in change.column_names]
     if missing:
         raise InvalidError(
             f"sink {sink}: the view {view} has no column {missing[0]}",
             hint="its columns are: " + ", ".join(change.column_names[:-1]),
         )
-    come = rows_that_come(change).select(list(key))
+    places = [change.column_names.index(name) for name in key]
     weights = change.column(change.num_columns - 1)
-    if come.num_rows != come.group_by(list(key)).aggregate([]).num_rows or (
-        pc.max(weights).as_py() > 1
-    ):
+    come, go = pc.greater(weights, 0), pc.less(weights, 0)
+    change = pa.concat_tables([change.filter(go), change.filter(come)])
+    last = change.take(last_of_each(change, places))
+    weights = last.column(last.num_columns - 1)
+    put = pc.greater(weights, 0)
+    if pc.sum(put).as_py() != pc.sum(come).as_py() or pc.max(weights).as_py() > 1:
         raise InvalidError(
             f"sink {sink}: the view {view} has several rows with the same {', '.join(key)}",
             hint="name columns that tell its rows apart as the sink's key, or leave key out",
         )
+    rows = last.remove_column(last.num_columns - 1)
+    return rows.filter(put), rows.filter(pc.invert(put))

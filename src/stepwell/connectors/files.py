@@ -30,6 +30,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from stepwell.connectors.delivery import check_next
+from stepwell.connectors.durable import make_folder, sync_file, sync_folder
 from stepwell.connectors.file_parts import (
     Found,
     NotReadyError,
@@ -47,7 +48,7 @@ from stepwell.connectors.taken_names import TakenNames
 from stepwell.connectors.writing import FileFormat, write_rows
 from stepwell.engine.ports import BadRow, Delivered, Limits, Taken
 from stepwell.env import EPOCH, Env
-from stepwell.errors import ConfigError, CorruptError, InvalidError, UnavailableError
+from stepwell.errors import ConfigError, ConflictError, CorruptError, InvalidError, UnavailableError
 from stepwell.model import Transaction
 from stepwell.query.statements import Table
 from stepwell.store.sealed import Json, seal, unseal
@@ -279,22 +280,22 @@ class FilesSink:
     def _write(
         self, held: Delivered | None, lineage: str, transaction: Transaction, change: pa.Table
     ) -> None:
+        final = self._folder(transaction)
+        if final.exists():
+            self._check_folder(final, lineage)
+            self._mark(lineage, transaction, transaction)
+            raise ConflictError(
+                f"sink {self.name} holds transaction {transaction}: another writer was faster"
+            )
         make_folder(self._root)
         self._sweep()
         staged = self._root / f".tmp-{self._env.new_id()}"
         staged.mkdir()
         self._fill(staged, lineage, transaction, change)
         sync_folder(staged)
-        before = 0 if held is None else held.transaction
-        self._mark(lineage, transaction, before)
+        self._mark(lineage, transaction, 0 if held is None else held.transaction)
         sync_folder(self._root)
-        final = self._folder(transaction)
-        if final.exists():
-            # A writer that was fenced got here first, with the same transaction: it is whole.
-            self._check_folder(final, lineage)
-            shutil.rmtree(staged)
-        else:
-            os.rename(staged, final)
+        os.rename(staged, final)
         sync_folder(self._root)
         # A reader may take the folder away now, so its number must stand somewhere else.
         self._mark(lineage, transaction, transaction)
@@ -305,7 +306,7 @@ class FilesSink:
         sync_file(data)
         fields = {"lineage": lineage, "transaction": transaction, "rows": change.num_rows}
         lines = folder / "_transaction.json"
-        lines.write_bytes(seal(_MARKER_FORMAT, {"view": self.view, **fields}) + b"\n")
+        lines.write_bytes(seal(_MARKER_FORMAT, {"view": self.view, **fields}))
         sync_file(lines)
 
     def _look(self) -> Delivered | None:
@@ -349,7 +350,7 @@ class FilesSink:
     def _mark(self, lineage: str, transaction: int, before: int) -> None:
         fields = {"lineage": lineage, "transaction": transaction, "before": before}
         staged = self._root / f".tmp-{self._env.new_id()}"
-        staged.write_bytes(seal(_MARKER_FORMAT, fields) + b"\n")
+        staged.write_bytes(seal(_MARKER_FORMAT, fields))
         sync_file(staged)
         os.replace(staged, self._root / _MARKER)
 
@@ -366,28 +367,6 @@ class FilesSink:
             f"sink {self.name} cannot use {self._root}: {error.strerror or error}",
             hint="check that the folder can be written and that its disk is not full",
         )
-
-
-def make_folder(path: Path) -> None:
-    """A folder with all above it, durably."""
-    if path.is_dir():
-        return
-    make_folder(path.parent)
-    path.mkdir(exist_ok=True)
-    sync_folder(path.parent)
-
-
-def sync_file(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _split_pattern(path: str) -> tuple[Path, str]:

@@ -34,7 +34,7 @@ def fold_operations(shape: Shape, operations: pa.Table) -> Change:
     if not operations.num_rows:
         return Change()
     if shape.key:
-        operations = operations.take(_last_of_each(operations, shape.key))
+        operations = operations.take(last_of_each(operations, shape.key))
         put = operations.column(width)
         keys = operations.select(list(shape.key))
         return _change(operations.remove_column(width).filter(put), keys.filter(pc.invert(put)))
@@ -49,7 +49,7 @@ def _change(put: pa.Table, delete: pa.Table) -> Change:
     return Change(put if put.num_rows else None, delete if delete.num_rows else None)
 
 
-def _last_of_each(operations: pa.Table, key: Sequence[int]) -> pa.Array:
+def last_of_each(operations: pa.Table, key: Sequence[int]) -> pa.Array:
     """The places of the last operation of each key, in order."""
     try:
         places = _numbered(operations, key)

@@ -108,5 +108,6 @@ class Options:
         return ConfigError(message, hint=hint)
 
     def _take(self, name: str, default: object) -> object:
-        self._known.append(name)
+        if name not in self._known:
+            self._known.append(name)
         return self._given.get(name, default)

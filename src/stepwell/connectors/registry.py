@@ -94,5 +94,42 @@ def _files_sink(name: str, view: str, env: Env, options: Options) -> Sink:
     return FilesSink(name, view, env, path=path, format=format)
 
 
+def _delta_sink(name: str, view: str, env: Env, options: Options) -> Sink:
+    # Imported late, because it needs what not everybody installs.
+    from stepwell.connectors.delta import DeltaMode, DeltaSink
+
+    path = options.text("path")
+    storage = {str(key): str(value) for key, value in options.table("storage").items()}
+    return DeltaSink(
+        name,
+        view,
+        path=path if "://" in path else options.place("path"),
+        mode=options.choice("mode", DeltaMode, DeltaMode.TABLE),
+        key=options.names("key"),
+        storage=storage,
+    )
+
+
+def _postgres_sink(name: str, view: str, env: Env, options: Options) -> Sink:
+    from stepwell.connectors.postgres import PostgresMode, PostgresSink
+
+    key = options.names("key")
+    usual = PostgresMode.TABLE if key else PostgresMode.CHANGES
+    return PostgresSink(
+        name,
+        view,
+        dsn=options.text("dsn"),
+        table=options.text("table", view),
+        schema=options.text("schema", "public"),
+        mode=options.choice("mode", PostgresMode, usual),
+        key=key,
+        timeout_s=max(1, round(options.seconds("timeout", "10s"))),
+    )
+
+
 SOURCES: Mapping[str, MakeSource] = {"files": _files_source, "datagen": _datagen_source}
-SINKS: Mapping[str, MakeSink] = {"files": _files_sink}
+SINKS: Mapping[str, MakeSink] = {
+    "files": _files_sink,
+    "delta": _delta_sink,
+    "postgres": _postgres_sink,
+}

@@ -1,0 +1,262 @@
+"""Delta Lake: a sink that keeps a table equal to a view, or a log of its changes.
+
+Rows and number are one commit of the table's log: the number is its application transaction, under
+`stepwell/<lineage>/<sink>`. The log refuses a second commit with the same number, so a writer that
+is late changes nothing. Whose table it is stands in the table's own properties.
+
+A crash leaves data files that no commit names, which `VACUUM` removes. On a local disk Delta itself
+syncs nothing; what a commit wrote is synced here before `write` returns, but a power cut in the
+middle of a commit may leave the log ahead of its data. Object stores have no such window.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+
+import pyarrow as pa
+
+from stepwell.connectors.delivery import check_next, latest_by_key
+from stepwell.connectors.durable import sync_file, sync_folder
+from stepwell.engine.ports import WEIGHT, Delivered
+from stepwell.errors import ConfigError, InvalidError, UnavailableError
+from stepwell.model import Transaction
+
+try:
+    import deltalake
+    from deltalake import exceptions
+except ImportError as error:
+    raise ConfigError(
+        "a Delta sink needs deltalake, which is not installed",
+        hint="pip install 'stepwell[delta]'",
+    ) from error
+
+COUNT = "_count"
+"""In a table without a key: how often a row is there."""
+TRANSACTION = "_transaction"
+_LINEAGE = "stepwell.lineage"
+_SINK = "stepwell.sink"
+
+
+class DeltaMode(Enum):
+    TABLE = "table"
+    CHANGES = "changes"
+
+
+class DeltaSink:
+    """A Delta table on a disk or in an object store."""
+
+    def __init__(
+        self,
+        name: str,
+        view: str,
+        *,
+        path: str,
+        mode: DeltaMode = DeltaMode.TABLE,
+        key: tuple[str, ...] = (),
+        storage: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.view = view
+        self._path = path
+        self._mode = mode
+        self._key = key
+        self._storage = dict(storage or {})
+        self._table: deltalake.DeltaTable | None = None
+        if key and mode is DeltaMode.CHANGES:
+            raise ConfigError(f"sink {name}: a log of changes has no key")
+
+    def last(self) -> Delivered | None:
+        with self._errors():
+            self._table = self._open()
+            return None if self._table is None else self._held(self._table)
+
+    def write(self, lineage: str, transaction: Transaction, change: pa.Table) -> None:
+        with self._errors():
+            table = self._table or self._open()
+            if table is None:
+                table = self._create(lineage, change)
+            else:
+                table.update_incremental()
+            held = self._held(table) or Delivered(self._owner(table), Transaction(0))
+            check_next(self.name, held, lineage, transaction, change)
+            self._check_columns(table, change)
+            # Until the commit is known to have happened, the table must be read anew.
+            self._table = None
+            commit = deltalake.CommitProperties(
+                custom_metadata={"stepwell.transaction": str(transaction)},
+                app_transactions=[deltalake.Transaction(self._application(lineage), transaction)],
+            )
+            if self._mode is DeltaMode.CHANGES:
+                self._append(table, transaction, change, commit)
+            elif self._key:
+                self._merge_by_key(table, change, commit)
+            else:
+                self._merge_counts(table, change, commit)
+            self._sync(table)
+            self._table = table
+
+    def close(self) -> None:
+        self._table = None
+
+    def _open(self) -> deltalake.DeltaTable | None:
+        try:
+            return deltalake.DeltaTable(self._path, storage_options=self._storage or None)
+        except exceptions.TableNotFoundError:
+            return None
+
+    def _create(self, lineage: str, change: pa.Table) -> deltalake.DeltaTable:
+        fields = [change.schema.field(i) for i in range(change.num_columns - 1)]
+        if self._mode is DeltaMode.CHANGES:
+            fields += [pa.field(WEIGHT, pa.int64()), pa.field(TRANSACTION, pa.int64())]
+        elif not self._key:
+            fields.append(pa.field(COUNT, pa.int64()))
+        return deltalake.DeltaTable.create(
+            self._path,
+            pa.schema([field.with_nullable(True) for field in fields]),
+            configuration={_LINEAGE: lineage, _SINK: self.name},
+            raise_if_key_not_exists=False,
+            storage_options=self._storage or None,
+        )
+
+    def _held(self, table: deltalake.DeltaTable) -> Delivered | None:
+        lineage = self._owner(table)
+        number = table.transaction_version(self._application(lineage))
+        return None if number is None else Delivered(lineage, Transaction(number))
+
+    def _owner(self, table: deltalake.DeltaTable) -> str:
+        """The lineage of the pipeline whose table this is."""
+        properties = table.metadata().configuration
+        lineage, sink = properties.get(_LINEAGE), properties.get(_SINK)
+        if lineage is None:
+            raise InvalidError(
+                f"sink {self.name}: there is a table at {self._path} that Stepwell did not make",
+                hint="choose another path, or move the table away",
+            )
+        if sink != self.name:
+            raise InvalidError(
+                f"sink {self.name}: the table at {self._path} belongs to sink {sink}",
+                hint="two sinks cannot share a table",
+            )
+        return str(lineage)
+
+    def _check_columns(self, table: deltalake.DeltaTable, change: pa.Table) -> None:
+        found = [field.name for field in table.schema().fields]
+        added = 2 if self._mode is DeltaMode.CHANGES else 0 if self._key else 1
+        found = found[: len(found) - added]
+        if found != change.column_names[:-1]:
+            raise InvalidError(
+                f"sink {self.name}: the table at {self._path} does not fit the view {self.view}: "
+                f"expected the columns {', '.join(change.column_names[:-1])}, "
+                f"found {', '.join(found)}",
+                hint="choose another path for the changed view",
+            )
+
+    def _application(self, lineage: str) -> str:
+        return f"stepwell/{lineage}/{self.name}"
+
+    def _append(
+        self,
+        table: deltalake.DeltaTable,
+        transaction: Transaction,
+        change: pa.Table,
+        commit: deltalake.CommitProperties,
+    ) -> None:
+        numbers = pa.repeat(pa.scalar(transaction, pa.int64()), change.num_rows)
+        rows = change.append_column(TRANSACTION, numbers)
+        deltalake.write_deltalake(table, rows, mode="append", commit_properties=commit)
+
+    def _merge_by_key(
+        self, table: deltalake.DeltaTable, change: pa.Table, commit: deltalake.CommitProperties
+    ) -> None:
+        put, gone = latest_by_key(self.name, self.view, self._key, change)
+        names = put.column_names
+        flags = [pa.repeat(pa.scalar(f, pa.bool_()), n) for f, n in _sizes(put, gone)]
+        rows = pa.concat_tables([put, gone]).append_column("put", pa.chunked_array(flags))
+        values = {_quoted(name): f"s.c{i}" for i, name in enumerate(names)}
+        merge = self._merge(table, rows, [names.index(name) for name in self._key], commit)
+        merge = merge.when_matched_delete("NOT s.put").when_matched_update(values)
+        merge.when_not_matched_insert(values, predicate="s.put").execute()
+
+    def _merge_counts(
+        self, table: deltalake.DeltaTable, change: pa.Table, commit: deltalake.CommitProperties
+    ) -> None:
+        names = change.column_names[:-1]
+        if any(pa.types.is_nested(field.type) for field in change.schema):
+            raise InvalidError(
+                f"sink {self.name}: the view {self.view} has columns that Delta cannot compare",
+                hint="give the sink a key, or use mode: changes",
+            )
+        places = [f"c{i}" for i in range(len(names))]
+        rows = change.rename_columns([*places, "put"]).group_by(places).aggregate([("put", "sum")])
+        rows = rows.select([*places, "put_sum"])
+        values = {_quoted(name): f"s.c{i}" for i, name in enumerate(names)}
+        count, total = _quoted(COUNT), f"t.{_quoted(COUNT)} + s.put"
+        merge = self._merge(table, rows, range(len(names)), commit)
+        merge = merge.when_matched_delete(f"{total} <= 0").when_matched_update({count: total})
+        merge.when_not_matched_insert({**values, count: "s.put"}, predicate="s.put > 0").execute()
+
+    def _merge(
+        self,
+        table: deltalake.DeltaTable,
+        rows: pa.Table,
+        key: object,
+        commit: deltalake.CommitProperties,
+    ) -> deltalake.table.TableMerger:
+        """Match the table `t` with the rows `s`, whose columns are c0, c1, ... and put."""
+        names = [field.name for field in table.schema().fields]
+        rows = rows.rename_columns([*(f"c{i}" for i in range(rows.num_columns - 1)), "put"])
+        same = [f"(t.{_quoted(names[i])} IS NOT DISTINCT FROM s.c{i})" for i in key]  # type: ignore[attr-defined]
+        return table.merge(
+            rows,
+            predicate=" AND ".join(same),
+            source_alias="s",
+            target_alias="t",
+            commit_properties=commit,
+        )
+
+    def _sync(self, table: deltalake.DeltaTable) -> None:
+        """Bring the last commit to the disk, if there is one under the table."""
+        root = Path(self._path.removeprefix("file://"))
+        log = root / "_delta_log" / f"{table.version():020d}.json"
+        if "://" in str(root) or not log.exists():
+            return
+        folders = {root, log.parent}
+        for line in log.read_text(encoding="utf-8").splitlines():
+            added = json.loads(line).get("add")
+            if added:
+                path = root / urllib.parse.unquote(added["path"])
+                sync_file(path)
+                folders.add(path.parent)
+        sync_file(log)
+        for folder in sorted(folders):
+            sync_folder(folder)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (exceptions.SchemaMismatchError, exceptions.DeltaProtocolError) as error:
+            raise InvalidError(
+                f"sink {self.name}: the table at {self._path} does not fit the view {self.view}: "
+                f"{error}",
+                hint="choose another path for the changed view",
+            ) from error
+        except (exceptions.DeltaError, OSError) as error:
+            self._table = None
+            raise UnavailableError(
+                f"sink {self.name} cannot use {self._path}: {error}",
+                hint="check the path and its credentials",
+            ) from error
+
+
+def _sizes(put: pa.Table, gone: pa.Table) -> list[tuple[bool, int]]:
+    return [(True, put.num_rows), (False, gone.num_rows)]
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

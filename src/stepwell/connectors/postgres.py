@@ -1,0 +1,352 @@
+"""PostgreSQL: a sink that keeps a table equal to a view by its key, or appends its changes.
+
+Rows and number are one transaction of the database. `stepwell_sinks`, beside the table, holds for
+each table the pipeline that fills it and how far it got; its row is locked first, so of two writers
+one waits and then sees that it is late. The table is made in the transaction that fills it first.
+
+A crash before COMMIT leaves nothing. One whose answer was lost is found by asking `last`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+
+from stepwell.connectors.delivery import check_next, latest_by_key
+from stepwell.connectors.writing import json_values
+from stepwell.engine.ports import WEIGHT, Delivered
+from stepwell.errors import ConfigError, InvalidError, UnavailableError
+from stepwell.model import Transaction
+
+try:
+    import psycopg
+    from psycopg import conninfo, sql
+except ImportError as error:
+    raise ConfigError(
+        "a PostgreSQL sink needs psycopg, which is not installed",
+        hint="pip install 'stepwell[postgres]'",
+    ) from error
+
+PROGRESS = "stepwell_sinks"
+TRANSACTION = "_transaction"
+_TYPES = {
+    "bool": "boolean",
+    "int8": "smallint",
+    "int16": "smallint",
+    "int32": "integer",
+    "int64": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "string": "text",
+    "large_string": "text",
+    "binary": "bytea",
+    "date32[day]": "date",
+    "timestamp[us]": "timestamp",
+    "timestamp[us, tz=UTC]": "timestamptz",
+    "duration[us]": "interval",
+}
+_NULLS_NOT_DISTINCT = 150_000
+"""The first version of PostgreSQL in which a unique index can hold one NULL only."""
+
+
+class PostgresMode(Enum):
+    TABLE = "table"
+    CHANGES = "changes"
+
+
+class PostgresSink:
+    """A table of a PostgreSQL database."""
+
+    def __init__(
+        self,
+        name: str,
+        view: str,
+        *,
+        dsn: str,
+        table: str,
+        schema: str = "public",
+        mode: PostgresMode,
+        key: tuple[str, ...] = (),
+        timeout_s: int = 10,
+    ) -> None:
+        self.name = name
+        self.view = view
+        self._schema = schema
+        self._table = table
+        self._mode = mode
+        self._key = key
+        if (mode is PostgresMode.TABLE) != bool(key):
+            raise ConfigError(
+                f"sink {name}: "
+                + ("mode: table needs a key" if not key else "mode: changes has no key"),
+                hint="name the columns that tell the view's rows apart: key: [id]; without any, "
+                "take mode: changes",
+            )
+        try:
+            given = conninfo.conninfo_to_dict(dsn)
+        except psycopg.ProgrammingError as error:
+            raise ConfigError(f"sink {name}: option dsn cannot be read: {error}") from error
+        given.setdefault("connect_timeout", timeout_s)
+        self._dsn = conninfo.make_conninfo("", **given)
+        # What messages may show: never the password.
+        self._shown = f"{given.get('dbname', '')} on {given.get('host', 'localhost')}"
+        self._connection: psycopg.Connection[tuple[object, ...]] | None = None
+
+    def last(self) -> Delivered | None:
+        with self._transaction() as cursor:
+            return self._held(cursor) if self._made(cursor, PROGRESS) else None
+
+    def write(self, lineage: str, transaction: Transaction, change: pa.Table) -> None:
+        with self._transaction() as cursor:
+            if not self._made(cursor, PROGRESS):
+                self._make_progress(cursor)
+            # Two writers that make the table at once would both see none.
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [self._target])
+            held = self._held(cursor)
+            check_next(self.name, held, lineage, transaction, change)
+            if held is None:
+                self._make_table(cursor, change)
+            if self._mode is PostgresMode.CHANGES:
+                self._append(cursor, transaction, change)
+            else:
+                self._upsert(cursor, change)
+            self._note(cursor, lineage, transaction)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None
+
+    @property
+    def _target(self) -> str:
+        return f"{self._schema}.{self._table}"
+
+    def _named(self, table: str) -> sql.Identifier:
+        return sql.Identifier(self._schema, table)
+
+    # Progress
+
+    def _made(self, cursor: psycopg.Cursor[tuple[object, ...]], table: str) -> bool:
+        cursor.execute(
+            "SELECT 1 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
+            "ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
+            [self._schema, table],
+        )
+        return cursor.fetchone() is not None
+
+    def _make_progress(self, cursor: psycopg.Cursor[tuple[object, ...]]) -> None:
+        # Even with IF NOT EXISTS two at once may collide, so they take turns.
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [PROGRESS])
+        schema = sql.Identifier(self._schema)
+        cursor.execute("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %s", [self._schema])
+        if cursor.fetchone() is None:
+            cursor.execute(sql.SQL("CREATE SCHEMA {}").format(schema))
+        cursor.execute(
+            sql.SQL(
+                "CREATE TABLE IF NOT EXISTS {} (target text PRIMARY KEY, sink text NOT NULL, "
+                "lineage text NOT NULL, transaction bigint NOT NULL, "
+                "written timestamptz NOT NULL DEFAULT now())"
+            ).format(self._named(PROGRESS))
+        )
+
+    def _held(self, cursor: psycopg.Cursor[tuple[object, ...]]) -> Delivered | None:
+        cursor.execute(
+            sql.SQL("SELECT sink, lineage, transaction FROM {} WHERE target = %s").format(
+                self._named(PROGRESS)
+            ),
+            [self._table],
+        )
+        found = cursor.fetchone()
+        if found is None:
+            return None
+        sink, lineage, transaction = found
+        if sink != self.name:
+            raise InvalidError(
+                f"sink {self.name}: the table {self._target} belongs to sink {sink}",
+                hint="two sinks cannot share a table",
+            )
+        return Delivered(str(lineage), Transaction(int(str(transaction))))
+
+    def _note(
+        self,
+        cursor: psycopg.Cursor[tuple[object, ...]],
+        lineage: str,
+        transaction: Transaction,
+    ) -> None:
+        cursor.execute(
+            sql.SQL(
+                "INSERT INTO {} (target, sink, lineage, transaction) VALUES (%s, %s, %s, %s) "
+                "ON CONFLICT (target) DO UPDATE SET transaction = excluded.transaction, "
+                "written = now()"
+            ).format(self._named(PROGRESS)),
+            [self._table, self.name, lineage, transaction],
+        )
+
+    # Rows
+
+    def _make_table(self, cursor: psycopg.Cursor[tuple[object, ...]], change: pa.Table) -> None:
+        if self._made(cursor, self._table):
+            raise InvalidError(
+                f"sink {self.name}: there is a table {self._target} that Stepwell did not make",
+                hint="choose another table, or drop this one",
+            )
+        columns = [_column(field) for field in list(change.schema)[:-1]]
+        if self._mode is PostgresMode.CHANGES:
+            for name in (WEIGHT, TRANSACTION):
+                columns.append(sql.SQL("{} bigint NOT NULL").format(sql.Identifier(name)))
+        else:
+            version = cursor.connection.info.server_version
+            nulls = "NULLS NOT DISTINCT " if version >= _NULLS_NOT_DISTINCT else ""
+            key = sql.SQL(", ").join(map(sql.Identifier, self._key))
+            columns.append(sql.SQL("UNIQUE " + nulls + "({})").format(key))
+        cursor.execute(
+            sql.SQL("CREATE TABLE {} ({})").format(
+                self._named(self._table), sql.SQL(", ").join(columns)
+            )
+        )
+
+    def _append(
+        self,
+        cursor: psycopg.Cursor[tuple[object, ...]],
+        transaction: Transaction,
+        change: pa.Table,
+    ) -> None:
+        numbers = pa.repeat(pa.scalar(transaction, pa.int64()), change.num_rows)
+        rows = change.append_column(TRANSACTION, numbers)
+        self._copy(cursor, self._named(self._table), rows)
+
+    def _upsert(self, cursor: psycopg.Cursor[tuple[object, ...]], change: pa.Table) -> None:
+        put, gone = latest_by_key(self.name, self.view, self._key, change)
+        gone = gone.select(list(self._key))
+        version = cursor.connection.info.server_version
+        nulls = any(put.column(name).null_count for name in self._key)
+        if nulls and version < _NULLS_NOT_DISTINCT:
+            raise InvalidError(
+                f"sink {self.name}: a key of the view {self.view} is NULL, which PostgreSQL "
+                "before 15 cannot keep unique",
+                hint="filter such rows in the view, or upgrade the database",
+            )
+        target, names = self._named(self._table), put.column_names
+        if gone.num_rows:
+            self._stage(cursor, "stepwell_gone", target, gone)
+            cursor.execute(self._delete(target, "="))
+            if any(gone.column(name).null_count for name in self._key):
+                # This form finds NULLs, too, but uses no index.
+                cursor.execute(self._delete(target, "IS NOT DISTINCT FROM"))
+        if put.num_rows:
+            self._stage(cursor, "stepwell_put", target, put)
+            columns = sql.SQL(", ").join(map(sql.Identifier, names))
+            rest = [name for name in names if name not in self._key]
+            sets = [sql.SQL("{0} = excluded.{0}").format(sql.Identifier(n)) for n in rest]
+            action = sql.SQL("DO UPDATE SET ") + sql.SQL(", ").join(sets)
+            cursor.execute(
+                sql.SQL(
+                    "INSERT INTO {} ({}) SELECT {} FROM pg_temp.stepwell_put ON CONFLICT ({}) {}"
+                ).format(
+                    target,
+                    columns,
+                    columns,
+                    sql.SQL(", ").join(map(sql.Identifier, self._key)),
+                    action if rest else sql.SQL("DO NOTHING"),
+                )
+            )
+
+    def _delete(self, target: sql.Identifier, equals: str) -> sql.Composed:
+        same = [
+            sql.SQL("t.{0} " + equals + " s.{0}").format(sql.Identifier(name)) for name in self._key
+        ]
+        return sql.SQL("DELETE FROM {} t USING pg_temp.stepwell_gone s WHERE {}").format(
+            target, sql.SQL(" AND ").join(same)
+        )
+
+    def _stage(
+        self,
+        cursor: psycopg.Cursor[tuple[object, ...]],
+        name: str,
+        target: sql.Identifier,
+        rows: pa.Table,
+    ) -> None:
+        """Copy rows to a table that is gone when the transaction ends."""
+        staged = sql.Identifier("pg_temp", name)
+        columns = sql.SQL(", ").join(map(sql.Identifier, rows.column_names))
+        cursor.execute(
+            sql.SQL(
+                "CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA"
+            ).format(sql.Identifier(name), columns, target)
+        )
+        self._copy(cursor, staged, rows)
+        cursor.execute(sql.SQL("ANALYZE {}").format(staged))
+
+    def _copy(
+        self,
+        cursor: psycopg.Cursor[tuple[object, ...]],
+        target: sql.Identifier,
+        rows: pa.Table,
+    ) -> None:
+        columns = sql.SQL(", ").join(map(sql.Identifier, rows.column_names))
+        command = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(target, columns)
+        with cursor.copy(command) as copy:
+            for batch in rows.to_batches(max_chunksize=50_000):
+                buffer = io.BytesIO()
+                options = arrow_csv.WriteOptions(include_header=False)
+                arrow_csv.write_csv(
+                    _as_csv(pa.Table.from_batches([batch])), buffer, write_options=options
+                )
+                copy.write(buffer.getvalue())
+
+    @contextmanager
+    def _transaction(self) -> Iterator[psycopg.Cursor[tuple[object, ...]]]:
+        """A transaction of the database, and its errors by what is to be done about them."""
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = psycopg.connect(self._dsn)
+            with self._connection.transaction(), self._connection.cursor() as cursor:
+                yield cursor
+        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            self.close()
+            raise UnavailableError(
+                f"sink {self.name} cannot reach {self._shown}: {_first_line(error)}",
+                hint="check that the server runs and that dsn is right",
+            ) from error
+        except psycopg.Error as error:
+            self.close()
+            raise InvalidError(
+                f"sink {self.name}: {self._shown} refuses the rows of the view {self.view}: "
+                f"{_first_line(error)}",
+                hint=f"compare the columns of {self._target} with those of the view",
+            ) from error
+
+
+def _column(field: pa.Field) -> sql.Composed:
+    kind = _TYPES.get(str(field.type), "text")
+    if pa.types.is_decimal(field.type):
+        kind = f"numeric({field.type.precision},{field.type.scale})"
+    elif pa.types.is_nested(field.type):
+        kind = "jsonb"
+    return sql.SQL("{} " + kind).format(sql.Identifier(field.name))
+
+
+def _as_csv(rows: pa.Table) -> pa.Table:
+    """The rows with those columns as texts that CSV cannot hold as PostgreSQL reads them."""
+    columns = []
+    for column in rows.columns:
+        texts: list[str | None] | None = None
+        if pa.types.is_nested(column.type):
+            texts = [None if text == "null" else text for text in json_values(column)]
+        elif pa.types.is_binary(column.type):
+            texts = [None if v is None else "\\x" + v.hex() for v in column.to_pylist()]
+        elif pa.types.is_duration(column.type):
+            numbers = column.cast(pa.int64()).to_pylist()
+            texts = [None if n is None else f"{n} microseconds" for n in numbers]
+        columns.append(column if texts is None else pa.array(texts, pa.string()))
+    return pa.Table.from_arrays(columns, names=rows.column_names)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,44 @@
+"""Fixtures for connectors: a database, and one place for each type of sink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.connectors import database
+from tests.connectors.sinks import Place
+
+NUMBERS = count(1)
+PLACES = [
+    *("files-json", "files-csv", "files-parquet"),
+    *("delta-key", "delta-bag", "delta-changes", "postgres-key", "postgres-changes"),
+]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    with database.server() as dsn:
+        yield dsn
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Each type of sink, empty."""
+    return make_place(request.param, request, tmp_path)
+
+
+def make_place(word: str, request: pytest.FixtureRequest, folder: Path) -> Place:
+    kind, _, mode = word.partition("-")
+    if kind == "files":
+        options = {"type": kind, "path": str(folder / "out"), "format": mode}
+        return Place(kind, dict(options))
+    given: dict[str, object] = {"type": kind, "mode": "changes" if mode == "changes" else "table"}
+    if mode == "key":
+        given["key"] = ["customer"]
+    if kind == "delta":
+        return Place(kind, {**given, "path": str(folder / "out")}, keyed=mode != "changes")
+    given |= {"dsn": request.getfixturevalue("postgres"), "table": f"revenue {next(NUMBERS)}"}
+    return Place(kind, given, keyed=mode == "key")

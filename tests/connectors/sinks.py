@@ -1,0 +1,126 @@
+"""Sinks under test: how to make one, and what it holds, as whoever reads it sees it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.json as arrow_json
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from psycopg import sql
+
+from stepwell.connectors.registry import make_sink
+from stepwell.engine.ports import Sink
+from stepwell.env import SystemEnv
+
+LINEAGE = "01J00000000000000000000001"
+OTHER = "01J00000000000000000000002"
+
+Row = tuple[str | None, str, int]
+"""A customer, a total and a number."""
+
+
+def change(*rows: tuple[str | None, str, int, int]) -> pa.Table:
+    """Rows with a weight: ("ada", "12.50", 3, +1)."""
+    customers, totals, numbers, weights = zip(*rows, strict=True)
+    return pa.table(
+        {
+            "customer": pa.array(customers, pa.string()),
+            "total": pa.array(totals, pa.string()).cast(pa.decimal128(12, 2)),
+            "n": pa.array(numbers, pa.int64()),
+            "_w": pa.array(weights, pa.int64()),
+        }
+    )
+
+
+def alone(transaction: int) -> pa.Table:
+    """A change that has nothing to do with those before it."""
+    return change((f"t{transaction}", f"{transaction}.50", transaction, 1))
+
+
+def in_turn(transaction: int) -> pa.Table:
+    """A change that builds on all before it: of five customers one gets another row, or none."""
+    customer = None if transaction % 5 == 0 else f"c{transaction % 5}"
+    before, rows = transaction - 5, []
+    if before > 0 and before % 7:
+        rows.append((customer, f"{before}.50", before, -1))
+    if transaction % 7:
+        rows.append((customer, f"{transaction}.50", transaction, 1))
+    return change(*rows)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A sink of one type, in a place of its own."""
+
+    kind: str
+    options: dict[str, object]
+    name: str = "out"
+    keyed: bool = False
+    """Whether it holds the view itself rather than its changes."""
+
+    def make(self) -> Sink:
+        options = {"view": "revenue", **self.options}
+        return make_sink(self.name, options, "revenue", SystemEnv(), base=Path("."))
+
+    def content(self) -> Counter[tuple[object, ...]]:
+        """What it holds: rows, or (transaction, row, weight) of a log of changes."""
+        return Counter(_READ[self.kind](self.options))
+
+    def expected(self, changes: dict[int, pa.Table]) -> Counter[tuple[object, ...]]:
+        """What it should hold after these transactions."""
+        log = [
+            (number, row["customer"], f"{row['total']:.2f}", row["n"], row["_w"])
+            for number, table in changes.items()
+            for row in table.to_pylist()
+        ]
+        if not self.keyed:
+            return Counter(log)
+        view: Counter[tuple[object, ...]] = Counter()
+        for _, customer, total, n, weight in log:
+            view[(customer, total, n)] += weight
+        return Counter({row: weight for row, weight in view.items() if weight})
+
+
+def _files(options: dict[str, object]) -> Iterable[tuple[object, ...]]:
+    root, format = Path(str(options["path"])), options["format"]
+    for folder in sorted(root.glob("[0-9]*")):
+        path = folder / f"part.{format}"
+        if format == "parquet":
+            rows = pq.read_table(path)
+        elif format == "csv":
+            types = {"customer": pa.string()}
+            convert = arrow_csv.ConvertOptions(column_types=types, strings_can_be_null=True)
+            rows = arrow_csv.read_csv(path, convert_options=convert)
+        else:
+            rows = arrow_json.read_json(path)
+        for row in rows.to_pylist():
+            total = f"{row['total']:.2f}"
+            yield int(folder.name), row["customer"], total, row["n"], row["_w"]
+
+
+def _delta(options: dict[str, object]) -> Iterable[tuple[object, ...]]:
+    for row in DeltaTable(str(options["path"])).to_pyarrow_table().to_pylist():
+        values = (row["customer"], f"{row['total']:.2f}", row["n"])
+        if options["mode"] == "changes":
+            yield row["_transaction"], *values, row["_w"]
+        else:
+            yield from [values] * row.get("_count", 1)
+
+
+def _postgres(options: dict[str, object]) -> Iterable[tuple[object, ...]]:
+    columns = "customer, to_char(total, 'FM999990.00'), n"
+    if options["mode"] == "changes":
+        columns = f"_transaction, {columns}, _w"
+    query = sql.SQL(f"SELECT {columns} FROM {{}}")  # type: ignore[arg-type]
+    with psycopg.connect(str(options["dsn"])) as connection:
+        yield from connection.execute(query.format(sql.Identifier(str(options["table"]))))
+
+
+_READ = {"files": _files, "delta": _delta, "postgres": _postgres}

@@ -1,0 +1,129 @@
+"""The Delta sink: what is special about a table whose log others write to as well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from stepwell.connectors.registry import make_sink
+from stepwell.engine.ports import Delivered, Sink
+from stepwell.errors import ConfigError, InvalidError, UnavailableError
+from stepwell.model import Transaction
+from stepwell.testing import ManualEnv
+from tests.connectors.sinks import LINEAGE, OTHER, alone, change
+from tests.connectors.test_files_sink import EVERYTHING, NESTED
+
+
+def sink(folder: Path, name: str = "out", **options: object) -> Sink:
+    given = {"view": "v", "type": "delta", "path": "table", **options}
+    return make_sink(name, given, "v", ManualEnv(), base=folder)
+
+
+def content(folder: Path) -> list[dict[str, object]]:
+    rows = DeltaTable(folder / "table").to_pyarrow_table().to_pylist()
+    return sorted(rows, key=repr)
+
+
+@pytest.mark.parametrize("options", [{"key": "id"}, {"mode": "changes"}, {}], ids=repr)
+def test_every_type_a_view_may_have(tmp_path: Path, options: dict[str, object]) -> None:
+    """J7: a row is compared, replaced and deleted whatever its columns hold."""
+    given = EVERYTHING if not options else NESTED
+    made = sink(tmp_path, **options)
+    made.write(LINEAGE, Transaction(1), given)
+    weights = pa.array([-1, -1], pa.int64())
+    made.write(LINEAGE, Transaction(2), given.set_column(given.num_columns - 1, "_w", weights))
+    assert len(content(tmp_path)) == (4 if options.get("mode") else 0)
+
+
+def test_columns_of_any_name(tmp_path: Path) -> None:
+    """J7: names go into the text of a merge, and must come out of it unharmed."""
+    names = ["Kunde", "select", 'q"x', "a.b", "s", "t", "put"]
+    made = sink(tmp_path, key=["Kunde", 'q"x'])
+    for number in (1, 2):
+        columns = {name: pa.array([f"{name}{number if name == 't' else ''}"]) for name in names}
+        rows = pa.table({**columns, "_w": pa.array([1], pa.int64())})
+        made.write(LINEAGE, Transaction(number), rows)
+    assert content(tmp_path) == [{**{name: name for name in names}, "t": "t2"}]
+
+
+def test_rows_without_a_key_are_counted(tmp_path: Path) -> None:
+    """J7: a view may hold a row several times, and a table of Delta has no other way to say so."""
+    made = sink(tmp_path)
+    made.write(LINEAGE, Transaction(1), change(("a", "1.00", 1, 3), (None, "2.00", 2, 1)))
+    made.write(LINEAGE, Transaction(2), change(("a", "1.00", 1, -1), (None, "2.00", 2, -1)))
+    made.write(LINEAGE, Transaction(3), change(("a", "1.00", 1, -1), ("a", "1.00", 1, 1)))
+    assert [(row["customer"], row["_count"]) for row in content(tmp_path)] == [("a", 2)]
+
+
+def test_others_may_maintain_the_table(tmp_path: Path) -> None:
+    """J7: progress is part of the table's state, not of its last commit."""
+    made = sink(tmp_path, mode="changes")
+    for number in range(1, 6):
+        made.write(LINEAGE, Transaction(number), alone(number))
+    table = DeltaTable(tmp_path / "table")
+    table.optimize.compact()
+    table.create_checkpoint()
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    assert sink(tmp_path, mode="changes").last() == Delivered(LINEAGE, Transaction(5))
+    made.write(LINEAGE, Transaction(6), alone(6))
+    assert len(content(tmp_path)) == 6
+
+
+def test_a_table_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    """J7: a table that Stepwell did not make is not its to change."""
+    write_deltalake(tmp_path / "table", pa.table({"a": [1]}))
+    for call in (lambda s: s.last(), lambda s: s.write(LINEAGE, Transaction(1), alone(1))):
+        with pytest.raises(InvalidError, match="Stepwell did not make"):
+            call(sink(tmp_path))
+    assert content(tmp_path) == [{"a": 1}]
+
+
+def test_two_sinks_cannot_share_a_table(tmp_path: Path) -> None:
+    """J7: each would take the other's progress for none."""
+    sink(tmp_path, "one").write(LINEAGE, Transaction(1), alone(1))
+    with pytest.raises(InvalidError, match="belongs to sink one"):
+        sink(tmp_path, "two").last()
+
+
+def test_a_table_made_but_never_filled_keeps_its_owner(tmp_path: Path) -> None:
+    """Scenario 84, J7: killed between making the table and its first rows."""
+    made = sink(tmp_path)
+    made._create(LINEAGE, alone(1))  # type: ignore[attr-defined]
+    assert sink(tmp_path).last() is None
+    with pytest.raises(InvalidError, match="another pipeline"):
+        sink(tmp_path).write(OTHER, Transaction(1), alone(1))
+    sink(tmp_path).write(LINEAGE, Transaction(1), alone(1))
+    assert sink(tmp_path).last() == Delivered(LINEAGE, Transaction(1))
+
+
+def test_a_view_that_changed_its_columns_is_refused(tmp_path: Path) -> None:
+    """A table with half of its rows in another shape is of no use to anybody."""
+    sink(tmp_path, mode="changes").write(LINEAGE, Transaction(1), alone(1))
+    with pytest.raises(InvalidError, match="does not fit the view v"):
+        sink(tmp_path, mode="changes").write(LINEAGE, Transaction(2), EVERYTHING)
+
+
+def test_a_key_that_does_not_tell_rows_apart_is_refused(tmp_path: Path) -> None:
+    """J7: one of the rows would silently replace the other."""
+    two = change(("a", "1.00", 1, 1), ("a", "2.00", 2, 1))
+    with pytest.raises(InvalidError, match="several rows with the same customer"):
+        sink(tmp_path, key="customer").write(LINEAGE, Transaction(1), two)
+    with pytest.raises(InvalidError, match="the view v has no column id"):
+        sink(tmp_path, key="id").write(LINEAGE, Transaction(1), two)
+
+
+def test_a_store_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:
+    """J7: a sink that is down is waited for."""
+    storage = {"aws_endpoint": "http://127.0.0.1:9", "aws_allow_http": "true", "aws_region": "x"}
+    storage |= {"aws_access_key_id": "x", "aws_secret_access_key": "x", "max_retries": "0"}
+    with pytest.raises(UnavailableError, match="sink out cannot use s3://bucket/table"):
+        sink(tmp_path, path="s3://bucket/table", storage=storage).last()
+
+
+def test_a_log_of_changes_has_no_key(tmp_path: Path) -> None:
+    """An option that would be ignored is a mistake."""
+    with pytest.raises(ConfigError, match="has no key"):
+        sink(tmp_path, mode="changes", key="id")

@@ -1,0 +1,179 @@
+"""The files sink: whole folders only, and rows that the files source reads again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from stepwell.connectors.registry import make_sink, make_source
+from stepwell.engine.ports import Delivered, Limits, Sink
+from stepwell.errors import CorruptError, InvalidError, UnavailableError
+from stepwell.model import Transaction
+from stepwell.testing import ManualEnv
+from tests.connectors.sinks import LINEAGE, OTHER, alone
+from tests.connectors.tables import rows, table
+
+
+def sink(folder: Path, format: str = "json") -> Sink:
+    options = {"view": "revenue", "type": "files", "path": "out", "format": format}
+    return make_sink("out", options, "revenue", ManualEnv(), base=folder)
+
+
+def write(folder: Path, *numbers: int) -> None:
+    made = sink(folder)
+    for number in numbers:
+        made.write(LINEAGE, Transaction(number), alone(number))
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+CALLS = ["mkdir", "fsync", "replace", "rename", "unlink"]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_at_any_call_leaves_whole_folders_only(
+    tmp_path: Path, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario 84, J7: stopped before or after every system call of a write, in turn."""
+    stopped_at = 0
+    while True:
+        folder = tmp_path / str(stopped_at)
+        folder.mkdir()
+        write(folder, 1)
+        stopped_at += 1
+        calls = iter(range(1, 1_000))
+
+        def crash(call: object, *given: object, **named: object) -> object:
+            stop = next(calls) == stopped_at
+            if stop and not after:
+                raise Crash
+            result = call(*given, **named)  # type: ignore[operator]
+            if stop:
+                raise Crash
+            return result
+
+        with monkeypatch.context() as patch:
+            for name in CALLS:
+                call = getattr(os, name)
+                patch.setattr(os, name, lambda *a, call=call, **k: crash(call, *a, **k))
+            try:
+                write(folder, 2)
+            except Crash:
+                pass
+            else:
+                break
+        names = sorted(path.name for path in (folder / "out").glob("[0-9]*"))
+        for name in names:
+            found = sorted(path.name for path in (folder / "out" / name).iterdir())
+            assert found == ["_transaction.json", "part.json"]
+        held = sink(folder).last()
+        assert held == Delivered(LINEAGE, Transaction(len(names)))
+        write(folder, *range(len(names) + 1, 4))
+        assert len(list((folder / "out").glob("[0-9]*"))) == 3
+        assert list((folder / "out").glob(".tmp-*")) == [], "what a crash left is cleared away"
+    assert stopped_at > 8
+
+
+def test_folders_may_be_taken_away_by_whoever_reads_them(tmp_path: Path) -> None:
+    """J7: a consumer that removes what it has read must not make the sink forget."""
+    write(tmp_path, 1, 2)
+    for folder in (tmp_path / "out").glob("[0-9]*"):
+        shutil.rmtree(folder)
+    assert sink(tmp_path).last() == Delivered(LINEAGE, Transaction(2))
+    write(tmp_path, 3)
+
+
+def test_a_lost_marker_is_made_up_for_by_the_folders(tmp_path: Path) -> None:
+    """J7: what was written must not be written again because a small file is gone."""
+    write(tmp_path, 1, 9)
+    (tmp_path / "out" / "_stepwell.json").unlink()
+    assert sink(tmp_path).last() == Delivered(LINEAGE, Transaction(9))
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"checksum":"0"}'])
+def test_a_damaged_marker_is_named(tmp_path: Path, damage: bytes) -> None:
+    """K2: never a traceback, never a silent start from nothing."""
+    write(tmp_path, 1)
+    (tmp_path / "out" / "_stepwell.json").write_bytes(damage)
+    with pytest.raises(CorruptError, match=r"_stepwell\.json"):
+        sink(tmp_path).last()
+
+
+def test_a_folder_of_another_pipeline_is_refused_even_without_a_marker(tmp_path: Path) -> None:
+    """J7: two pipelines in one folder would overwrite each other's progress."""
+    write(tmp_path, 5)
+    (tmp_path / "out" / "_stepwell.json").unlink()
+    with pytest.raises(InvalidError, match="another pipeline"):
+        sink(tmp_path).write(OTHER, Transaction(6), alone(6))
+
+
+def test_a_place_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:
+    """A full or missing disk is waited for, not given up on."""
+    (tmp_path / "out").write_text("a file where the folder should be")
+    with pytest.raises(UnavailableError, match="sink out cannot use"):
+        write(tmp_path, 1)
+
+
+NOON = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=timezone.utc)
+EVERYTHING = pa.table(
+    {
+        "id": pa.array([1, 2], pa.int64()),
+        "s": pa.array(['a"b\\c\nd,é', None]),
+        "d": pa.array([Decimal("-0.10"), None], pa.decimal128(20, 2)),
+        "f": pa.array([0.1, float("nan")], pa.float64()),
+        "b": pa.array([True, None], pa.bool_()),
+        "day": pa.array([date(2026, 1, 2), None], pa.date32()),
+        "at": pa.array([NOON, None], pa.timestamp("us", "UTC")),
+        "local": pa.array([NOON.replace(tzinfo=None), None], pa.timestamp("us")),
+        "bin": pa.array([b"\x00\xff", None], pa.binary()),
+        "_w": pa.array([1, 1], pa.int64()),
+    }
+)
+STRUCT = pa.struct({"x": "int32", "Y": "string"})
+NESTED = (
+    EVERYTHING.remove_column(9)
+    .append_column("a", pa.array([[NOON, None], None], pa.list_(pa.timestamp("us", "UTC"))))
+    .append_column("m", pa.array([[("k", 1.5)], None], pa.map_(pa.string(), pa.float64())))
+    .append_column(
+        "st", pa.array([{"x": 1, "Y": None}, None], pa.struct({"x": "int32", "Y": "string"}))
+    )
+    .append_column("_w", EVERYTHING.column("_w"))
+)
+COLUMNS = """CREATE TABLE t (id BIGINT PRIMARY KEY, s STRING, d DECIMAL(20,2), f DOUBLE, b BOOLEAN,
+    day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, bin BINARY"""
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+def test_what_a_sink_writes_a_source_reads(tmp_path: Path, format: str) -> None:
+    """One pipeline can feed another through files, without losing a digit."""
+    nested = (
+        ""
+        if format == "csv"
+        else ", a ARRAY<TIMESTAMP>, m MAP<STRING, DOUBLE>, st STRUCT<x: INT, Y: STRING>"
+    )
+    given = EVERYTHING if format == "csv" else NESTED
+    sink(tmp_path, format).write(LINEAGE, Transaction(1), given)
+    options = {"table": "t", "type": "files", "path": f"out/*/part.{format}", "format": format}
+    reading = table(f"{COLUMNS}{nested}, `_w` INT)")
+    taken = make_source("s", options, reading, ManualEnv(), base=tmp_path).poll(None, Limits())
+    assert taken is not None
+    assert taken.bad == ()
+    assert repr(rows(taken.change.put)) == repr(rows(given))
+
+
+def test_metadata_says_what_a_folder_is(tmp_path: Path) -> None:
+    """Whoever finds a folder must be able to tell where it comes from."""
+    write(tmp_path, 7)
+    lines = tmp_path / "out" / "00000000000000000007" / "_transaction.json"
+    found = json.loads(lines.read_text())
+    assert (found["lineage"], found["transaction"], found["rows"]) == (LINEAGE, 7, 1)
+    assert found["view"] == "revenue"

@@ -1,0 +1,158 @@
+"""The PostgreSQL sink, against a real server."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+import pytest
+from psycopg import sql
+
+from stepwell.connectors.registry import make_sink
+from stepwell.engine.ports import Delivered, Sink
+from stepwell.errors import ConfigError, InvalidError, UnavailableError
+from stepwell.model import Transaction
+from stepwell.testing import ManualEnv
+from tests.connectors.sinks import LINEAGE, alone, change
+from tests.connectors.test_files_sink import NESTED, NOON
+
+NUMBERS = count(1)
+
+
+@pytest.fixture
+def schema(postgres: str) -> str:
+    return f"schema {next(NUMBERS)}"
+
+
+def sink(dsn: str, schema: str, name: str = "out", **options: object) -> Sink:
+    given = {"view": "v", "type": "postgres", "dsn": dsn, "schema": schema, **options}
+    return make_sink(name, given, "v", ManualEnv(), base=Path("."))
+
+
+def query(dsn: str, text: str, *names: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(dsn) as connection:
+        cursor = connection.execute(sql.SQL(text).format(*map(sql.Identifier, names)))  # type: ignore[arg-type]
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_every_type_a_view_may_have(postgres: str, schema: str) -> None:
+    """J7: each column gets a type of the database that holds all of its values."""
+    made = sink(postgres, schema, key="id")
+    made.write(LINEAGE, Transaction(1), NESTED)
+    made.close()
+    (row, empty) = query(postgres, "SELECT * FROM {}.{} ORDER BY id", schema, "v")
+    assert row[:3] == (1, 'a"b\\c\nd,é', NESTED.column("d")[0].as_py())
+    assert row[3:6] == (0.1, True, NOON.date())
+    assert row[6] == NOON
+    assert row[7:9] == (NOON.replace(tzinfo=None), b"\x00\xff")
+    assert row[9:] == (["2026-01-02T12:00:00.123456Z", None], {"k": 1.5}, {"x": 1, "Y": None})
+    assert empty[1:3] == (None, None)
+    assert str(empty[3]) == "nan"
+    assert empty[4:] == (None,) * 8
+
+
+def test_identifiers_are_quoted(postgres: str, schema: str) -> None:
+    """Names come from a project's files, and must never become part of a command."""
+    name, column = 'v"; DROP TABLE x; --', 'a"b; SELECT'
+    for number in (1, 2):
+        rows = pa.table({column: ["k"], "n": [number], "_w": pa.array([1], pa.int64())})
+        made = sink(postgres, schema, table=name, key=column)
+        made.write(LINEAGE, Transaction(number), rows)
+        made.close()
+    assert query(postgres, "SELECT * FROM {}.{}", schema, name) == [("k", 2)]
+
+
+def test_a_view_that_is_all_key(postgres: str, schema: str) -> None:
+    """J7: a row without anything to update comes and goes all the same."""
+    made = sink(postgres, schema, key=["a", "b"])
+    for number, weight in ((1, 1), (2, -1), (3, 1)):
+        rows = pa.table({"a": ["x"], "b": pa.array([None], pa.int64()), "_w": [weight]})
+        made.write(LINEAGE, Transaction(number), rows)
+        held = query(postgres, "SELECT * FROM {}.{}", schema, "v")
+        assert held == ([("x", None)] if weight > 0 else [])
+    made.close()
+
+
+def test_a_server_that_is_down_is_unavailable(tmp_path: Path) -> None:
+    """J7: a sink that is down is waited for, and its password is not shown."""
+    dsn = f"host={tmp_path} dbname=d password=secret"
+    for call in (lambda s: s.last(), lambda s: s.write(LINEAGE, Transaction(1), alone(1))):
+        with pytest.raises(UnavailableError, match="sink out cannot reach d on") as caught:
+            call(sink(dsn, "public"))
+        assert "secret" not in str(caught.value)
+
+
+def test_a_connection_that_was_cut_is_made_again(postgres: str, schema: str) -> None:
+    """Scenario 84, J7: a restart of the database costs one attempt."""
+    made = sink(postgres, schema)
+    made.write(LINEAGE, Transaction(1), alone(1))
+    query(
+        postgres,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'",
+    )
+    with pytest.raises(UnavailableError):
+        made.write(LINEAGE, Transaction(2), alone(2))
+    assert made.last() == Delivered(LINEAGE, Transaction(1))
+    made.write(LINEAGE, Transaction(2), alone(2))
+    made.close()
+    assert len(query(postgres, "SELECT * FROM {}.{}", schema, "v")) == 2
+
+
+def test_a_table_of_somebody_else_is_refused(postgres: str, schema: str) -> None:
+    """J7: a table that Stepwell did not make is not its to change, nor to take for its own."""
+    query(postgres, "CREATE SCHEMA {}", schema)
+    query(postgres, "CREATE TABLE {}.{} (a int)", schema, "v")
+    made = sink(postgres, schema)
+    with pytest.raises(InvalidError, match="Stepwell did not make"):
+        made.write(LINEAGE, Transaction(1), alone(1))
+    assert made.last() is None
+    made.close()
+
+
+def test_two_sinks_cannot_share_a_table(postgres: str, schema: str) -> None:
+    """J7: each would take the other's progress for its own."""
+    one, two = sink(postgres, schema, "one"), sink(postgres, schema, "two")
+    one.write(LINEAGE, Transaction(1), alone(1))
+    with pytest.raises(InvalidError, match="belongs to sink one"):
+        two.write(LINEAGE, Transaction(2), alone(2))
+    one.close()
+    two.close()
+
+
+def test_rows_the_database_refuses_stop_the_sink(postgres: str, schema: str) -> None:
+    """J7: trying again would not help, and nothing of the transaction is there."""
+    made = sink(postgres, schema)
+    made.write(LINEAGE, Transaction(1), alone(1))
+    with pytest.raises(InvalidError, match="refuses the rows of the view v"):
+        made.write(LINEAGE, Transaction(2), change(("nul \0 character", "1.00", 1, 1)))
+    with pytest.raises(InvalidError, match="refuses the rows"):
+        made.write(LINEAGE, Transaction(2), NESTED)
+    assert made.last() == Delivered(LINEAGE, Transaction(1))
+    made.close()
+
+
+def test_a_key_that_does_not_tell_rows_apart_is_refused(postgres: str, schema: str) -> None:
+    """J7: one of the rows would silently replace the other."""
+    two = change(("a", "1.00", 1, 1), ("a", "2.00", 2, 1))
+    made = sink(postgres, schema, key="customer")
+    with pytest.raises(InvalidError, match="several rows with the same customer"):
+        made.write(LINEAGE, Transaction(1), two)
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"mode": "table"}, "mode: table needs a key"),
+        ({"mode": "changes", "key": "id"}, "mode: changes has no key"),
+        ({"dsn": "postgresql://[broken"}, "option dsn cannot be read"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, object], reason: str) -> None:
+    """A mistake is found when the project is read, not when the first row comes."""
+    given: dict[str, object] = {"dsn": "dbname=d", **options}
+    with pytest.raises(ConfigError, match=reason):
+        sink(str(given.pop("dsn")), "public", **given)

@@ -1,0 +1,120 @@
+"""Sources and sinks are made from what stands in stepwell.yml, and mistakes are named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stepwell.connectors.registry import SINKS, SOURCES, make_sink, make_source
+from stepwell.errors import ConfigError
+from stepwell.testing import ManualEnv
+from tests.connectors.tables import NOTES, ORDERS, table
+
+FILES = {"table": "orders", "type": "files", "path": "*.json", "format": "json"}
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "connectors"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"type": "file"}, "there is no type file\nhint: did you mean files?"),
+        ({"type": "zzz"}, "there is no type zzz\nhint: types are: files, datagen"),
+        ({"type": None}, "option type must be a text, found nothing"),
+        ({"path": None}, "option path must be a text, found nothing"),
+        ({"format": "jsn"}, "option format must be json or csv or parquet, found 'jsn'"),
+        ({"formt": "json"}, "source s has no option formt\nhint: did you mean format?"),
+        ({"q": 1}, "its options are: table, type, delimiter, path, format, changes"),
+        ({"settle": "soon"}, "option settle must be a time such as 500ms, 2s or 1h, found 'soon'"),
+        ({"delimiter": ";;"}, "option delimiter must be one character, found ';;'"),
+        ({"unknown": "keep"}, "option unknown must be bad or ignore, found 'keep'"),
+        ({"format": "csv", "changes": "debezium"}, "Debezium's events are JSON, not csv"),
+        ({"type": "datagen", "rate": -1}, "option rate must be a number of at least 0, found -1"),
+    ],
+)
+def test_a_mistake_in_an_option_is_named(change: dict[str, object], reason: str) -> None:
+    """Whoever wrote it must see which option is wrong, and what was meant."""
+    given = {k: v for k, v in {**FILES, **change}.items() if v is not None}
+    if given.get("type") == "datagen":
+        given = {k: v for k, v in given.items() if k not in ("path", "format")}
+    with pytest.raises(ConfigError) as caught:
+        make_source("s", given, table(ORDERS), ManualEnv(), base=Path("."))
+    assert reason in str(caught.value)
+
+
+def test_a_mistake_in_a_sink_is_named() -> None:
+    """The same for sinks."""
+    given = {"view": "v", "type": "files", "path": "out", "format": "json", "changes": "rows"}
+    with pytest.raises(ConfigError, match="sink out has no option changes"):
+        make_sink("out", given, "v", ManualEnv(), base=Path("."))
+
+
+def test_a_column_no_file_can_fill_is_refused() -> None:
+    """A type without a form in JSON is found at once, not at the first row."""
+    declared = table("CREATE TABLE orders (v VARIANT)")
+    with pytest.raises(ConfigError, match="no source can fill a column of type variant"):
+        make_source("s", FILES, declared, ManualEnv(), base=Path("."))
+
+
+def test_deletes_need_a_key() -> None:
+    """Nobody could tell which row of a bag a made-up delete means."""
+    given = {"table": "notes", "type": "datagen", "deletes": 0.1}
+    with pytest.raises(ConfigError, match="deletes need a table with a primary key"):
+        make_source("s", given, table(NOTES), ManualEnv(), base=Path("."))
+
+
+@pytest.mark.parametrize(
+    ("type", "library", "command"),
+    [
+        ("delta", "deltalake", "pip install 'stepwell[delta]'"),
+        ("postgres", "psycopg", "pip install 'stepwell[postgres]'"),
+    ],
+)
+def test_a_library_that_is_missing_is_named_with_its_command(
+    type: str, library: str, command: str
+) -> None:
+    """Heavy connectors are extras, and everything else works without them."""
+    script = f"""
+import sys
+from pathlib import Path
+sys.modules[{library!r}] = None
+from stepwell.connectors.registry import make_sink
+from stepwell.errors import ConfigError
+from stepwell.testing import ManualEnv
+try:
+    options = dict(view="v", type={type!r}, path="x", dsn="dbname=x")
+    make_sink("out", options, "v", ManualEnv(), base=Path("."))
+except ConfigError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert command in done.stdout, done.stderr
+
+
+def test_connectors_need_neither_spark_nor_their_extras_to_be_imported() -> None:
+    """What a pipeline does not use must not slow its start, nor be installed."""
+    script = """
+import sys
+import stepwell.connectors.registry, stepwell.connectors.push
+print(sorted({"pyspark", "pandas", "deltalake", "psycopg"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_every_type_and_option_is_documented() -> None:
+    """What is not on its page does not exist for its readers."""
+    for type in {*SOURCES, *SINKS}:
+        assert (DOCS / f"{type}.md").exists()
+    files, datagen = (DOCS / "files.md").read_text(), (DOCS / "datagen.md").read_text()
+    delta, postgres = (DOCS / "delta.md").read_text(), (DOCS / "postgres.md").read_text()
+    for page, options in (
+        (files, "path format changes delimiter unknown settle"),
+        (datagen, "seed rate rows keys deletes"),
+        (delta, "path mode key storage"),
+        (postgres, "dsn table schema mode key timeout"),
+    ):
+        for option in options.split():
+            assert f"| `{option}`" in page
