@@ -61,6 +61,15 @@ def test_rows_are_taken_in_any_form_people_have_them_in() -> None:
     assert [item.source for draft in entries(world) for item in draft.inputs] == ["push"] * 4
 
 
+def test_a_push_larger_than_the_limits_is_one_transaction() -> None:
+    """Scenario 33, J1: what was pushed together becomes visible together."""
+    world = World()
+    pipeline = world.open()
+    assert pipeline.push("orders", [order(id) for id in range(50)]) == 1
+    assert len(entries(world)) == 1
+    assert len(contents(world.open(), "orders")) == 50
+
+
 @pytest.mark.parametrize(
     ("table", "rows", "said"),
     [
@@ -438,6 +447,34 @@ def test_a_push_closes_what_the_loop_left_open() -> None:
     assert pipeline.status().open == "automatic"
     assert pipeline.push("orders", [order(1)]) == 2
     assert pipeline.run(once=True) == 0
+
+
+def test_a_slow_sink_holds_up_neither_the_loop_nor_another_sink() -> None:
+    """J7: until its outbox is full; then it catches up in order."""
+    world = World()
+    world.feeds = {"files": Feed("orders").put(*(order(id) for id in range(12)))}
+    settings = replace(SETTINGS, limits=Limits(1), idle_s=0.001)
+    pipeline = world.open(settings=settings, sinks={"slow": "revenue", "quick": "revenue"})
+    gate = threading.Event()
+    slow = world.sinks["slow"]
+    write = slow.write
+
+    def wait(lineage: str, transaction: Transaction, change: pa.Table) -> None:
+        gate.wait(60)
+        write(lineage, transaction, change)
+
+    slow.write = wait  # type: ignore[method-assign]
+    loop = threading.Thread(target=pipeline.run)
+    loop.start()
+    until(lambda: len(world.shelves["quick"].batches) == 12)
+    assert world.shelves["slow"].batches == []
+    assert pipeline.status().sinks[0].pending == 12
+    gate.set()
+    until(lambda: len(world.shelves["slow"].batches) == 12)
+    pipeline.stop()
+    loop.join(timeout=60)
+    assert world.shelves["slow"].batches == world.shelves["quick"].batches
+    world.check(pipeline)
 
 
 # Flush and failure

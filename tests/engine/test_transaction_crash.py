@@ -16,8 +16,19 @@ from stepwell.engine.core import Settings
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.sources import SourceStatus
 from stepwell.errors import StepwellError, UnavailableError, UnknownOutcomeError
-from stepwell.testing import Crash, FaultyStore, ManualEnv, When, crash_at, fail_at
+from stepwell.store.local import LocalStore
+from stepwell.store.memory import MemoryStore
+from stepwell.testing import (
+    Crash,
+    FaultyStore,
+    ManualEnv,
+    SimulatedDisk,
+    When,
+    crash_at,
+    fail_at,
+)
 from tests.engine.doubles import SETTINGS, Feed, World, click, contents, everything, order
+from tests.engine.test_crash import Plug
 
 STRIDES = pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
 """Every third call, and with `make test-all` every one."""
@@ -196,3 +207,51 @@ def test_flushing_at_every_transaction_or_never_makes_no_difference() -> None:
         made = world()
         work(made.open(settings=settings), [])
         assert outcome(made, SETTINGS) == expected
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_every_call_of_a_separate_journal_store(when: When) -> None:
+    """Scenarios 26, 27, J3: a journal store of its own has its own calls to die at."""
+    expected, _ = uninterrupted()
+    counted = world()
+    counting = FaultyStore(MemoryStore(counted.env, "journal"))
+    work(counted.open(journal_store=counting), [])
+    for number in range(1, len(counting.calls) + 1):
+        made, acknowledged = world(), list[tuple[str, tuple[object, ...]]]()
+        journal = MemoryStore(made.env, "journal")
+        dying = FaultyStore(journal, crash_at(number, when))
+        with pytest.raises(Crash):
+            work(made.open(journal_store=dying), acknowledged)
+        pipeline = made.open(journal_store=journal)
+        for table, row in acknowledged:
+            assert row in contents(pipeline, table)
+        work(pipeline, [])
+        again = made.open(journal_store=journal)
+        made.check(again)
+        assert everything(again) == expected.relations
+        for name, batches in expected.batches.items():
+            assert made.shelves[name].batches == batches
+
+
+@STRIDES
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_power_cut_at_any_system_call_loses_nothing_acknowledged(
+    after: bool, stride: int
+) -> None:
+    """Scenario 89, K8: what was not synced is gone or torn; rows and output are all there, once."""
+    expected, _ = uninterrupted()
+    counted = world()
+    plug = Plug(SimulatedDisk(counted.env), None)
+    counted.store = LocalStore("/data/pipeline", counted.env, plug)  # type: ignore[arg-type]
+    work(counted.open(), [])
+    assert plug.count > 200
+    for number in range(1 + after, plug.count + 1, 3 * stride):
+        made, acknowledged = world(), list[tuple[str, tuple[object, ...]]]()
+        disk = SimulatedDisk(made.env, seed=number)
+        dying = Plug(disk, number, after=after)
+        made.store = LocalStore("/data/pipeline", made.env, dying)  # type: ignore[arg-type]
+        with pytest.raises(Crash):
+            work(made.open(), acknowledged)
+        disk.cut_power()
+        made.store = LocalStore("/data/pipeline", made.env, disk)
+        finish(made, expected, acknowledged, SETTINGS)
