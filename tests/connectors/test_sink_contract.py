@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,8 +10,8 @@ import pytest
 from stepwell.engine.ports import Delivered
 from stepwell.errors import BugError, ConflictError, InvalidError, UnavailableError
 from stepwell.model import Transaction
-from tests.connectors import killed_writer
 from tests.connectors.conftest import make_place
+from tests.connectors.killed import victims
 from tests.connectors.sinks import LINEAGE, OTHER, Place, alone, change, in_turn
 
 
@@ -127,38 +123,17 @@ def test_an_empty_change_is_a_bug(place: Place) -> None:
     assert last(place) is None
 
 
-@contextmanager
-def writer(place: Place) -> Iterator[subprocess.Popen[bytes]]:
-    """A process whose children write, and are killed."""
-    command = [sys.executable, "-W", "error", "-m", killed_writer.__name__, repr(place)]
-    process = subprocess.Popen(
-        command,
-        cwd=Path(__file__).resolve().parents[2],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    try:
-        yield process
-    finally:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.close()
-        process.stdout.close()
-        assert process.wait(timeout=30) == 0
-
-
 def rounds_of_killing(place: Place, rounds: int, seed: int) -> None:
     """Kill a writer at a random moment, look, and let the next one go on."""
     chance = random.Random(seed)
     done = 0
-    with writer(place) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
+    with victims() as process:
         for _ in range(rounds):
-            delay_ms = chance.uniform(0, 250 if place.kind == "delta" else 60)
-            process.stdin.write(f"{done + 1} {delay_ms}\n".encode())
-            process.stdin.flush()
-            begun = int(process.stdout.readline())
+            # A write takes some milliseconds; Delta's first one in a process many.
+            delay_s = chance.uniform(0, 0.06 if place.kind == "delta" else 0.01)
+            numbers = chance.choice([1, 1, 2, 3])
+            given = {"options": place.options, "keyed": place.keyed, "first": done + 1}
+            begun = process.kill("write", numbers, delay_s, **given)
             found = last(place)
             now = 0 if found is None else int(found.transaction)
             assert now in (begun - 1, begun), "what was begun last is there whole, or not at all"
@@ -166,7 +141,7 @@ def rounds_of_killing(place: Place, rounds: int, seed: int) -> None:
                 steps = {n: in_turn(n) for n in range(1, now + 1)}
                 assert place.content() == place.expected(steps)
             done = now
-    assert done > rounds / 3, "the writer never got anywhere, so nothing was tested"
+    assert done >= rounds / 2, "the writer never got anywhere, so nothing was tested"
 
 
 KILLED = ["files-json", "delta-key", "delta-changes", "postgres-key", "postgres-changes"]
