@@ -13,7 +13,7 @@ import pytest
 
 from stepwell.engine.events import Committed, Flushed, FlushFailed, SourceFailed, Stopped, Waiting
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.ports import Limits, Taken
+from stepwell.engine.ports import BadRow, Limits, Taken
 from stepwell.errors import (
     ConfigError,
     FencedError,
@@ -318,9 +318,10 @@ def test_bad_rows_go_to_the_dead_letters_and_the_rest_goes_on() -> None:
     pipeline = world.open(settings=replace(SETTINGS, limits=Limits(100)))
     pipeline.run(once=True)
     pipeline.push("orders", [order(None), order(7)], delete=[{"id": 1234}])
+    pipeline.push("orders", bad=[BadRow("stdin, line 3", "not JSON", "]")])
     assert [row[0] for row in contents(pipeline, "orders")] == [1, 2, 7]
     letters = pipeline.read("orders$errors").to_pylist()
-    assert len(letters) == 5
+    assert len(letters) == 6
     assert {
         "source": "files",
         "position": "files, line 0",
@@ -328,12 +329,12 @@ def test_bad_rows_go_to_the_dead_letters_and_the_rest_goes_on() -> None:
         "text": "{",
     } in letters
     assert "id is NULL" in {letter["reason"] for letter in letters}
-    assert pipeline.status().dead_letters == {"orders": 5}
+    assert pipeline.status().dead_letters == {"orders": 6}
     committed = [event for event in world.events if isinstance(event, Committed)]
-    assert [event.rejected for event in committed] == [1, 2]
+    assert [event.rejected for event in committed] == [3, 2, 1]
     for _ in range(2):
         pipeline = world.open()
-        assert pipeline.status().dead_letters == {"orders": 5}
+        assert pipeline.status().dead_letters == {"orders": 6}
         assert pipeline.read("orders$errors").to_pylist() == letters
         pipeline.close()
 

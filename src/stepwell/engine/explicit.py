@@ -8,11 +8,12 @@ before `commit`, whose entry makes them count. A crash before that entry rolls a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 
 from stepwell.engine.core import Core
+from stepwell.engine.ports import BadRow
 from stepwell.engine.pushed import Rows, pushed_intake
 from stepwell.engine.transaction import Done, Step
 from stepwell.errors import InvalidError, StepwellError
@@ -32,10 +33,17 @@ class ExplicitTransaction:
         self._lock = threading.RLock()
         self._over = False
 
-    def push(self, table: str, rows: Rows | None = None, *, delete: Rows | None = None) -> None:
+    def push(
+        self,
+        table: str,
+        rows: Rows | None = None,
+        *,
+        delete: Rows | None = None,
+        bad: Sequence[BadRow] = (),
+    ) -> None:
         """Add rows, and deletes before them. Durable, and not visible before the commit."""
         with self._mine():
-            intake = pushed_intake(self._core.sources, table, rows, delete)
+            intake = pushed_intake(self._core.sources, table, rows, delete, bad)
             if intake.taken.rows:
                 self._core.add(Step.of([intake]))
 

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stepwell.engine.checksum import row_hashes
 from stepwell.engine.payload import Intake
@@ -126,8 +125,3 @@ def _together(tables: Sequence[pa.Table]) -> pa.Table:
 
 def _rows(table: pa.Table | None) -> int:
     return 0 if table is None else int(table.num_rows)
-
-
-def rows_of_change(change: pa.Table, weight: str) -> int:
-    """How many rows come and go, each as often as it does."""
-    return int(pc.sum(pc.abs(change.column(weight))).as_py() or 0)

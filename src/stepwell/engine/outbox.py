@@ -30,10 +30,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stepwell.engine.checksum import checksum_rows
 from stepwell.engine.events import Events, Published, SinkFailed
-from stepwell.engine.fold import rows_of_change
 from stepwell.engine.ports import WEIGHT, Sink
 from stepwell.env import Env
 from stepwell.errors import (
@@ -238,7 +238,7 @@ class Outbox:
             self._certain = True
             self._parcels.popleft()
             self.delivered = parcel.transaction
-        rows = rows_of_change(change, WEIGHT)
+        rows = int(pc.sum(pc.abs(change.column(WEIGHT))).as_py())
         self._events.emit(Published(self.sink.name, parcel.transaction, rows))
 
     def _ask(self) -> None:

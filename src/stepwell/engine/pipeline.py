@@ -33,7 +33,7 @@ from stepwell.engine.deliverers import Deliverers
 from stepwell.engine.events import Listener, Stopped, Waiting
 from stepwell.engine.explicit import ExplicitTransaction
 from stepwell.engine.outbox import SinkStatus
-from stepwell.engine.ports import ExecutorFactory, Sink, Source
+from stepwell.engine.ports import BadRow, ExecutorFactory, Sink, Source
 from stepwell.engine.pushed import Push, Rows, pushed_intake
 from stepwell.engine.run import Loop
 from stepwell.engine.sources import SourceStatus
@@ -110,14 +110,20 @@ class Pipeline:
     # Taking in
 
     def push(
-        self, table: str, rows: Rows | None = None, *, delete: Rows | None = None
+        self,
+        table: str,
+        rows: Rows | None = None,
+        *,
+        delete: Rows | None = None,
+        bad: Sequence[BadRow] = (),
     ) -> Transaction:
         """Put rows into a table, and delete some first; the number of the transaction.
 
         Durable and visible when it returns. When it raises, nothing was taken in, unless it is
-        `UnknownOutcomeError`: then open the pipeline again and look.
+        `UnknownOutcomeError`: then open the pipeline again and look. `bad` is for whoever reads
+        rows from a file: what could not be read goes to the dead letters.
         """
-        pushed = Push(pushed_intake(self._core.sources, table, rows, delete))
+        pushed = Push(pushed_intake(self._core.sources, table, rows, delete, bad))
         if not pushed.intake.taken.rows:
             with self._turn("push"):
                 return self._core.state.transaction

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from stepwell.engine.payload import PUSHED, Intake
-from stepwell.engine.ports import Change, Taken
+from stepwell.engine.ports import BadRow, Change, Taken
 from stepwell.engine.sources import Sources
 from stepwell.errors import InvalidError, StepwellError
 from stepwell.model import Transaction
@@ -35,11 +35,18 @@ class Push:
         self.done, self.error = True, error
 
 
-def pushed_intake(sources: Sources, table: str, rows: Rows | None, delete: Rows | None) -> Intake:
+def pushed_intake(
+    sources: Sources,
+    table: str,
+    rows: Rows | None,
+    delete: Rows | None,
+    bad: Sequence[BadRow] = (),
+) -> Intake:
     """What was pushed, with the table as it was declared."""
     change = Change(_table(rows), _table(delete))
     count = sum(part.num_rows for part in (change.put, change.delete) if part is not None)
-    return Intake(PUSHED, sources.table(table), Taken(change, count, None, None))
+    taken = Taken(change, count + len(bad), None, None, tuple(bad))
+    return Intake(PUSHED, sources.table(table), taken)
 
 
 def _table(rows: Rows | None) -> pa.Table | None:

@@ -26,6 +26,8 @@ from datetime import datetime
 from itertools import chain
 from typing import Literal
 
+import pyarrow as pa
+
 from stepwell.engine.events import Committed, Events
 from stepwell.engine.fold import Keys, fold_intakes
 from stepwell.engine.outbox import Outbox
@@ -134,6 +136,8 @@ class Done:
     transaction: Transaction
     time: datetime
     rows: int
+    bad: int
+    """Rows that were no rows when they came in; the executor may have rejected others."""
     executed: Executed
 
 
@@ -163,7 +167,9 @@ def transact(
         state.executor.keep(executed)
         _advance(state, gathered, executed)
         _publish(state, executed)
-    return Done(gathered.transaction, gathered.time, gathered.rows, executed)
+    return Done(
+        gathered.transaction, gathered.time, gathered.rows, sum(map(len, bad.values())), executed
+    )
 
 
 def settle(open: Open) -> Kind:
@@ -248,7 +254,7 @@ def _publish(state: State, executed: Executed) -> None:
             outbox.offer(state.transaction, change)
 
 
-def _changed(executed: Executed) -> Mapping[str, object]:
+def _changed(executed: Executed) -> Mapping[str, pa.Table]:
     return {view.lower(): table for view, table in executed.changes.items() if table.num_rows}
 
 
@@ -256,7 +262,8 @@ def committed(done: Done) -> Committed:
     """The event that tells of it."""
     executed = done.executed
     views = tuple(sorted(view for view, change in executed.changes.items() if change.num_rows))
-    return Committed(done.transaction, done.time, done.rows, len(executed.rejected), views)
+    rejected = done.bad + len(executed.rejected)
+    return Committed(done.transaction, done.time, done.rows, rejected, views)
 
 
 def _refuse_bad(gathered: Gathered, executed: Executed) -> None:
