@@ -16,7 +16,7 @@ from stepwell.connectors import lines
 from stepwell.connectors.registry import make_source
 from stepwell.connectors.taken_names import TakenNames
 from stepwell.engine.ports import Limits, Source, Taken
-from stepwell.errors import CorruptError, ReplayMismatchError, UnavailableError
+from stepwell.errors import CorruptError, InvalidError, ReplayMismatchError, UnavailableError
 from stepwell.testing import ManualEnv
 from tests.connectors.tables import ORDERS, rows, table
 
@@ -318,9 +318,13 @@ def test_a_csv_file_without_a_usable_header_is_one_dead_letter(tmp_path: Path) -
     """J13: nobody can tell what the fields of such a file are."""
     (tmp_path / "a.csv").write_text("id,ID\n1,2\n")
     (tmp_path / "b.csv").write_text("id\n3\n")
+    (tmp_path / "c.csv").write_bytes(b"id\r4\r")
     taken = poll(source(tmp_path, path="*.csv", format="csv"))
     assert ids(taken) == [3]
-    assert [bad.reason for bad in taken.bad] == ["not CSV: the header names id twice"]
+    assert [bad.reason.partition(" - ")[0] for bad in taken.bad] == [
+        "not CSV: the header names id twice",
+        "not CSV: the header cannot be read: new-line character seen in unquoted field",
+    ]
     assert source(tmp_path, path="*.csv", format="csv").read(taken.reference).bad == taken.bad
 
 
@@ -439,6 +443,34 @@ def test_records_are_cut_where_they_end() -> None:
     hidden, unclosed = lines.hide_quoted_line_ends(data, ",")
     assert (len(hidden), hidden.count(b"\n"), unclosed) == (len(data), 2, None)
     assert lines.hide_quoted_line_ends(b'1,2\n"x\n', ",") == (b'1,2\n"x ', 4)
+
+
+def test_a_folder_in_which_nothing_happens_is_not_listed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred thousand old files must not cost a second at every look; new ones must count."""
+    env = ManualEnv()
+    env.time = datetime.now(timezone.utc) + timedelta(seconds=10)
+    write(tmp_path / "a.json", 1)
+    s = source(tmp_path, env)
+    first = poll(s)
+    assert s.poll(first.position, Limits()) is None
+    with monkeypatch.context() as patch:
+        patch.setattr("glob.iglob", lambda *given, **named: pytest.fail("listed again"))
+        assert s.poll(first.position, Limits()) is None
+    assert ids(poll(s, None)) == [1], "from another position there may be something"
+    assert s.poll(first.position, Limits()) is None
+    (tmp_path / "b.json").touch()
+    assert s.poll(first.position, Limits()) is None
+    write(tmp_path / "b.json", 2)
+    assert ids(poll(s, first.position)) == [2], "the folder did not change, but the file did"
+
+
+def test_a_name_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
+    """J8: a name that cannot be journaled must not be passed over without a word."""
+    (tmp_path / os.fsdecode(b"\xff.json")).write_text('{"id":1}\n')
+    with pytest.raises(InvalidError, match="is not UTF-8"):
+        source(tmp_path).poll(None, Limits())
 
 
 def test_the_time_of_a_file_may_lie_in_the_future(tmp_path: Path) -> None:

@@ -64,6 +64,18 @@ def test_identifiers_are_quoted(postgres: str, schema: str) -> None:
     assert query(postgres, "SELECT * FROM {}.{}", schema, name) == [("k", 2)]
 
 
+def test_texts_that_mean_something_to_copy(postgres: str, schema: str) -> None:
+    """J7: the end of data, NULL and quotes are written down as what they are."""
+    texts = ["\\.", "", "NULL", '"', "\\N", "a\nb", " ", "\\"]
+    made = sink(postgres, schema, key="a")
+    for number, text in enumerate(texts, start=1):
+        rows = pa.table({"a": [text], "_w": pa.array([1], pa.int64())})
+        made.write(LINEAGE, Transaction(number), rows)
+    made.close()
+    found = {row[0] for row in query(postgres, "SELECT a FROM {}.{}", schema, "v")}
+    assert found == set(texts)
+
+
 def test_a_view_that_is_all_key(postgres: str, schema: str) -> None:
     """J7: a row without anything to update comes and goes all the same."""
     made = sink(postgres, schema, key=["a", "b"])

@@ -22,7 +22,10 @@ from stepwell.engine.ports import BadRow
 
 def read_header(line: bytes, delimiter: str) -> tuple[str, ...]:
     """The names in the first line of a file; `Unfit` if they cannot name columns."""
-    names = next(csv.reader([check_utf8(line).strip("\r\n")], delimiter=delimiter), [])
+    try:
+        names = next(csv.reader([check_utf8(line).strip("\r\n")], delimiter=delimiter), [])
+    except csv.Error as error:
+        raise Unfit(f"the header cannot be read: {error}") from None
     names = [name.strip() for name in names]
     if not names or not all(names):
         raise Unfit("the header has a column without a name")

@@ -17,13 +17,10 @@ the next write removes.
 
 from __future__ import annotations
 
-import glob
 import os
 import shutil
-import stat
 from collections import OrderedDict
 from collections.abc import Iterator
-from datetime import datetime
 from enum import Enum
 from pathlib import Path
 
@@ -42,12 +39,13 @@ from stepwell.connectors.file_parts import (
 from stepwell.connectors.folding import fold_operations
 from stepwell.connectors.formats import Batch, ChangeFormat
 from stepwell.connectors.json_lines import joined
+from stepwell.connectors.listing import Listing
 from stepwell.connectors.parquet_parts import ParquetParts
 from stepwell.connectors.shape import shape_of
 from stepwell.connectors.taken_names import TakenNames
 from stepwell.connectors.writing import FileFormat, write_rows
 from stepwell.engine.ports import BadRow, Delivered, Limits, Taken
-from stepwell.env import EPOCH, Env
+from stepwell.env import Env
 from stepwell.errors import ConfigError, ConflictError, CorruptError, InvalidError, UnavailableError
 from stepwell.model import Transaction
 from stepwell.query.statements import Table
@@ -87,9 +85,8 @@ class FilesSource:
     ) -> None:
         self.name = name
         self.table = table.name
-        self._env = env
         self._settle_s = settle_s
-        self._base, self._pattern = _split_pattern(path)
+        self._listing = Listing(path, env)
         self._shape = shape_of(table, ignore_unknown=unknown is Unknown.IGNORE)
         if changes is ChangeFormat.DEBEZIUM and format is not FileFormat.JSON:
             raise ConfigError(f"source {name}: Debezium's events are JSON, not {format.value}")
@@ -101,13 +98,18 @@ class FilesSource:
             self._reader = TextParts(self._shape, changes, delimiter=separator)
         self._known: tuple[Json, TakenNames] = (None, TakenNames())
         self._watched: OrderedDict[str, int] = OrderedDict()
+        self._quiet: tuple[Json, int] | None = None
+        """The position after which a folder held nothing more, and when it had last changed."""
+        self._passed_over = False
 
     def poll(self, after: Json, limits: Limits) -> Taken | None:
+        grown, changed_ns = self._grown(), self._listing.changed_ns()
+        if not grown and self._quiet == (after, changed_ns):
+            return None
         taken = self._taken(after)
         opened = None if after is None else after["open"]
         parts: list[Part] = []
         batches: list[Batch] = []
-        grown = self._grown()
         rows, size = limits.rows_max, limits.bytes_max
         for file, start, line in self._waiting(taken, opened):
             place: tuple[int, int] | None = (start, line)
@@ -136,6 +138,9 @@ class FilesSource:
             if rows <= 0 or size <= 0 or len(parts) >= _FILES_MAX:
                 break
         if not parts and not grown:
+            # What was passed over may become ready without a change of the folder.
+            certain = changed_ns is not None and not self._passed_over
+            self._quiet = (after, changed_ns or 0) if certain else None
             return None
         position = {"taken": taken.to_json(), "open": opened}
         self._known = (position, taken)
@@ -144,7 +149,7 @@ class FilesSource:
 
     def read(self, reference: Json) -> Taken:
         parts = [Part.from_json(part) for part in reference["parts"]]
-        batches = [self._reader.again(part, self._base / part.name) for part in parts]
+        batches = [self._reader.again(part, self._listing.folder / part.name) for part in parts]
         return self._made(batches, reference["grown"], None, reference)
 
     def close(self) -> None:
@@ -175,14 +180,16 @@ class FilesSource:
 
     def _waiting(self, taken: TakenNames, opened: Json) -> Iterator[tuple[Found, int, int]]:
         """Files to take and where to start: the one that was begun, then new ones by name."""
+        self._passed_over = opened is not None
         if opened is not None:
             yield self._opened_file(opened), opened["at"], opened["line"]
-        names = sorted(self._names())
+        names = self._listing.names()
         taken.recognise(names)
         for name in names:
             if name in taken or (opened is not None and name == opened["part"]["name"]):
                 continue
-            file = self._found(name)
+            self._passed_over = True
+            file = self._listing.find(name)
             if file is None or not file.size:
                 continue
             try:
@@ -197,36 +204,16 @@ class FilesSource:
     def _opened_file(self, opened: Json) -> Found:
         """The file that was begun. What was taken of it must still be what it starts with."""
         part = Part.from_json(opened["part"])
-        file = self._found(part.name)
+        file = self._listing.find(part.name)
         if file is None or (file.size, file.mtime_ns) != (part.size, part.mtime_ns):
-            self._reader.again(part, self._base / part.name)
-            file = self._found(part.name)
+            self._reader.again(part, self._listing.folder / part.name)
+            file = self._listing.find(part.name)
         if file is None:
             raise UnavailableError(f"{part.name} is gone, and was not taken to its end")
         return file
 
-    def _names(self) -> Iterator[str]:
-        for name in glob.iglob(self._pattern, root_dir=self._base, recursive=True):
-            hidden = any(piece.startswith((".", "_")) for piece in Path(name).parts)
-            if not hidden and name.isprintable():
-                yield Path(name).as_posix()
-
-    def _found(self, name: str) -> Found | None:
-        path = self._base / name
-        try:
-            status = path.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise unavailable(name, error) from error
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        return Found(name, path, status.st_size, status.st_mtime_ns)
-
     def _is_settled(self, file: Found) -> bool:
-        """Whether nobody has written to the file for a while. A clock may be wrong."""
-        written = datetime.fromtimestamp(file.mtime_ns / 1e9, EPOCH.tzinfo)
-        return not 0 <= (self._env.now() - written).total_seconds() < self._settle_s
+        return self._listing.is_settled(file, self._settle_s)
 
     def _watch(self, file: Found) -> None:
         self._watched[file.name] = file.size
@@ -237,7 +224,7 @@ class FilesSource:
         """Files that grew after they were taken: name, size then, size now."""
         grown: list[Json] = []
         for name, size in list(self._watched.items()):
-            file = self._found(name)
+            file = self._listing.find(name)
             if file is not None and file.size > size:
                 grown.append([name, size, file.size])
                 self._watched[name] = file.size
@@ -367,13 +354,3 @@ class FilesSink:
             f"sink {self.name} cannot use {self._root}: {error.strerror or error}",
             hint="check that the folder can be written and that its disk is not full",
         )
-
-
-def _split_pattern(path: str) -> tuple[Path, str]:
-    """The folder above the first wildcard, and the pattern below it."""
-    whole = Path(path)
-    if not glob.has_magic(path):
-        return (whole, "*") if whole.is_dir() else (whole.parent, whole.name)
-    parts = whole.parts
-    first = next(i for i, part in enumerate(parts) if glob.has_magic(part))
-    return Path(*parts[:first]), str(Path(*parts[first:]))

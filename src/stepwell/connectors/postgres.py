@@ -54,6 +54,14 @@ _NULLS_NOT_DISTINCT = 150_000
 """The first version of PostgreSQL in which a unique index can hold one NULL only."""
 
 
+_PATIENCE = {
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+
+
 class PostgresMode(Enum):
     TABLE = "table"
     CHANGES = "changes"
@@ -92,6 +100,9 @@ class PostgresSink:
         except psycopg.ProgrammingError as error:
             raise ConfigError(f"sink {name}: option dsn cannot be read: {error}") from error
         given.setdefault("connect_timeout", timeout_s)
+        # A server that vanished without a word must not keep a sink waiting for hours.
+        for name, value in _PATIENCE.items():
+            given.setdefault(name, value)
         self._dsn = conninfo.make_conninfo("", **given)
         # What messages may show: never the password.
         self._shown = f"{given.get('dbname', '')} on {given.get('host', 'localhost')}"
@@ -305,7 +316,8 @@ class PostgresSink:
         """A transaction of the database, and its errors by what is to be done about them."""
         try:
             if self._connection is None or self._connection.closed:
-                self._connection = psycopg.connect(self._dsn)
+                # Statements name tables that are made anew each time, so none is prepared.
+                self._connection = psycopg.connect(self._dsn, prepare_threshold=None)
             with self._connection.transaction(), self._connection.cursor() as cursor:
                 yield cursor
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
