@@ -173,6 +173,28 @@ def test_bytes_that_come_after_a_file_was_taken_are_dead_letters(tmp_path: Path)
     assert s.poll(late.position, Limits()) is None
 
 
+def test_a_file_that_grows_before_its_step_is_recorded_is_taken_whole(tmp_path: Path) -> None:
+    """J8: a step that was never recorded has taken nothing."""
+    path = write(tmp_path / "a.json", 1)
+    s = source(tmp_path)
+    poll(s)
+    write(path, 1, 2)
+    again = poll(s)
+    assert (ids(again), again.bad) == ([1, 2], ())
+
+
+def test_a_folder_may_come_later(tmp_path: Path) -> None:
+    """A pipeline may be started before whoever fills its folder."""
+    s = source(tmp_path, path="in")
+    assert s.poll(None, Limits()) is None
+    write(tmp_path / "in" / "1.json", 1)
+    taken = poll(s)
+    assert ids(taken) == [1]
+    assert ids(source(tmp_path, path="in").read(taken.reference)) == [1]
+    single = source(tmp_path, path="in/1.json")
+    assert ids(poll(single)) == [1]
+
+
 def test_a_file_that_changes_between_two_of_its_steps_stops_the_source(tmp_path: Path) -> None:
     """Scenario 86, J8: half of one file and half of another is neither."""
     path = write(tmp_path / "a.json", *range(100))

@@ -98,11 +98,15 @@ class FilesSource:
             self._reader = TextParts(self._shape, changes, delimiter=separator)
         self._known: tuple[Json, TakenNames] = (None, TakenNames())
         self._watched: OrderedDict[str, int] = OrderedDict()
+        """How large the files taken last were."""
+        self._taking: dict[str, int] = {}
+        """What is to be watched, too, once the engine says that it was taken."""
         self._quiet: tuple[Json, int] | None = None
         """The position after which a folder held nothing more, and when it had last changed."""
         self._passed_over = False
 
     def poll(self, after: Json, limits: Limits) -> Taken | None:
+        self._watch(after)
         grown, changed_ns = self._grown(), self._listing.changed_ns()
         if not grown and self._quiet == (after, changed_ns):
             return None
@@ -134,7 +138,7 @@ class FilesSource:
                 break
             opened = None
             taken.add(file.name)
-            self._watch(file)
+            self._taking[file.name] = file.size
             if rows <= 0 or size <= 0 or len(parts) >= _FILES_MAX:
                 break
         if not parts and not grown:
@@ -215,19 +219,21 @@ class FilesSource:
     def _is_settled(self, file: Found) -> bool:
         return self._listing.is_settled(file, self._settle_s)
 
-    def _watch(self, file: Found) -> None:
-        self._watched[file.name] = file.size
-        while len(self._watched) > _WATCHED_MAX:
-            self._watched.popitem(last=False)
+    def _watch(self, after: Json) -> None:
+        if after is not None and after == self._known[0]:
+            self._watched.update(self._taking)
+            while len(self._watched) > _WATCHED_MAX:
+                self._watched.popitem(last=False)
+        self._taking = {}
 
     def _grown(self) -> list[Json]:
         """Files that grew after they were taken: name, size then, size now."""
         grown: list[Json] = []
-        for name, size in list(self._watched.items()):
+        for name, size in self._watched.items():
             file = self._listing.find(name)
             if file is not None and file.size > size:
                 grown.append([name, size, file.size])
-                self._watched[name] = file.size
+                self._taking[name] = file.size
         return grown
 
 

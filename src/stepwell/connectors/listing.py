@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import stat
 from datetime import datetime
 from pathlib import Path
@@ -25,7 +26,8 @@ class Listing:
     def names(self) -> list[str]:
         """All names, sorted. Those that start with `.` or `_`, also of folders, are left out."""
         names = []
-        for name in glob.iglob(self._pattern, root_dir=self.folder, recursive=True):
+        pattern = f"{self._pattern}/*" if self._names_a_folder() else self._pattern
+        for name in glob.iglob(pattern, root_dir=self.folder, recursive=True):
             if name.startswith((".", "_")) or "/." in name or "/_" in name:
                 continue
             try:
@@ -64,19 +66,23 @@ class Listing:
         """
         if "/" in self._pattern or "**" in self._pattern:
             return None
+        folder = self.folder / self._pattern if self._names_a_folder() else self.folder
         try:
-            changed_ns = self.folder.stat().st_mtime_ns
+            changed_ns = folder.stat().st_mtime_ns
         except OSError:
             return None
         age_s = self._env.now().timestamp() - changed_ns / 1e9
         return changed_ns if age_s > _TICK_S else None
 
+    def _names_a_folder(self) -> bool:
+        """Whether the path is a folder, which stands for everything in it. It may come later."""
+        return not glob.has_magic(self._pattern) and (self.folder / self._pattern).is_dir()
+
 
 def _split_pattern(path: str) -> tuple[Path, str]:
     """The folder above the first wildcard, and the pattern below it."""
-    whole = Path(path)
-    if not glob.has_magic(path):
-        return (whole, "*") if whole.is_dir() else (whole.parent, whole.name)
+    whole = Path(os.path.abspath(path))
     parts = whole.parts
-    first = next(i for i, part in enumerate(parts) if glob.has_magic(part))
+    found = [i for i, part in enumerate(parts) if glob.has_magic(part)]
+    first = found[0] if found else len(parts) - 1
     return Path(*parts[:first]), str(Path(*parts[first:]))
