@@ -11,9 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from stepwell.engine.events import Committed, Flushed, FlushFailed, SourceFailed, Stopped, Waiting
+from stepwell.engine.events import (
+    Committed,
+    Flushed,
+    FlushFailed,
+    Settled,
+    SourceFailed,
+    Stopped,
+    Waiting,
+)
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.ports import BadRow, Limits, Taken
+from stepwell.engine.ports import BadRow, Change, Limits, Taken
 from stepwell.errors import (
     ConfigError,
     FencedError,
@@ -433,6 +441,74 @@ def test_with_latency_allowed_steps_are_recorded_at_once_and_closed_together() -
     assert kinds == [("step", 1, False), ("step", 2, False), ("close", 3, True)]
     assert [row[0] for row in contents(pipeline, "orders")] == [1, 2]
     slow.check(pipeline)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_the_loop_cannot_compute_is_taken_back(dies: bool) -> None:
+    """J4, J13: a pipeline that recorded it must still open, and meet the same input again."""
+    world = World()
+    world.feeds = {
+        "files": Feed("orders").put(order(0, "a", 2**62)).delete({"id": 7}).put(order(1, "b", 1))
+    }
+    settings = replace(SETTINGS, latency_s_max=100.0, limits=Limits(100))
+    pipeline = world.open(settings=settings)
+    pipeline.push("orders", [order(9, "a", 2**62)])
+    if dies:
+        step = pipeline._core.poll()
+        assert step is not None
+        pipeline._core.begin(explicit=False)
+        pipeline._core.add(step)
+        pipeline = world.open(settings=settings)
+        assert Settled(TX(2), 1, committed=False) in world.events
+    with pytest.raises(UserCodeError):
+        pipeline.run(once=True)
+    assert pipeline.status().sources[0].position is None
+    assert pipeline.push("orders", [order(9, "a", 1)]) == 2
+    assert pipeline.run(once=True) == 1
+    assert [row[0] for row in contents(pipeline, "orders")] == [0, 1, 9]
+    state = everything(pipeline)
+    assert everything(world.open()) == state
+    world.check(world.open())
+
+
+def test_a_step_that_cannot_be_read_again_closes_its_transaction() -> None:
+    """J4, J8: what is taken back must be somewhere else than in the journal."""
+    world = World()
+    world.feeds = {
+        "files": Feed("orders").put(order(0)).delete({"id": 0}).put(order(1)),
+        "socket": Feed("clicks", again=False).put(click("a")),
+    }
+    pipeline = world.open(settings=replace(SETTINGS, latency_s_max=100.0, limits=Limits(100)))
+    assert pipeline.run(once=True) == 2
+    kinds = [(d.kind.value, d.transaction, d.step, d.closes) for d in entries(world)]
+    assert kinds == [("step", 1, 1, True), ("step", 2, 1, False), ("close", 2, 2, True)]
+    world.feeds["files"].put(order(2))
+    step = pipeline._core.poll()
+    assert step is not None
+    pipeline._core.begin(explicit=False)
+    pipeline._core.add(step)
+    world.feeds["socket"].put(click("b"))
+    assert pipeline.run(once=True) == 1
+    assert [(d.step, d.closes) for d in entries(world)[3:]] == [(1, False), (2, True)]
+    world.check(pipeline)
+
+
+def test_a_source_that_only_moves_on_makes_no_transaction() -> None:
+    """J3: a thousand empty files are not read again and again, and leave nothing in the journal."""
+
+    class Empty(FeedSource):
+        def poll(self, after: Any, limits: Limits) -> Taken | None:
+            self.polls.append(after or 0)
+            return Taken(Change(), 0, (after or 0) + 1, ["empty"]) if (after or 0) < 3 else None
+
+    world = World()
+    pipeline = world.open()
+    source = Empty("files", Feed("orders"))
+    pipeline._core.sources._sources["files"] = source
+    for _ in range(5):
+        assert pipeline.run(once=True) == 0
+    assert source.polls == [0, 1, 2, 3, 3]
+    assert entries(world) == []
 
 
 def test_a_push_closes_what_the_loop_left_open() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from stepwell.engine.events import (
@@ -50,6 +51,7 @@ from stepwell.errors import (
     StepwellError,
     UnavailableError,
     UnknownOutcomeError,
+    UserCodeError,
     ensure,
 )
 from stepwell.journal.entry import Cursor, Draft, Kind
@@ -165,12 +167,17 @@ class Core:
     def _begin_serving(self, replayed: int) -> None:
         open = self.state.open
         if open is not None:
-            kind = settle(open)
-            if kind is Kind.ABORT:
-                self.abort()
+            closes = settle(open) is Kind.CLOSE
+            if closes:
+                try:
+                    self.close_open()
+                except (InvalidError, UserCodeError):
+                    # It was taken back, and its sources rewound: whoever runs the pipeline meets
+                    # the same input again, and the error with it, and can open it to mend that.
+                    closes = False
             else:
-                self.close_open()
-            self.events.emit(Settled(open.transaction, len(open.steps), kind is Kind.CLOSE))
+                self.abort()
+            self.events.emit(Settled(open.transaction, len(open.steps), closes))
         transaction = self.state.transaction
         for outbox in self.state.outboxes:
             outbox.settle(transaction)
@@ -249,17 +256,28 @@ class Core:
         open.recorded += 1
         open.steps.append(step)
 
-    def close_open(self) -> Done | None:
-        """Compute the open transaction and commit it; one without any input leaves no trace."""
+    def close_open(self, last: Step | None = None) -> Done | None:
+        """Compute the open transaction and commit it, with a last step that is not recorded yet.
+
+        One without any input leaves no trace. One that cannot be computed, because a view fails on
+        it or a row is refused, is taken back: a record of it would be in the way for ever.
+        """
         self.check()
         open = self._opened()
         ensure(not open.doomed, "a transaction that is to be aborted is not committed")
-        if not open.steps:
+        steps = tuple(open.steps) if last is None else (*open.steps, last)
+        if not steps:
             if open.explicit:
                 self.abort()
             self.state.open = None
             return None
-        return self._transact(tuple(open.steps), open.recorded)
+        try:
+            return self._transact(steps, len(open.steps))
+        except (InvalidError, UserCodeError):
+            if open.recorded and self.state.open is open:
+                with suppress(StepwellError):  # It is tried again before the next transaction.
+                    self.abort()
+            raise
 
     def abort(self) -> None:
         """Take the open transaction back: sources are rewound, and nothing of it was computed."""

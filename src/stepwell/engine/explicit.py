@@ -87,7 +87,8 @@ class ExplicitTransaction:
 
     def _abort(self) -> None:
         try:
-            self._core.abort()
+            if self._core.state.open is not None:
+                self._core.abort()
         finally:
             # Even if the journal does not take the entry now: it will before the next one.
             self._end(None)

@@ -2,7 +2,9 @@
 
 A turn takes one step from the sources. With no latency allowed the step is a transaction. Otherwise
 steps are recorded as they come, and the transaction closes when it is old enough or large enough,
-or when the loop ends: fewer and larger computations, and an input that is recorded early.
+or when the loop ends: fewer and larger computations, and an input that is recorded early. A step
+that cannot be read again closes it at once: if a transaction cannot be computed it is taken back,
+and only what can be read again may be.
 
 The loop ends at a boundary. A crash in it leaves what `transaction.settle` is for.
 """
@@ -44,13 +46,15 @@ class Loop:
         done: Done | None = None
         if step is None:
             self._idle()
-        elif core.settings.latency_s_max <= 0 and open is None:
-            done = core.commit_step(step)
-        else:
+        elif core.settings.latency_s_max > 0 and step.can_be_read_again:
             if open is None:
                 open = core.begin(explicit=False)
                 self._opened_at = core.env.uptime()
             core.add(step)
+        elif open is None:
+            done = core.commit_step(step)
+        else:
+            done = core.close_open(step)
         if done is None and self._is_due(step is None):
             done = core.close_open()
         return self._counted(done)

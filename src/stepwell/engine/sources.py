@@ -50,6 +50,8 @@ class Sources:
         self._waits = waits
         self._events = events or Events()
         self._failures: dict[str, _Failure] = {}
+        self._moved: dict[str, tuple[Json, Json]] = {}
+        """Of a source that moved on without rows: from which recorded position, and to where."""
         self._sources = {source.name: source for source in sources}
         self._tables = {table.lower(): table for table in tables}
         self._first = 0
@@ -111,7 +113,7 @@ class Sources:
             for source in asked:
                 if rows <= 0 or size <= 0:
                     break
-                after = at.get(source.name, position(source.name))
+                after = at.get(source.name, self._after(source.name, position(source.name)))
                 taken = self._poll(source, after, share)
                 if taken is None:
                     continue
@@ -121,8 +123,16 @@ class Sources:
                 size -= _size(taken.change)
                 if taken.rows >= share.rows_max:
                     hungry.append(source)
-        # A source that only moves on, past files without rows, is no reason for a transaction.
-        return tuple(intakes) if any(intake.taken.rows for intake in intakes) else ()
+        if any(intake.taken.rows for intake in intakes):
+            return tuple(intakes)
+        # A source that only moves on, past files without rows, is no reason for a transaction. It
+        # goes on from there as long as this process lives.
+        self._moved |= {name: (position(name), moved) for name, moved in at.items()}
+        return ()
+
+    def _after(self, name: str, recorded: Json) -> Json:
+        base, moved = self._moved.get(name, (None, None))
+        return moved if name in self._moved and base == recorded else recorded
 
     def _poll(self, source: Source, after: Json, limits: Limits) -> Taken | None:
         failure = self._failures.get(source.name)

@@ -57,6 +57,11 @@ class Step:
     def rows(self) -> int:
         return sum(intake.taken.rows for intake in self.intakes)
 
+    @property
+    def can_be_read_again(self) -> bool:
+        """Whether the rows are somewhere else than in the journal."""
+        return all(intake.taken.reference is not None for intake in self.intakes)
+
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
@@ -177,9 +182,10 @@ def settle(open: Open) -> Kind:
 
     None of its output has left, for output leaves only after the entry that closes it.
 
-    * An automatic one is committed as far as it was recorded. Its steps were taken from sources or
-      acknowledged to whoever pushed them, one by one, and nobody promised that they would become
-      visible together with anything that is missing. So what was acknowledged is kept.
+    * An automatic one is committed as far as it was recorded. Its steps were taken one by one, and
+      nobody promised that they would become visible together with anything that is missing. So
+      what was recorded as durable is kept. (If it cannot be computed it is taken back, as it would
+      have been without the crash; all of it can be read again.)
     * An explicit one is rolled back. Whoever began it and did not live to commit it has not asked
       for it yet; half of it is what they wanted never to see. Its sources are rewound: their
       positions are those of the last transaction that closed.
