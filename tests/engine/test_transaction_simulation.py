@@ -34,7 +34,7 @@ from stepwell.testing import Call, Crash, Fault, FaultyStore, ManualEnv, When
 from tests.engine.doubles import Feed, ShelfSink, World, batch_of, click, contents, order
 
 SEEDS = [int(seed) for seed in os.environ.get("STEPWELL_SEEDS", "").split(",") if seed]
-COUNT = int(os.environ.get("STEPWELL_TX_SEEDS", "80"))
+COUNT = int(os.environ.get("STEPWELL_TX_SEEDS", "60"))
 EXPECTED = (UnavailableError, UnknownOutcomeError, FencedError)
 
 
@@ -236,10 +236,10 @@ def simulate(seed: int) -> Life:
 lived = functools.cache(simulate)
 
 
-@pytest.mark.parametrize("first", [0] if SEEDS else range(0, COUNT, 40))
+@pytest.mark.parametrize("first", [0] if SEEDS else range(0, COUNT, 30))
 def test_whatever_happens_everything_arrives_once(first: int) -> None:
     """J1, J4, J6, J7, J10, K1, scenarios 26-34, 73, 75, 83, 84: on storage and sinks that fail."""
-    for seed in SEEDS or range(first, min(first + 40, COUNT)):
+    for seed in SEEDS or range(first, min(first + 30, COUNT)):
         lived(seed)
 
 
