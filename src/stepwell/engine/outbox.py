@@ -27,6 +27,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -42,7 +43,6 @@ from stepwell.errors import (
     CorruptError,
     FencedError,
     InvalidError,
-    ReplayMismatchError,
     StepwellError,
     TruncatedError,
     ensure,
@@ -81,7 +81,7 @@ class SinkStatus:
     stopped: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Parcel:
     """One transaction's change for the sink; in memory, in a file, or both."""
 
@@ -300,13 +300,19 @@ class Outbox:
 
     def keep(self, up_to: Transaction) -> tuple[SinkAt, tuple[Undelivered, ...]]:
         """Write what is pending to files; what the manifest is to say of this sink."""
-        for parcel in list(self._parcels):
-            if parcel.kept is None:
-                parcel.kept = self._write(parcel)
-        with self._lock:  # What was sent meanwhile is not pending any more.
-            kept = tuple(parcel.kept for parcel in self._parcels if parcel.kept is not None)
+        fresh = [parcel for parcel in list(self._parcels) if parcel.kept is None]
+        for parcel in fresh:
+            parcel.kept = self._write(parcel)
+        with self._lock:
+            pending = list(self._parcels)
             # A sink may be ahead of what was replayed so far.
-            return SinkAt(self.sink.name, min(self.delivered, up_to)), kept
+            at = SinkAt(self.sink.name, min(self.delivered, up_to))
+        for parcel in fresh:
+            if parcel not in pending and parcel.kept is not None:
+                # It was sent meanwhile, and no manifest will ever name its file.
+                with suppress(StepwellError):
+                    self._store.delete(parcel.kept.path)
+        return at, tuple(parcel.kept for parcel in pending if parcel.kept is not None)
 
     def _write(self, parcel: _Parcel) -> Undelivered:
         change = self._load(parcel)
@@ -316,14 +322,16 @@ class Outbox:
             self._store.put_new(path, body)
         except ConflictError:
             # Of an attempt before us, whose manifest was never committed. Its bytes may differ,
-            # for another Arrow may have written them; its rows may not (J6).
-            body = self._read(path)
-            if checksum_rows(_decode(body, self._where(path))) != checksum_rows(change):
-                raise ReplayMismatchError(
-                    f"{self._where(path)} holds other output of transaction {parcel.transaction} "
-                    "than was computed now",
-                    hint="a view is not deterministic, or the file was changed",
-                ) from None
+            # for another Arrow may have written them, but its rows are the same (J6). If they are
+            # not, the number was used in another life of the pipeline, before an older state was
+            # restored, and a checkpoint of that life may need the file: leave it alone.
+            found = self._read(path)
+            if checksum_rows(_decode(found, self._where(path))) == checksum_rows(change):
+                body = found
+            else:
+                own = f"{self.sink.name}${self._env.new_id()}"
+                path = paths.outbox(own, parcel.transaction)
+                self._store.put_new(path, body)
         return Undelivered(
             self.sink.name, parcel.transaction, path, len(body), Checksum(checksum([body]))
         )
