@@ -196,6 +196,20 @@ class Maintenance:
         stored = Leaf(block.relation, self._names.several(len(block.fields)), When.OLD)
         return self._less(self.at(block.input, When.NEW), stored)
 
+    def candidates(self, block: Top) -> Node | None:
+        """What changes among the rows of which the first are kept."""
+        change = self.delta(block.input.input)
+        return None if change is None else Consolidate(change)
+
+    def first_of(self, block: Top, added: Node) -> Node:
+        """The change when no row that was among the first goes: others can only push them out."""
+        stored = Leaf(block.relation, self._names.several(len(block.fields)), When.OLD)
+        top = block.input
+        pool = Union((stored, added), top.input.columns)
+        fresh = TopN(pool, top.order, top.limit, top.offset)
+        again = Leaf(block.relation, self._names.several(len(block.fields)), When.OLD)
+        return self._less(fresh, again)
+
     def _less(self, new: Node, old: Node) -> Node:
         return Consolidate(Union((new, Negate(old)), old.columns))
 

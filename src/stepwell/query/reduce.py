@@ -14,7 +14,7 @@ superset. A leaf that no value reaches stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
@@ -56,17 +56,24 @@ class Finder(Protocol):
     """Finds rows of relations by the values of a column, and knows the values of small ones."""
 
     def find(
-        self, leaf: Leaf, wanted: Mapping[int, Values], needed: frozenset[int] | None
+        self,
+        leaf: Leaf,
+        wanted: Mapping[int, Values],
+        needed: frozenset[int] | None,
+        conditions: Sequence[Expr],
     ) -> str | None:
         """A relation with at least the leaf's rows that have such values; None: no use.
 
-        Columns that are not needed may be left empty.
+        Columns that are not needed may be left empty, and rows that do not fulfil a condition out.
         """
 
     def values(self, leaf: Leaf, column: int) -> Values | None:
         """All values of a column of a small leaf."""
 
     def union(self, values: list[Values]) -> Values: ...
+
+    def common(self, a: Values, b: Values) -> Values:
+        """Values that are in both, or a superset of those."""
 
 
 def reduced(node: Node, finder: Finder) -> Node:
@@ -91,22 +98,32 @@ class _Reduction:
 
     # Which rows matter
 
-    def _to(self, node: Node, wanted: Wanted, needed: frozenset[str] | None = None) -> Node:
-        """The node, of which only rows with these values matter."""
+    def _to(
+        self,
+        node: Node,
+        wanted: Wanted,
+        needed: frozenset[str] | None = None,
+        conditions: tuple[Expr, ...] = (),
+    ) -> Node:
+        """The node, of which only rows with these values matter.
+
+        `needed` are the columns somebody looks at, `conditions` what is tested further up.
+        """
         if not wanted:
             return self.of(node)
         match node:
             case Leaf():
-                return self._leaf(node, wanted, needed)
+                return self._leaf(node, wanted, needed, conditions)
             case Filter():
                 below = None if needed is None else needed | node.condition.columns
-                return replace(node, input=self._to(node.input, wanted, below))
+                known = (*conditions, node.condition)
+                return replace(node, input=self._to(node.input, wanted, below, known))
             case Project():
                 items = dict(node.items)
                 inside = {items[c].column: v for c, v in wanted.items()}
                 used = frozenset[str]().union(*(e.columns for e in items.values()))
-                known = {c: v for c, v in inside.items() if c is not None}
-                return replace(node, input=self._to(node.input, known, used))
+                # A name means the same wherever it stands, so conditions on it do too.
+                return replace(node, input=self._to(node.input, _known(inside), used, conditions))
             case Generate():
                 inside = {c: v for c, v in wanted.items() if c in node.input.columns}
                 return replace(node, input=self._to(node.input, _known(inside)))
@@ -120,7 +137,7 @@ class _Reduction:
             case Union():
                 return self._union(node, wanted)
             case Restrict():
-                return self._restrict(node, wanted, needed)
+                return self._restrict(node, wanted, needed, conditions)
             case Inner():
                 return self._inner(node, wanted)
             case Join():
@@ -135,14 +152,21 @@ class _Reduction:
             case _:
                 return self.of(node)
 
-    def _leaf(self, leaf: Leaf, wanted: Wanted, needed: frozenset[str] | None) -> Leaf:
+    def _leaf(
+        self,
+        leaf: Leaf,
+        wanted: Wanted,
+        needed: frozenset[str] | None,
+        conditions: tuple[Expr, ...],
+    ) -> Leaf:
         if leaf.when is When.DELTA:
             return leaf
         places = {leaf.columns.index(c): v for c, v in wanted.items()}
         used = None
         if needed is not None:
             used = frozenset(i for i, c in enumerate(leaf.columns) if c in needed)
-        found = self._finder.find(leaf, places, used)
+        mine = [c for c in conditions if c.columns <= set(leaf.columns)]
+        found = self._finder.find(leaf, places, used, mine)
         return leaf if found is None else replace(leaf, relation=found)
 
     def _union(self, node: Union, wanted: Wanted) -> Node:
@@ -152,7 +176,13 @@ class _Reduction:
             inputs.append(self._to(child, {names[c]: v for c, v in wanted.items()}))
         return replace(node, inputs=tuple(inputs))
 
-    def _restrict(self, node: Restrict, wanted: Wanted, needed: frozenset[str] | None) -> Node:
+    def _restrict(
+        self,
+        node: Restrict,
+        wanted: Wanted,
+        needed: frozenset[str] | None,
+        conditions: tuple[Expr, ...] = (),
+    ) -> Node:
         keys = self.of(node.keys)
         more = dict(wanted)
         for c, k in node.on:
@@ -160,29 +190,35 @@ class _Reduction:
             if values is not None:
                 more.setdefault(c, values)
         below = None if needed is None else needed | {c for c, _ in node.on}
-        return replace(node, input=self._to(node.input, more, below), keys=keys)
+        return replace(node, input=self._to(node.input, more, below, conditions), keys=keys)
 
     def _inner(self, node: Inner, wanted: Wanted) -> Node:
         """Along equalities from the inputs whose values are known to the others."""
         links = [pair for pair in map(_columns, node.on) if pair is not None]
+        same = _classes(links)
+        known: Wanted = {}
+        for name, values in wanted.items():
+            self._learn(known, same.get(name, name), values)
         inputs: list[Node | None] = [None] * len(node.inputs)
-        known: Wanted = dict(wanted)
         waiting = list(range(len(node.inputs)))
         while waiting:
             # The first of those that some value reaches; at the start, the change itself.
-            place = next((i for i in waiting if _reached(node.inputs[i], known)), waiting[0])
+            reached = (i for i in waiting if _among(node.inputs[i].columns, same, known))
+            place = next(reached, waiting[0])
             waiting.remove(place)
             child = node.inputs[place]
-            mine = {c: v for c, v in known.items() if c in child.columns}
-            made = self._to(child, mine)
+            made = self._to(child, _among(child.columns, same, known))
             inputs[place] = made
-            for a, b in links:
-                for here, there in ((a, b), (b, a)):
-                    if here in child.columns and there not in known:
-                        values = self.values(made, here)
-                        if values is not None:
-                            known[there] = values
+            for name in child.columns:
+                if name in same:
+                    values = self.values(made, name)
+                    if values is not None:
+                        self._learn(known, same[name], values)
         return replace(node, inputs=tuple(i for i in inputs if i is not None))
+
+    def _learn(self, known: Wanted, name: str, values: Values) -> None:
+        before = known.get(name)
+        known[name] = values if before is None else self._finder.common(before, values)
 
     def _join(self, node: Join, wanted: Wanted) -> Node:
         if node.side is Side.FULL:
@@ -235,8 +271,20 @@ def _known(wanted: Mapping[str | None, Values]) -> Wanted:
     return {c: v for c, v in wanted.items() if c is not None}
 
 
-def _reached(node: Node, known: Wanted) -> bool:
-    return any(c in known for c in node.columns)
+def _classes(links: list[tuple[str, str]]) -> dict[str, str]:
+    """For each column that equals others, one name for all of them."""
+    names: dict[str, str] = {}
+    for a, b in links:
+        one, two = names.setdefault(a, a), names.setdefault(b, b)
+        for name, group in names.items():
+            if group == two:
+                names[name] = one
+    return names
+
+
+def _among(columns: tuple[str, ...], same: Mapping[str, str], known: Wanted) -> Wanted:
+    """What is known of some columns."""
+    return {c: known[same.get(c, c)] for c in columns if same.get(c, c) in known}
 
 
 def _columns(condition: Expr) -> tuple[str, str] | None:

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stepwell.query.algebra import Leaf, When
+from stepwell.query.algebra import Expr, Leaf, When
 from stepwell.query.reduce import Values
+from stepwell.spark.conditions import fulfilling
 from stepwell.spark.index import Indexes, comparable, ordered
 from stepwell.spark.relations import Part, Relation, Relations, arrow_schema
 
@@ -42,7 +43,11 @@ class LookUps:
         self.rows_read = 0
 
     def find(
-        self, leaf: Leaf, wanted: Mapping[int, Values], needed: frozenset[int] | None
+        self,
+        leaf: Leaf,
+        wanted: Mapping[int, Values],
+        needed: frozenset[int] | None,
+        conditions: Sequence[Expr],
     ) -> str | None:
         if leaf.relation not in self._relations:
             return None
@@ -52,8 +57,10 @@ class LookUps:
         whole = self.rows(relation, wanted, needed)
         if whole is None:
             return None
-        old = self._part(whole, relation.types)
-        return self._named(Found(relation.types, old, self._deltas.get(leaf.relation)))
+        delta = self._deltas.get(leaf.relation)
+        for condition in conditions:
+            whole = fulfilling(whole, leaf.columns, relation.types, condition)
+        return self._named(Found(relation.types, self._part(whole, relation.types), delta))
 
     def add(self, table: pa.Table, types: tuple[str, ...]) -> str:
         """Show rows as a change set."""
@@ -154,6 +161,8 @@ class LookUps:
             return among(part.table, sought)
         if part.run is None:
             return None
+        if not sought:
+            return None
         index = self._indexes.of(part.run, schema)
         places = None
         # First by columns that have an order, which costs next to nothing.
@@ -172,6 +181,11 @@ class LookUps:
         if tables is None or sum(t.num_rows for t in tables if t is not None) > VALUES_MAX:
             return None
         return self.union([unique(t.column(column)) for t in tables if t is not None])
+
+    def common(self, a: Values, b: Values) -> Values:
+        if not isinstance(a, pa.Array) or not isinstance(b, pa.Array) or a.type != b.type:
+            return b if isinstance(b, pa.Array) else a
+        return a.filter(pc.is_in(a, value_set=b))
 
     def union(self, values: list[Values]) -> Values:
         arrays = [v for v in values if isinstance(v, pa.Array)]

@@ -112,6 +112,11 @@ class Relations:
         key = relation.sort if relation is not None else ()
         run = self._runs.write_frame(name, frame, key, rows)
         if relation is not None:
+            if run.rows <= MEMORY_ROWS_MAX and plain(relation.types):
+                # Nobody knew that it would be so few.
+                table = self._runs.read(run).cast(arrow_schema(relation.types))
+                self._runs.remove(run)
+                return Part(relation.types, run.rows, table)
             return Part(relation.types, run.rows, run=run)
         types = tuple(f.dataType.simpleString() for f in frame.schema.fields[:-1])
         return Part(types, run.rows, run=run, shown=self._runs.frame(run, frame.schema))

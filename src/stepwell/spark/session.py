@@ -61,6 +61,8 @@ LAUNCH = {
     "spark.ui.showConsoleProgress": "false",
     # Nothing is kept in a catalog; Hive's would leave a database in the current directory.
     "spark.sql.catalogImplementation": "in-memory",
+    # The default holds 100 classes, which a few views fill, and then all are compiled each time.
+    "spark.sql.codegen.cache.maxEntries": "2000",
     # Looks up the caller's line for every column that is made, which is much of a small job's time.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }

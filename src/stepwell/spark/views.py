@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from stepwell.engine.ports import Change, Rejected
@@ -29,7 +30,7 @@ from stepwell.query.explain import Explained, explain
 from stepwell.query.maintain import STAGE, Maintenance
 from stepwell.query.order import Estimates
 from stepwell.query.parse import catalog_of, read
-from stepwell.query.program import Block, Full, Groups, Program, Sums
+from stepwell.query.program import Block, Full, Groups, Program, Sums, Top
 from stepwell.query.reasons import Code, Unsupported
 from stepwell.query.reduce import reduced
 from stepwell.query.render import bag, presented, render
@@ -62,7 +63,7 @@ _FRESH = "`$stepwell$fresh`"
 _KEYS = "`$stepwell$keys`"
 _LOADED = "`$stepwell$loaded`"
 _SUMMED = f"{STAGE}0"
-SMALL_ROWS_MAX = 20_000
+SMALL_ROWS_MAX = 50_000
 """So few rows Spark computes with sooner than it has made Java code and tasks for them."""
 _SMALL = {
     "spark.sql.codegen.wholeStage": "false",
@@ -427,17 +428,57 @@ class Views:
                 return self._show_change(block, moved, program, known, outputs)
             known[_SUMMED] = added
             node = maintenance.merge(block, Leaf(_SUMMED, summed.columns, When.DELTA))
-            if program is None:
-                return self._part(block.relation, node, known)
-            return self._presented(block, node, program, known, outputs)
+            return self._finish(block, node, program, known, outputs)
+        if isinstance(block, Top) and self._rows_stay(block):
+            candidates = maintenance.candidates(block)
+            if candidates is None:
+                return None
+            come = self._added(block, self._part(_SUMMED, candidates, known))
+            if come is not None:
+                known[_SUMMED] = come
+                leaf = Leaf(_SUMMED, candidates.columns, When.DELTA)
+                node = maintenance.first_of(block, leaf)
+                return self._finish(block, node, program, known, outputs)
         plan = maintenance.plan(block)
         if plan.change is None:
             return None
         for stage in plan.stages:
             known[stage.relation] = self._part(stage.relation, stage.node, known)
+        return self._finish(block, plan.change, program, known, outputs)
+
+    def _finish(
+        self,
+        block: Block,
+        change: Node,
+        program: Program | None,
+        known: Mapping[str, Part],
+        outputs: dict[str, pa.Table],
+    ) -> Part:
         if program is None:
-            return self._part(block.relation, plan.change, known)
-        return self._presented(block, plan.change, program, known, outputs)
+            return self._part(block.relation, change, known)
+        return self._presented(block, change, program, known, outputs)
+
+    def _rows_stay(self, block: Top) -> bool:
+        """Whether it can be told here that no row goes which was among the first."""
+        few = block.input.limit is not None and block.input.offset == 0
+        return few and all(comparable(f.type) for f in block.fields)
+
+    def _added(self, block: Top, found: Part) -> Part | None:
+        """The rows that come, unless one goes that was among the first, or nobody can tell."""
+        lookups = LookUps(self._relations, self._indexes, {})
+        first = lookups.rows(self._relations[block.relation], {})
+        if found.table is None or first is None:
+            return None
+        first = consolidated(first)
+        gone = found.table.filter(pc.less(found.table.column(WEIGHT), 0))
+        names = [name for name in gone.column_names if name != WEIGHT]
+        if gone.num_rows and first.num_rows:
+            gone = gone.cast(first.schema)
+            mask = among_rows(gone.select(names).columns, first.select(names).columns)
+            if mask is None or pc.any(mask).as_py():
+                return None
+        come = found.table.filter(pc.greater(found.table.column(WEIGHT), 0))
+        return Part(found.types, come.num_rows, come)
 
     def _mergeable(self, block: Sums) -> bool:
         types = tuple(f.type for f in block.fields)

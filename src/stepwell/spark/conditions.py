@@ -1,0 +1,89 @@
+"""Conditions that are plain enough to be tested without Spark.
+
+Rows that fail one need not be looked at any further. Spark tests all conditions again, so only
+what certainly fails may go: comparisons of a column with a constant, where Arrow and Spark agree.
+What is not understood lets every row through.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+from stepwell.query.algebra import Expr
+from stepwell.query.conditions import parse_scalar
+
+_WHOLE = {"tinyint", "smallint", "int", "bigint"}
+_COMPARE: dict[type[exp.Expr], Callable[..., Any]] = {
+    exp.EQ: pc.equal,
+    exp.NEQ: pc.not_equal,
+    exp.LT: pc.less,
+    exp.LTE: pc.less_equal,
+    exp.GT: pc.greater,
+    exp.GTE: pc.greater_equal,
+}
+_MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {
+    exp.LT: exp.GT,
+    exp.LTE: exp.GTE,
+    exp.GT: exp.LT,
+    exp.GTE: exp.LTE,
+}
+
+
+def fulfilling(
+    rows: pa.Table, names: Sequence[str], types: Sequence[str], condition: Expr
+) -> pa.Table:
+    """The rows that may fulfil a condition over columns with these names and types."""
+    tree = parse_scalar(condition.sql)
+    kinds = dict(zip(names, types, strict=True))
+    places = {name: i for i, name in enumerate(names)}
+    for part in tree.flatten() if isinstance(tree, exp.And) else [tree]:
+        test = _test(part.unnest(), kinds)
+        if test is not None:
+            column, compare, value = test
+            rows = rows.filter(compare(rows.column(places[column]), value))
+    return rows
+
+
+def _test(
+    part: exp.Expr, types: dict[str, str]
+) -> tuple[str, Callable[..., Any], pa.Scalar] | None:
+    """The column, the comparison and the constant of `column < constant`."""
+    kind: type[exp.Expr] = type(part)
+    if kind not in _COMPARE or not isinstance(part, exp.Binary):
+        return None
+    left, right = part.left.unnest(), part.right.unnest()
+    if isinstance(right, exp.Column):
+        left, right, kind = right, left, _MIRRORED.get(kind, kind)
+    if not isinstance(left, exp.Column) or left.name not in types:
+        return None
+    value = _constant(right, types[left.name])
+    return None if value is None else (left.name, _COMPARE[kind], value)
+
+
+def _constant(node: exp.Expr, type_: str) -> pa.Scalar | None:
+    """A constant of exactly the column's kind; anything else Spark would first make alike."""
+    try:
+        if type_ == "date" and isinstance(node, exp.Cast) and node.is_type("date"):
+            text = node.this
+            if isinstance(text, exp.Literal) and text.is_string:
+                return pa.scalar(datetime.date.fromisoformat(text.name))
+        if not isinstance(node, exp.Literal):
+            return None
+        if type_ == "string":
+            return pa.scalar(node.name) if node.is_string else None
+        if node.is_string:
+            return None
+        if type_ in _WHOLE and node.name.isdigit():
+            return pa.scalar(int(node.name), pa.int64())
+        if type_.startswith("decimal"):
+            return pa.scalar(Decimal(node.name))
+    except (ValueError, InvalidOperation, pa.ArrowInvalid):
+        return None
+    return None
