@@ -63,6 +63,7 @@ BAD_LINES = [
     ('{"id":1,"amount":1e999999999}', "too large"),
     ('{"id":1,"amount":NaN}', "NaN is not JSON"),
     ('{"id":1,"at":"2026-02-30T00:00:00Z"}', "is no TIMESTAMP"),
+    ('{"id":1,"amount":"٣"}', "amount: '٣' is no DECIMAL(12,2)"),
     ('{"id":1,"at":1767355200}', "at: 1767355200 is no TIMESTAMP"),
     ('{"id":1,"customer":5}', "customer: 5 is no STRING"),
     ('{"id":1,"customer":"\\ud800"}', "not valid Unicode"),

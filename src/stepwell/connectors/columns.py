@@ -56,7 +56,8 @@ _JSON = {
     "smallint": pa.int16(),
     "int": pa.int32(),
     "bigint": pa.int64(),
-    "float": pa.float32(),
+    # Rounded once to a double and once more to a float, as one value alone is.
+    "float": pa.float64(),
     "double": pa.float64(),
 }
 
@@ -123,6 +124,8 @@ def _cast(values: pa.Array, to: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(to) and pa.types.is_integer(values.type):
         # Arrow asks whether any number of that type would fit, rather than those there are.
         values = values.cast(pa.decimal128(38, to.scale))
+    if pa.types.is_float32(to) and pa.types.is_string(values.type):
+        values = values.cast(pa.float64())
     return values.cast(to)
 
 

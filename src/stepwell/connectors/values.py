@@ -20,11 +20,12 @@ from stepwell.connectors.types import numbers_of
 from stepwell.query.types import SparkType
 
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,6})?")
-_DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,6})?", re.ASCII)
+_DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)", re.ASCII)
 _TIME = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?"
-    r" ?(Z|[+-]\d\d(?::?\d\d)?)?)?"
+    r" ?(Z|[+-]\d\d(?::?\d\d)?)?)?",
+    re.ASCII,
 )
 _SPECIAL = {"nan": math.nan, "infinity": math.inf, "inf": math.inf}
 _EXACT = Context(prec=80, traps=[Inexact, InvalidOperation])
