@@ -24,7 +24,13 @@ from stepwell.engine.outbox import OutboxSettings
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import Delivered, Limits
 from stepwell.engine.run import Loop
-from stepwell.errors import FencedError, StepwellError, UnavailableError, UnknownOutcomeError
+from stepwell.errors import (
+    FencedError,
+    InvalidError,
+    StepwellError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from stepwell.journal.entry import Kind
 from stepwell.journal.journal import Settings as JournalSettings
 from stepwell.model import Transaction
@@ -72,6 +78,7 @@ class Life:
         self.together: list[tuple[int, ...]] = []
         """Rows of explicit transactions: all of them or none."""
         self.never: set[int] = set()
+        self.zombies: list[Pipeline] = []
         orders = Feed("orders", again=chance.random() < 0.7)
         for id in range(chance.randint(0, 25)):
             roll = chance.random()
@@ -125,8 +132,22 @@ class Life:
             )
             with suppress(UnavailableError):
                 act(pipeline)
+            if self.zombies and self.chance.random() < 0.3:
+                self._zombie(self.chance.choice(self.zombies))
         if self.chance.random() < 0.5:
             pipeline.close()
+        else:
+            self.zombies.append(pipeline)
+
+    def _zombie(self, pipeline: Pipeline) -> None:
+        """A process that was taken for dead wakes up: it may send, and is never acknowledged."""
+        with suppress(Crash, *EXPECTED, InvalidError):
+            self.trace.append(("zombie", "", "woke"))
+            pipeline.deliver()
+            id = self._new()
+            self.pushed[id] = "refused"
+            pipeline.push("orders", [order(id, "z", 1)])
+            raise AssertionError("a process that was fenced acknowledged a row")
 
     def _push(self, pipeline: Pipeline) -> None:
         id = self._new()
@@ -238,7 +259,9 @@ lived = functools.cache(simulate)
 
 @pytest.mark.parametrize("first", [0] if SEEDS else range(0, COUNT, 30))
 def test_whatever_happens_everything_arrives_once(first: int) -> None:
-    """J1, J4, J6, J7, J10, K1, scenarios 26-34, 73, 75, 83, 84: on storage and sinks that fail."""
+    """J1, J4, J6, J7, J10, K1, scenarios 26-34, 73-75, 83, 84: on storage and sinks that fail, with
+    processes that die and others that come back from the dead.
+    """
     for seed in SEEDS or range(first, min(first + 30, COUNT)):
         lived(seed)
 
@@ -272,6 +295,7 @@ def test_the_lives_are_not_idle() -> None:
     assert sum(seen[f"{operation} crash"] for operation in _OWN) > 3
     assert seen["read ok"] > 20
     assert seen["poll crash"] > 0
+    assert seen["zombie woke"] > 5
     assert outcomes["acknowledged"] > 100
     assert outcomes["unknown"] > 10
 
