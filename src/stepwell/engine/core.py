@@ -126,7 +126,6 @@ class Core:
             keys=made.tables(),
             outboxes=tuple(self._outbox(sink, manifest) for sink in sinks),
             events=self.events,
-            on_error=self.settings.on_error,
             transaction=manifest.transaction,
             positions={at.name: at.position for at in manifest.progress.sources},
             dead_letters=Counter({d.table: d.rows for d in manifest.progress.dead_letters}),
@@ -142,6 +141,8 @@ class Core:
         for recorded in opening.replay():
             replay.feed(recorded)
         self.state.open = replay.finish()
+        # Only now: what is recorded was taken in under the rules of its time.
+        self.state.on_error = self.settings.on_error
         self._writer = opening.serve()
         self._last_flush = env.uptime()
         self._begin_serving(replay.transactions)

@@ -58,7 +58,7 @@ def _table(rows: Rows | None) -> pa.Table | None:
         if isinstance(rows, Mapping) or hasattr(rows, "__arrow_c_stream__"):
             return pa.table(rows)
         return pa.Table.from_pylist(list(_mappings(rows)))
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidError(f"these rows cannot be read: {error}") from error
 
 
