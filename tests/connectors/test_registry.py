@@ -24,6 +24,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "connectors"
         ({"type": "zzz"}, "there is no type zzz\nhint: types are: files, datagen"),
         ({"type": None}, "option type must be a text, found nothing"),
         ({"path": None}, "option path must be a text, found nothing"),
+        ({"path": "s3://b/x"}, "option path must be a path on this machine, found 's3://b/x'"),
         ({"format": "jsn"}, "option format must be json or csv or parquet, found 'jsn'"),
         ({"formt": "json"}, "source s has no option formt\nhint: did you mean format?"),
         ({"q": 1}, "its options are: table, type, delimiter, path, format, changes"),

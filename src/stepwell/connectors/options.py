@@ -84,8 +84,11 @@ class Options:
         return value
 
     def place(self, name: str) -> str:
-        """A path; one that is not absolute starts at the project's folder."""
-        return str(self._base / Path(self.text(name)).expanduser())
+        """A path on this machine; one that is not absolute starts at the project's folder."""
+        given = self.text(name)
+        if "://" in given and not given.startswith("file://"):
+            raise self.wrong(name, "a path on this machine", given)
+        return str(self._base / Path(given.removeprefix("file://")).expanduser())
 
     def has(self, name: str) -> bool:
         return name in self._given
