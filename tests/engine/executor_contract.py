@@ -1,0 +1,223 @@
+"""What the engine asks of every executor. Subclass it with a `factory` fixture and run it.
+
+    class TestMine(ExecutorContract):
+        @pytest.fixture
+        def factory(self) -> ExecutorFactory: ...
+
+The factory must give an executor over `CONTRACT_SQL`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pytest
+
+from stepwell.engine.ports import WEIGHT, BadRow, Change, Executed, Executor, ExecutorFactory
+from stepwell.errors import InvalidError, StepwellError
+from stepwell.model import checksum
+from stepwell.state.manifest import Run
+from stepwell.store.memory import MemoryStore
+from stepwell.testing import ManualEnv
+
+CONTRACT_SQL = """
+CREATE TABLE orders (id BIGINT NOT NULL PRIMARY KEY, customer STRING, amount BIGINT);
+CREATE TABLE clicks (customer STRING, page STRING);
+CREATE MATERIALIZED VIEW revenue AS
+  SELECT customer, SUM(amount) AS total, COUNT(*) AS n FROM orders GROUP BY customer;
+CREATE MATERIALIZED VIEW visits AS
+  SELECT customer, COUNT(*) AS n FROM clicks GROUP BY customer;
+"""
+ORDERS = pa.schema({"id": pa.int64(), "customer": pa.string(), "amount": pa.int64()})
+CLICKS = pa.schema({"customer": pa.string(), "page": pa.string()})
+
+Row = tuple[object, ...]
+
+
+def orders(*rows: Row) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(ORDERS.names, row, strict=True)) for row in rows], ORDERS)
+
+
+def clicks(*rows: Row) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(CLICKS.names, row, strict=True)) for row in rows], CLICKS)
+
+
+def ids(*keys: int) -> pa.Table:
+    return pa.table({"id": pa.array(keys, pa.int64())})
+
+
+class ExecutorContract:
+    @pytest.fixture
+    def env(self) -> ManualEnv:
+        return ManualEnv()
+
+    @pytest.fixture
+    def store(self, env: ManualEnv) -> MemoryStore:
+        return MemoryStore(env)
+
+    @pytest.fixture
+    def executor(self, factory: ExecutorFactory, store: MemoryStore, env: ManualEnv) -> Executor:
+        made = factory(store, env)
+        made.load(())
+        return made
+
+    def test_it_names_its_tables_and_their_keys(self, executor: Executor) -> None:
+        """S2: how changes are put together depends on them."""
+        assert dict(executor.tables()) == {"orders": ("id",), "clicks": ()}
+
+    def test_nothing_changes_before_it_is_kept(self, executor: Executor, env: ManualEnv) -> None:
+        """J3: what is not recorded has not happened."""
+        executed = run(executor, env, {"orders": Change(orders((1, "a", 5)))}, keep=False)
+        assert found(executed, "revenue") == [(("a", 5, 1), 1)]
+        assert rows(executor, "orders") == []
+        assert rows(executor, "revenue") == []
+        executor.keep(executed)
+        assert rows(executor, "revenue") == [("a", 5, 1)]
+
+    def test_the_change_of_a_view_has_weights_and_only_views_that_changed_are_named(
+        self, executor: Executor, env: ManualEnv
+    ) -> None:
+        """J7: empty changes send nothing."""
+        run(executor, env, {"orders": Change(orders((1, "a", 5), (2, "a", 6)))})
+        executed = run(executor, env, {"orders": Change(orders((2, "b", 6)))})
+        assert found(executed, "revenue") == [
+            (("a", 5, 1), 1),
+            (("a", 11, 2), -1),
+            (("b", 6, 1), 1),
+        ]
+        assert executed.changes["revenue"].column_names == ["customer", "total", "n", WEIGHT]
+        assert "visits" not in executed.changes
+        again = run(executor, env, {"orders": Change(orders((2, "b", 6)))})
+        assert not [view for view, change in again.changes.items() if change.num_rows]
+
+    def test_a_key_is_replaced_deleted_and_put_again(
+        self, executor: Executor, env: ManualEnv
+    ) -> None:
+        """S2: deletes come before puts, and the last put of a key wins."""
+        run(executor, env, {"orders": Change(orders((1, "a", 1), (2, "b", 2), (1, "a", 3)))})
+        assert rows(executor, "orders") == [(1, "a", 3), (2, "b", 2)]
+        run(executor, env, {"orders": Change(orders((2, "c", 4)), ids(1, 2))})
+        assert rows(executor, "orders") == [(2, "c", 4)]
+
+    def test_a_bag_counts_equal_rows(self, executor: Executor, env: ManualEnv) -> None:
+        """S2: a delete takes one of them away."""
+        run(executor, env, {"clicks": Change(clicks(("a", "/"), ("a", "/"), ("a", None)))})
+        run(executor, env, {"clicks": Change(None, clicks(("a", "/"), ("a", None)))})
+        assert rows(executor, "clicks") == [("a", "/")]
+        assert rows(executor, "visits") == [("a", 1)]
+
+    def test_bad_rows_are_kept_with_their_source(self, executor: Executor, env: ManualEnv) -> None:
+        """J13: together with what the executor rejects itself."""
+        bad = {"orders": [("files", BadRow("a.json, line 7", "not JSON", "{"))]}
+        change = Change(orders((1, "a", 1)), ids(99))
+        executed = executor.execute({"orders": change}, env.now(), bad)
+        executor.keep(executed)
+        assert rows(executor, "orders") == [(1, "a", 1)]
+        assert [(r.table, tuple(r.row)) for r in executed.rejected] == [("orders", (99,))]
+        letters = executor.read("orders$errors").to_pylist()
+        assert len(letters) == 2
+        assert any("a.json, line 7" in map(str, letter.values()) for letter in letters)
+        assert executor.read("clicks$errors").num_rows == 0
+
+    def test_runs_hold_the_whole_state(
+        self, factory: ExecutorFactory, executor: Executor, store: MemoryStore, env: ManualEnv
+    ) -> None:
+        """K1: each is a file with its size and checksum, and a fresh executor goes on from them."""
+        runs: Sequence[Run] = ()
+        for number in range(12):
+            change = {
+                "orders": Change(
+                    orders((number % 5, "a", number)), ids(3) if number == 9 else None
+                ),
+                "clicks": Change(clicks(("a", str(number)))),
+            }
+            bad = {"clicks": [("files", BadRow(str(number), "not JSON", "{"))]}
+            executor.keep(executor.execute(change, env.now(), bad))
+            runs = executor.flush()
+            executor.flushed(runs)
+            assert executor.unflushed_bytes() == 0
+        for item in runs:
+            stored = store.get(item.path)
+            assert stored is not None
+            assert (len(stored.data), checksum([stored.data])) == (item.size, item.checksum)
+        fresh = factory(store, env)
+        fresh.load(runs)
+        assert state(fresh) == state(executor)
+        more = {"orders": Change(orders((77, "z", 1)))}
+        assert found(run(fresh, env, more), "revenue") == found(run(executor, env, more), "revenue")
+        assert state(fresh) == state(executor)
+
+    def test_a_flush_that_was_not_committed_is_made_again(
+        self, factory: ExecutorFactory, executor: Executor, store: MemoryStore, env: ManualEnv
+    ) -> None:
+        """K1: until it is told otherwise the executor counts everything as unflushed."""
+        run(executor, env, {"orders": Change(orders((1, "a", 1)))})
+        executor.flush()
+        assert executor.unflushed_bytes() > 0
+        run(executor, env, {"orders": Change(orders((2, "b", 1)))})
+        runs = executor.flush()
+        fresh = factory(store, env)
+        fresh.load(runs)
+        assert state(fresh) == state(executor)
+
+    def test_loading_forgets_what_was_there(
+        self, factory: ExecutorFactory, executor: Executor, store: MemoryStore, env: ManualEnv
+    ) -> None:
+        """K1: the state is that of the runs, and nothing else."""
+        empty = state(executor)
+        run(executor, env, {"orders": Change(orders((1, "a", 1)))})
+        executor.load(())
+        assert state(executor) == empty
+        assert executor.unflushed_bytes() == 0
+
+    def test_an_execution_that_fails_leaves_everything_as_it_was(
+        self, executor: Executor, env: ManualEnv
+    ) -> None:
+        """K1: the next one computes over the same state."""
+        run(executor, env, {"orders": Change(orders((1, "a", 2**62)))})
+        before = state(executor)
+        with pytest.raises(StepwellError):
+            run(executor, env, {"orders": Change(orders((2, "a", 2**62)))})
+        with pytest.raises(InvalidError):
+            run(executor, env, {"orders": Change(pa.table({"nonsense": [1]}))})
+        assert state(executor) == before
+        run(executor, env, {"orders": Change(orders((2, "b", 1)))})
+        assert len(rows(executor, "orders")) == 2
+
+    def test_queries_see_tables_and_views(self, executor: Executor, env: ManualEnv) -> None:
+        """S1: as they are now."""
+        run(executor, env, {"orders": Change(orders((1, "a", 5), (2, "b", 6)))})
+        sql = "SELECT r.customer, o.id FROM revenue r JOIN orders o ON r.customer = o.customer"
+        assert sorted(tuple(row.values()) for row in executor.query(sql).to_pylist()) == [
+            ("a", 1),
+            ("b", 2),
+        ]
+        with pytest.raises(InvalidError):
+            executor.read("nowhere")
+
+
+def run(
+    executor: Executor, env: ManualEnv, changes: Mapping[str, Change], *, keep: bool = True
+) -> Executed:
+    executed = executor.execute(changes, env.now())
+    if keep:
+        executor.keep(executed)
+    return executed
+
+
+def found(executed: Executed, view: str) -> list[tuple[Row, int]]:
+    change = executed.changes.get(view)
+    if change is None:
+        return []
+    names = [name for name in change.column_names if name != WEIGHT]
+    return sorted((tuple(row[name] for name in names), row[WEIGHT]) for row in change.to_pylist())
+
+
+def rows(executor: Executor, relation: str) -> list[Row]:
+    return sorted((tuple(row.values()) for row in executor.read(relation).to_pylist()), key=repr)
+
+
+def state(executor: Executor) -> dict[str, list[Row]]:
+    relations = ("orders", "clicks", "revenue", "visits", "orders$errors", "clicks$errors")
+    return {relation: rows(executor, relation) for relation in relations}
