@@ -255,15 +255,20 @@ def _normalise(table: Table, change: Change, there: Bag) -> tuple[Bag, list[Reje
     columns = tuple(column.name for column in table.columns)
     key = [columns.index(name) for name in table.key]
     by_key = {tuple(row[i] for i in key): row for row in there} if key else {}
+    gone: set[Row] = set()
     for row in _given(table, change.delete, table.key or columns, rejected):
+        if row in gone:
+            continue  # A key that is deleted twice was there.
         if key:
             old = by_key.pop(row, None)
         else:
             old = row if there[row] + delta[row] > 0 else None
         if old is None:
             rejected.append(Rejected(table.name, row, "delete of a row that is not there"))
-        else:
-            delta[old] -= 1
+            continue
+        delta[old] -= 1
+        if key:
+            gone.add(row)
     for row in _given(table, change.put, columns, rejected):
         if key:
             old = by_key.get(tuple(row[i] for i in key))
