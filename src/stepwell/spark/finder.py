@@ -72,6 +72,10 @@ class LookUps:
         parts = [None if t is None else self._part(t, types) for t in (old, delta)]
         return self._named(Found(types, parts[0], parts[1]))
 
+    def pair(self, old: pa.Table, delta: pa.Table, types: tuple[str, ...]) -> str:
+        """Show rows as they were, and how they change."""
+        return self._named(Found(types, self._part(old, types), self._part(delta, types)))
+
     def _part(self, table: pa.Table, types: tuple[str, ...]) -> Part:
         return Part(types, table.num_rows, table)
 

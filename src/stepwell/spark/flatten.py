@@ -6,7 +6,7 @@ joins are made with Arrow; filters and expressions, which only Spark understands
 
     Inner(Filter(a), Project(b)) on x = y  ->  Filter(Project(joined rows of a and b))
     Restrict(a, keys)                      ->  the rows of a among the keys
-    Keys(a)                                ->  the distinct values
+    Keys(a)                                ->  the distinct values, or more
 
 Filters and projections are linear, so it makes no difference that the join comes first. What does
 not fit (other conditions, values Arrow compares otherwise, too many rows) is left to Spark.
@@ -29,17 +29,20 @@ from stepwell.query.algebra import (
     Node,
     Project,
     Restrict,
+    Union,
     When,
     children,
     column,
     with_children,
 )
 from stepwell.query.conditions import sides
+from stepwell.spark.conditions import fulfilling
 from stepwell.spark.finder import LookUps
 from stepwell.spark.index import comparable
 from stepwell.spark.relations import WEIGHT
 
 ROWS_MAX = 300_000
+_BEFORE, _AFTER = "w0", "w1"
 
 
 def flattened(node: Node, lookups: LookUps) -> Node:
@@ -66,25 +69,61 @@ class _Flattening:
         return node if made is None else made
 
     def _keys(self, node: Keys) -> Node | None:
-        chain = _Chain.of(node.input)
-        if chain is None or any(isinstance(op, Filter) for op in chain.ops):
+        """The keys, or more of them.
+
+        Rows are compared before and after for every key there is, so one too many only costs time;
+        and the same node gives the same keys wherever it stands.
+        """
+        found = self._values(node.input)
+        if found is None:
             return None
-        rows = self._rows(chain.leaf)
-        places = [chain.place(c) for _, c in node.items]
-        if rows is None or any(p is None for p in places):
+        rows, types = found
+        places = [node.input.columns.index(c) for _, c in node.items]
+        kinds = tuple(types[p] for p in places)
+        if not all(map(comparable, kinds)):
             return None
-        known = [p for p in places if p is not None]
-        types = self._lookups.types(chain.leaf)
-        if not all(comparable(types[p]) for p in known):
-            return None
-        names = [f"c{i}" for i in range(len(known))]
-        picked = pa.table([rows.column(p) for p in known], names=names)
+        names = [f"c{i}" for i in range(len(places))]
+        picked = pa.table([rows.column(p) for p in places], names=names)
         distinct = picked.group_by(names).aggregate([]).select(names)
         ones = pa.repeat(pa.scalar(1, pa.int64()), distinct.num_rows)
-        made = self._lookups.add(
-            distinct.append_column(WEIGHT, ones), tuple(types[p] for p in known)
-        )
+        made = self._lookups.add(distinct.append_column(WEIGHT, ones), kinds)
         return Leaf(made, node.columns, When.DELTA)
+
+    def _values(self, node: Node) -> tuple[pa.Table, tuple[str, ...]] | None:
+        """At least the rows of a node, without their weights, and the types of its columns."""
+        match node:
+            case Leaf():
+                both = self._lookups.tables(node)
+                if both is None:
+                    return None
+                width = len(node.columns)
+                parts = [t.select(range(width)) for t in both if t is not None]
+                return pa.concat_tables(parts), self._lookups.types(node)
+            case Filter():
+                found = self._values(node.input)
+                if found is None:
+                    return None
+                rows, types = found
+                if not node.condition.columns <= set(node.columns):
+                    return found
+                return fulfilling(rows, node.columns, types, node.condition), types
+            case Project():
+                found = self._values(node.input)
+                columns = [e.column for _, e in node.items]
+                if found is None or any(c not in node.input.columns for c in columns):
+                    return None
+                places = [node.input.columns.index(c) for c in columns if c is not None]
+                names = [f"c{i}" for i in range(len(places))]
+                rows = pa.table([found[0].column(p) for p in places], names=names)
+                return rows, tuple(found[1][p] for p in places)
+            case Union():
+                each = [self._values(child) for child in node.inputs]
+                known = [values for values in each if values is not None]
+                if len(known) < len(each) or len({types for _, types in known}) != 1:
+                    return None
+                return pa.concat_tables([rows for rows, _ in known]), known[0][1]
+            case _:
+                return None
 
     def _restrict(self, node: Restrict) -> Node | None:
         chain = _Chain.of(node.input)
@@ -119,7 +158,8 @@ class _Flattening:
         known = [chain for chain in chains if chain is not None]
         if len(known) < len(chains) or not known:
             return None
-        tables = [self._rows(chain.leaf) for chain in known]
+        paired = any(chain.leaf.when is When.BOTH for chain in known)
+        tables = [self._versions(chain.leaf) for chain in known]
         rows = [table for table in tables if table is not None]
         if len(rows) < len(tables):
             return None
@@ -130,7 +170,7 @@ class _Flattening:
             if found is None:
                 return None
             places = found
-        return self._joined(node, known, rows, places)
+        return self._joined(node, known, rows, places, paired)
 
     def _match(
         self,
@@ -171,12 +211,17 @@ class _Flattening:
         return [*(p[at_left] for p in places), at_right]
 
     def _joined(
-        self, node: Inner, chains: list[_Chain], rows: list[pa.Table], places: list[np.ndarray]
+        self,
+        node: Inner,
+        chains: list[_Chain],
+        rows: list[pa.Table],
+        places: list[np.ndarray],
+        paired: bool,
     ) -> Node:
         columns: list[pa.ChunkedArray] = []
         names: list[str] = []
         types: list[str] = []
-        weight = None
+        before = after = pa.scalar(1, pa.int64())
         for chain, table, at in zip(chains, rows, places, strict=True):
             taken = table.take(pa.array(at))
             kinds = self._lookups.types(chain.leaf)
@@ -184,17 +229,44 @@ class _Flattening:
                 columns.append(taken.column(place))
                 names.append(chain.leaf.columns[place])
                 types.append(kinds[place])
-            here = taken.column(WEIGHT)
-            weight = here if weight is None else pc.multiply(weight, here)
-        table = pa.table(
-            [*columns, weight], names=[*(f"c{i}" for i in range(len(columns))), WEIGHT]
-        )
-        made: Node = Leaf(self._lookups.add(table, tuple(types)), tuple(names), When.DELTA)
+            before = pc.multiply(before, taken.column(_BEFORE))
+            after = pc.multiply(after, taken.column(_AFTER))
+        stored = [f"c{i}" for i in range(len(columns))]
+        if paired:
+            old = pa.table([*columns, before], names=[*stored, WEIGHT])
+            new = pa.table([*columns, pc.subtract(after, before)], names=[*stored, WEIGHT])
+            name = self._lookups.pair(_there(old), _there(new), tuple(types))
+        else:
+            name = self._lookups.add(
+                pa.table([*columns, after], names=[*stored, WEIGHT]), tuple(types)
+            )
+        made: Node = Leaf(name, tuple(names), When.BOTH if paired else When.DELTA)
         for chain in chains:
             made = chain.beside(made)
         for condition in node.on:
             made = Filter(made, condition)
         return Project(made, tuple((c, column(c)) for c in node.columns))
+
+    def _versions(self, leaf: Leaf) -> pa.Table | None:
+        """All rows of a leaf, with their weights before and after."""
+        if leaf.when is not When.BOTH:
+            rows = self._rows(leaf)
+            if rows is None:
+                return None
+            return rows.append_column(_BEFORE, rows.column(WEIGHT)).append_column(
+                _AFTER, rows.column(WEIGHT)
+            )
+        both = self._lookups.tables(leaf)
+        if both is None:
+            return None
+        parts = []
+        for table, old in zip(both, (True, False), strict=True):
+            if table is not None:
+                weight = table.column(WEIGHT)
+                was = weight if old else pc.multiply(weight, 0)
+                parts.append(table.append_column(_BEFORE, was).append_column(_AFTER, weight))
+        whole = pa.concat_tables(parts)
+        return None if whole.num_rows > ROWS_MAX else whole
 
     def _rows(self, leaf: Leaf) -> pa.Table | None:
         """All rows of a leaf, if they are one version and here."""
@@ -265,6 +337,10 @@ class _Chain:
             node = Project(node, (*op.items, *others))
             mine = [n for n, _ in op.items]
         return node
+
+
+def _there(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.not_equal(rows.column(WEIGHT), 0))
 
 
 def _equal(condition: Expr) -> tuple[str, str, bool] | None:
