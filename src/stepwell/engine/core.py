@@ -399,7 +399,7 @@ class Core:
         self._last_flush = self.env.uptime()
         try:
             self.flush()
-        except (StepwellError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - what is recorded does not fail because of it
             self.events.emit(FlushFailed(str(getattr(error, "message", error))))
 
     def close(self) -> None:

@@ -365,33 +365,39 @@ class Pipeline:
             together.append(self._pushes.popleft())
             rows += together[-1].intake.taken.rows
         try:
-            self._commit_together(together)
-        except (InvalidError, UserCodeError) as error:
-            if len(together) == 1:
-                together[0].fail(error)
-            for pushed in together if len(together) > 1 else ():
-                try:
-                    self._commit_together([pushed])
-                except StepwellError as own:
-                    pushed.fail(own)
+            self._commit_or_each(together)
         except StepwellError as error:
             for pushed in together:
                 pushed.fail(error)
         except BaseException as error:
             for pushed in together:
-                if not pushed.done:
-                    pushed.fail(
-                        UnknownOutcomeError(
-                            f"the thread that committed these rows was interrupted: {error!r}",
-                            hint="open the pipeline again: it will see whether they are there",
-                        )
+                pushed.fail(
+                    UnknownOutcomeError(
+                        f"the thread that committed these rows was interrupted: {error!r}",
+                        hint="open the pipeline again: it will see whether they are there",
                     )
+                )
             raise
 
+    def _commit_or_each(self, together: Sequence[Push]) -> None:
+        try:
+            self._commit_together(together)
+        except (InvalidError, UserCodeError):
+            if len(together) == 1:
+                raise
+            for pushed in together:
+                try:
+                    self._commit_together([pushed])
+                except StepwellError as error:
+                    pushed.fail(error)
+
     def _commit_together(self, together: Sequence[Push]) -> None:
+        left = [pushed for pushed in together if not pushed.done]
+        if not left:
+            return
         self._make_room()
         self._core.boundary()
-        done = self._core.commit([pushed.intake for pushed in together])
-        for pushed in together:
+        done = self._core.commit([pushed.intake for pushed in left])
+        for pushed in left:
             pushed.succeed(done.transaction)
         self._after(done)

@@ -32,7 +32,9 @@ class Push:
         self.done, self.transaction = True, transaction
 
     def fail(self, error: StepwellError) -> None:
-        self.done, self.error = True, error
+        """What is committed stays so, whatever goes wrong afterwards."""
+        if not self.done:
+            self.done, self.error = True, error
 
 
 def pushed_intake(
