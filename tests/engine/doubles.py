@@ -14,12 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from stepwell.engine.core import Settings
 from stepwell.engine.events import Event
 from stepwell.engine.outbox import OutboxSettings
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import WEIGHT, BadRow, Change, Delivered, Limits, Taken
 from stepwell.engine.reference_executor import ReferenceExecutor
+from stepwell.engine.settings import Settings
 from stepwell.errors import ConflictError, ReplayMismatchError, UnavailableError
 from stepwell.journal.journal import Settings as JournalSettings
 from stepwell.model import Transaction

@@ -217,6 +217,10 @@ def test_a_leftover_file_with_other_rows_is_left_alone() -> None:
     assert again.deliver()
     assert shelf.batches == [(1, (((2,), 1),))]
     assert store.get(old.path) is not None
+    store.put_new(paths.outbox("s", TX(2)), b"damaged")
+    again.offer(TX(2), pa.table({"a": [3], "_w": [1]}))
+    _, (beside,) = again.keep(TX(2))
+    assert paths.parse(beside.path).number == 2
 
 
 def test_the_guard_raises_when_the_order_is_broken() -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from stepwell.engine.core import Settings
 from stepwell.engine.pipeline import Pipeline
+from stepwell.engine.settings import Settings
 from stepwell.engine.sources import SourceStatus
 from stepwell.errors import StepwellError, UnavailableError, UnknownOutcomeError
 from stepwell.store.local import LocalStore

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 from stepwell.engine import core, flush, outbox, pipeline, replay, transaction
-from stepwell.engine.core import Settings
 from stepwell.engine.outbox import OutboxSettings
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import Delivered, Limits
 from stepwell.engine.run import Loop
+from stepwell.engine.settings import Settings
 from stepwell.errors import (
     FencedError,
     InvalidError,

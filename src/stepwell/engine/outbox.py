@@ -19,7 +19,7 @@ What is pending when the replay position passes it is kept in files which the ma
 (`keep`). The alternative, not to flush past what a sink lacks, would let one sink that is down for
 a day make the journal, and the next opening, a day long.
 
-A crash leaves a file that no manifest names, or one too many; the next one adopts or removes it.
+How those files lie in the store is the matter of `kept`.
 """
 
 from __future__ import annotations
@@ -33,22 +33,19 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stepwell.engine.checksum import checksum_rows
 from stepwell.engine.events import Events, Published, SinkFailed
+from stepwell.engine.kept import read_kept, write_kept
 from stepwell.engine.ports import WEIGHT, Sink
 from stepwell.env import Env
 from stepwell.errors import (
     BugError,
-    ConflictError,
     CorruptError,
     FencedError,
     InvalidError,
     StepwellError,
-    TruncatedError,
     ensure,
 )
-from stepwell.journal import paths
-from stepwell.model import Checksum, Transaction, checksum
+from stepwell.model import Transaction
 from stepwell.state.progress import SinkAt, Undelivered
 from stepwell.store.base import Store
 
@@ -316,53 +313,14 @@ class Outbox:
 
     def _write(self, parcel: _Parcel) -> Undelivered:
         change = self._load(parcel)
-        path = paths.outbox(self.sink.name, parcel.transaction)
-        body = _encode(change)
-        try:
-            self._store.put_new(path, body)
-        except ConflictError:
-            # Of an attempt before us, whose manifest was never committed. Its bytes may differ,
-            # for another Arrow may have written them, but its rows are the same (J6). If they are
-            # not, the number was used in another life of the pipeline, before an older state was
-            # restored, and a checkpoint of that life may need the file: leave it alone.
-            found = self._read(path)
-            if checksum_rows(_decode(found, self._where(path))) == checksum_rows(change):
-                body = found
-            else:
-                own = f"{self.sink.name}${self._env.new_id()}"
-                path = paths.outbox(own, parcel.transaction)
-                self._store.put_new(path, body)
-        return Undelivered(
-            self.sink.name, parcel.transaction, path, len(body), Checksum(checksum([body]))
-        )
+        return write_kept(self._store, self._env, self.sink.name, parcel.transaction, change)
 
     def _load(self, parcel: _Parcel) -> pa.Table:
         if parcel.change is None:
-            kept = parcel.kept
-            if kept is None:
+            if parcel.kept is None:
                 raise BugError("a parcel is in memory or in a file")
-            body = self._read(kept.path)
-            where = self._where(kept.path)
-            if len(body) != kept.size or checksum([body]) != kept.checksum:
-                raise CorruptError(
-                    where,
-                    f"expected {kept.size} bytes with checksum {kept.checksum}, found {len(body)} "
-                    f"with {checksum([body])}",
-                    hint="restore the object from a backup",
-                )
-            parcel.change = _decode(body, where)
+            parcel.change = read_kept(self._store, parcel.kept)
         return parcel.change
-
-    def _read(self, path: str) -> bytes:
-        found = self._store.get(path)
-        if found is None:
-            raise TruncatedError(
-                self._where(path), "missing", hint="restore the object from a backup"
-            )
-        return found.data
-
-    def _where(self, path: str) -> str:
-        return f"{self._store.uri}/{path}"
 
     # Looking at it
 
@@ -382,20 +340,3 @@ class Outbox:
 
     def _size(self) -> int:
         return sum(parcel.size for parcel in self._parcels)
-
-
-def _encode(change: pa.Table) -> bytes:
-    from pyarrow import parquet  # Slow to load, and needed only where a sink is behind.
-
-    out = pa.BufferOutputStream()
-    parquet.write_table(change, out, write_page_checksum=True)
-    return bytes(out.getvalue().to_pybytes())
-
-
-def _decode(body: bytes, where: str) -> pa.Table:
-    from pyarrow import parquet
-
-    try:
-        return parquet.read_table(pa.BufferReader(body), page_checksum_verification=True)
-    except (pa.ArrowException, OSError) as error:
-        raise CorruptError(where, f"not a Parquet file: {error}") from error

@@ -28,7 +28,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from stepwell.engine.core import Core, Settings
+from stepwell.engine.core import Core
 from stepwell.engine.deliverers import Deliverers
 from stepwell.engine.events import Listener, Stopped, Waiting
 from stepwell.engine.explicit import ExplicitTransaction
@@ -36,6 +36,7 @@ from stepwell.engine.outbox import SinkStatus
 from stepwell.engine.ports import BadRow, ExecutorFactory, Sink, Source
 from stepwell.engine.pushed import Push, Rows, pushed_intake
 from stepwell.engine.run import Loop
+from stepwell.engine.settings import Settings
 from stepwell.engine.sources import SourceStatus
 from stepwell.engine.tail import Tail
 from stepwell.engine.transaction import Done

@@ -1,0 +1,36 @@
+"""What can be tuned about a pipeline. Nothing here changes a result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stepwell.engine.outbox import OutboxSettings
+from stepwell.engine.ports import Limits
+from stepwell.engine.transaction import OnError
+from stepwell.journal.journal import Settings as JournalSettings
+from stepwell.state.history import History
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    limits: Limits = field(default_factory=Limits)
+    latency_s_max: float = 0.0
+    """How long a transaction of the loop stays open for more steps; 0: every step is one."""
+    flush_every_s: float = 60.0
+    memory_bytes_max: int = 256 * 1024 * 1024
+    """State that no run holds yet; more than that is flushed at once."""
+    on_error: OnError = "dead_letter"
+    outbox: OutboxSettings = field(default_factory=OutboxSettings)
+    sink_wait_s_max: float = 60.0
+    """How long a push waits for a sink whose outbox is full."""
+    background_delivery: bool = True
+    """Whether the loop sends to each sink from a thread of its own."""
+    source_wait_s_first: float = 0.5
+    source_wait_s_max: float = 30.0
+    """How patiently a source that cannot be reached is tried again."""
+    idle_s: float = 0.1
+    """How long the loop rests when no source has anything."""
+    replay_rows_max: int = 1_000_000
+    """How much replay feeds at once."""
+    journal: JournalSettings = field(default_factory=JournalSettings)
+    history: History = field(default_factory=History)
