@@ -64,15 +64,6 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How a block's relation changes in one transaction."""
-
-    stages: tuple[Stage, ...]
-    change: Node | None
-    """A change set of the block's relation, columns by position; None: nothing can change."""
-
-
-@dataclass(frozen=True, slots=True)
 class KeySet:
     """Values of some columns; `on` says which column of a node each column of the keys is."""
 
@@ -99,19 +90,24 @@ class Maintenance:
         self._estimates = estimates
         self._stages: list[Stage] = []
 
-    def plan(self, block: Block) -> Plan:
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The queries to run before what was planned so far, in this order."""
+        return tuple(self._stages)
+
+    def plan(self, block: Block) -> Node | None:
+        """A change set of the block's relation, columns by position; None: nothing can change."""
         match block:
             case Sums():
-                change = self._sums(block)
+                return self._sums(block)
             case Groups():
-                change = self._groups(block)
+                return self._groups(block)
             case Rows():
-                change = self._rows(block)
+                return self._rows(block)
             case Top():
-                change = self._top(block)
+                return self._top(block)
             case Full():
                 raise TypeError("a view that is computed anew has no plan")
-        return Plan(tuple(self._stages), change)
 
     def whole(self, block: Block) -> Node:
         """All rows of a block's relation, computed from the relations as they are stored."""

@@ -411,17 +411,18 @@ class Views:
             always = block.reason.code is Code.TIME_DEPENDENT
             if not always and not reads & set(deltas):
                 return None
-            change = self._text(block, deltas)
-            if program is not None and change.rows:
-                view = self._relations.arrow(change)
+            anew = self._text(block, deltas)
+            if program is not None and anew.rows:
+                view = self._relations.arrow(anew)
                 outputs[program.view] = view.rename_columns([*program.columns, Outcome.WEIGHT])
-            return change
+            return anew
         maintenance = self._maintenance(deltas)
         known = dict(deltas)
         if isinstance(block, Sums) and self._mergeable(block):
             summed = maintenance.summed(block)
             if summed is None:
                 return None
+            self._stage(maintenance, known)
             added = self._part(_SUMMED, summed, known)
             moved = self._merged(block, added)
             if moved is not None:
@@ -433,18 +434,24 @@ class Views:
             candidates = maintenance.candidates(block)
             if candidates is None:
                 return None
+            self._stage(maintenance, known)
             come = self._added(block, self._part(_SUMMED, candidates, known))
             if come is not None:
                 known[_SUMMED] = come
                 leaf = Leaf(_SUMMED, candidates.columns, When.DELTA)
                 node = maintenance.first_of(block, leaf)
                 return self._finish(block, node, program, known, outputs)
-        plan = maintenance.plan(block)
-        if plan.change is None:
+        change = maintenance.plan(block)
+        if change is None:
             return None
-        for stage in plan.stages:
-            known[stage.relation] = self._part(stage.relation, stage.node, known)
-        return self._finish(block, plan.change, program, known, outputs)
+        self._stage(maintenance, known)
+        return self._finish(block, change, program, known, outputs)
+
+    def _stage(self, maintenance: Maintenance, known: dict[str, Part]) -> None:
+        """Run the stages that were planned since."""
+        for stage in maintenance.stages:
+            if stage.relation not in known:
+                known[stage.relation] = self._part(stage.relation, stage.node, known)
 
     def _finish(
         self,
