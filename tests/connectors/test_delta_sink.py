@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from stepwell.connectors.registry import make_sink
 from stepwell.engine.ports import Delivered, Sink
-from stepwell.errors import ConfigError, InvalidError, UnavailableError
+from stepwell.errors import ConfigError, ConflictError, InvalidError, UnavailableError
 from stepwell.model import Transaction
 from stepwell.testing import ManualEnv
 from tests.connectors.sinks import LINEAGE, OTHER, alone, change
@@ -121,6 +125,42 @@ def test_a_store_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:
     storage |= {"aws_access_key_id": "x", "aws_secret_access_key": "x", "max_retries": "0"}
     with pytest.raises(UnavailableError, match="sink out cannot use s3://bucket/table"):
         sink(tmp_path, path="s3://bucket/table", storage=storage).last()
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[dict[str, str]]:
+    """Settings for a bucket called `bucket` in a stand-in for S3."""
+    standin = Path(__file__).resolve().parents[1] / "store" / "s3_standin.py"
+    process = subprocess.Popen(
+        [sys.executable, str(standin)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    endpoint = f"http://127.0.0.1:{process.stdout.readline().strip()}"
+    request = urllib.request.Request(f"{endpoint}/bucket", method="PUT")
+    urllib.request.urlopen(request).close()
+    yield {
+        "aws_endpoint": endpoint,
+        "aws_allow_http": "true",
+        "aws_region": "us-east-1",
+        "aws_access_key_id": "x",
+        "aws_secret_access_key": "x",
+    }
+    process.communicate(timeout=30)
+
+
+def test_a_table_in_an_object_store(tmp_path: Path, bucket: dict[str, str]) -> None:
+    """J7: the same on S3, where a commit is a conditional PUT, and a late writer is refused."""
+    options = {"path": "s3://bucket/table", "storage": bucket, "key": "customer"}
+    made, late = sink(tmp_path, **options), sink(tmp_path, **options)
+    assert made.last() is None
+    made.write(LINEAGE, Transaction(1), change(("a", "1.00", 1, 1)))
+    assert late.last() == Delivered(LINEAGE, Transaction(1))
+    made.write(LINEAGE, Transaction(2), change(("a", "1.00", 1, -1), ("a", "2.00", 2, 1)))
+    with pytest.raises(ConflictError):
+        late.write(LINEAGE, Transaction(2), change(("a", "1.00", 1, -1), ("a", "2.00", 2, 1)))
+    table = DeltaTable("s3://bucket/table", storage_options=bucket)
+    assert [row["n"] for row in table.to_pyarrow_table().to_pylist()] == [2]
+    assert not (tmp_path / "s3:").exists()
 
 
 def test_a_log_of_changes_has_no_key(tmp_path: Path) -> None:

@@ -83,6 +83,45 @@ def test_a_crash_at_any_call_leaves_whole_folders_only(
     assert stopped_at > 8
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="the system does not tell paths")
+def test_everything_is_on_disk_before_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario 89, J7: a power cut loses what was not synced, so a rename must come after it."""
+    calls: list[tuple[str, str]] = []
+    fsync, rename, replace = os.fsync, os.rename, os.replace
+
+    def synced(opened: int) -> None:
+        calls.append(("sync", os.readlink(f"/proc/self/fd/{opened}")))
+        fsync(opened)
+
+    def renamed(old: Path, new: Path) -> None:
+        calls.append(("rename", f"{old} {new}"))
+        rename(old, new)
+
+    def replaced(old: Path, new: Path) -> None:
+        calls.append(("replace", f"{old} {new}"))
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    monkeypatch.setattr(os, "replace", replaced)
+    write(tmp_path, 1)
+    root = str(tmp_path / "out")
+    named = [place for place, (what, _) in enumerate(calls) if what != "sync"]
+    marked, moved, again = named
+    staged, final = calls[moved][1].split()
+    before = [path for what, path in calls[:moved] if what == "sync"]
+    assert final == f"{root}/00000000000000000001"
+    assert {staged, f"{staged}/part.json", f"{staged}/_transaction.json"} <= set(before)
+    assert before.index(staged) > before.index(f"{staged}/part.json")
+    for place in (marked, again):
+        assert calls[place - 1] == ("sync", calls[place][1].split()[0])
+    assert ("sync", root) in calls[marked:moved], "the marker, before what it speaks of"
+    assert ("sync", root) in calls[moved:again], "the folder, before the sink says that it has it"
+    assert ("sync", str(tmp_path)) in calls[:marked], "the sink's own folder"
+
+
 def test_folders_may_be_taken_away_by_whoever_reads_them(tmp_path: Path) -> None:
     """J7: a consumer that removes what it has read must not make the sink forget."""
     write(tmp_path, 1, 2)
