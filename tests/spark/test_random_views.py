@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from pyspark.sql import SparkSession
 
+from stepwell.spark import finder, flatten, relations
 from stepwell.spark.views import Change, Views
 from tests.comparing import Compared, difference, difference_of_rows
 from tests.random_views import Case, cases
@@ -44,6 +45,20 @@ def test_any_of_thousands_of_views_is_what_spark_computes(spark: SparkSession, c
 
 
 def check(spark: SparkSession, case: Case) -> None:
+    """Small tables as they are; as if they were large; and as if too large to be looked into."""
+    with pytest.MonkeyPatch.context() as patch:
+        match len(case.sql) % 3:
+            case 0:
+                patch.setattr(relations, "MEMORY_ROWS_MAX", 2)
+            case 1:
+                patch.setattr(finder, "INDEX_ROWS_MAX", -1)
+                patch.setattr(flatten, "ROWS_MAX", -1)
+            case _:
+                pass
+        follow(spark, case)
+
+
+def follow(spark: SparkSession, case: Case) -> None:
     before = case.changes(case.batches[0], Change) if case.loaded else {}
     tables = {name: change.put for name, change in before.items()}
     views = Compared(Views.open(spark, case.sql, tables=tables), case.stored)

@@ -55,12 +55,19 @@ class LookUps:
         if not relation.parts:
             return None
         whole = self.rows(relation, wanted, needed)
-        if whole is None:
+        changed = self._deltas.get(leaf.relation) if leaf.when is not When.OLD else None
+        if whole is None or (changed is not None and changed.table is None):
             return None
-        delta = self._deltas.get(leaf.relation)
+        # Of the change the same rows as of the rest: a row must not go that seems never to have
+        # been there.
+        delta = None
+        if changed is not None:
+            delta = among(changed.table, self._sought(relation, wanted))
         for condition in conditions:
             whole = fulfilling(whole, leaf.columns, relation.types, condition)
-        return self._named(Found(relation.types, self._part(whole, relation.types), delta))
+            if delta is not None:
+                delta = fulfilling(delta, leaf.columns, relation.types, condition)
+        return self.put(leaf, whole, delta)
 
     def add(self, table: pa.Table, types: tuple[str, ...]) -> str:
         """Show rows as a change set."""
@@ -131,13 +138,7 @@ class LookUps:
         schema = arrow_schema(relation.types)
         if relation.rows > INDEX_ROWS_MAX:
             return None
-        sought = {}
-        for place, values in wanted.items():
-            kind = schema.field(place).type
-            if not comparable(relation.types[place]) or not isinstance(values, pa.Array):
-                continue
-            if values.type == kind or _whole(values.type, kind):
-                sought[place] = values if values.type == kind else _cast(values, kind)
+        sought = self._sought(relation, wanted)
         if wanted and not sought:
             return None
         columns = None if needed is None else sorted(needed)
@@ -152,6 +153,20 @@ class LookUps:
         whole = pa.concat_tables(tables) if tables else schema.empty_table()
         self.rows_read += whole.num_rows
         return whole
+
+    def _sought(
+        self, relation: Relation, wanted: Mapping[int, Values | None]
+    ) -> dict[int, pa.Array]:
+        """Of the values that are wanted, those that can be looked for."""
+        schema = arrow_schema(relation.types)
+        sought = {}
+        for place, values in wanted.items():
+            kind = schema.field(place).type
+            if not comparable(relation.types[place]) or not isinstance(values, pa.Array):
+                continue
+            if values.type == kind or _whole(values.type, kind):
+                sought[place] = values if values.type == kind else _cast(values, kind)
+        return sought
 
     def _in_part(
         self,
@@ -176,7 +191,12 @@ class LookUps:
             found = index.find(place, sought[place], FOUND_ROWS_MAX)
             if found is not None:
                 places = found if places is None else np.intersect1d(places, found)
-        return None if places is None else index.take(places, columns)
+        if places is None:
+            return None
+        if columns is not None:
+            columns = sorted({*columns, *sought})
+        # By all of them in the end: what one part holds, another may take back.
+        return among(index.take(places, columns), sought)
 
     def values(self, leaf: Leaf, column: int) -> Values | None:
         if not comparable(self.types(leaf)[column]):
