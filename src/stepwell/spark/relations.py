@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from stepwell.errors import ensure
 from stepwell.spark.runs import RunFiles, Runs, plain, sortable
+from stepwell.state.manifest import Run
 
 WEIGHT = "w"
 _PARTS_MAX = 6
@@ -45,6 +46,8 @@ class Part:
     run: RunFiles | None = None
     shown: DataFrame | None = field(default=None, repr=False)
     """As Spark sees it, once it has been asked to."""
+    stored: tuple[Run, ...] = ()
+    """The runs of the manifest that hold these rows; none until they were flushed."""
 
 
 @dataclass(slots=True)
@@ -79,6 +82,8 @@ class Relations:
         self._runs = runs
         self._all: dict[str, Relation] = {}
         self._shown: dict[str, object] = {}
+        self.held = False
+        """Whether parts must stay as they are, because a flush is under way."""
 
     def add(self, relation: Relation) -> None:
         self._all[relation.name] = relation
@@ -138,21 +143,33 @@ class Relations:
     def append(self, name: str, part: Part) -> None:
         """Add a change set to a relation."""
         relation = self._all[name]
-        if not part.rows:
+        if part.rows:
+            relation.parts = [*relation.parts, part]
+            if not self.held:
+                self.fold(relation)
+
+    def fold(self, relation: Relation) -> None:
+        """Make few parts of many."""
+        small = [p for p in relation.parts if p.table is not None]
+        rest = [p for p in relation.parts if p.table is None]
+        if sum(p.rows for p in small) > MEMORY_ROWS_MAX and plain(relation.types):
+            folded = pa.concat_tables([p.table for p in small])
+            run = self._runs.write(relation.name, folded, relation.sort)
+            part = Part(relation.types, run.rows, run=run)
+            relation.parts = self._merged(relation, [*rest, part])
             return
-        parts = [*relation.parts, part]
-        small = [p for p in parts if p.table is not None]
-        rows = sum(p.rows for p in small)
-        if rows > MEMORY_ROWS_MAX and plain(relation.types):
-            rest = [p for p in parts if p.table is None]
-            folded = pa.concat_tables([p.table for p in small])
-            run = self._runs.write(name, folded, relation.sort)
-            parts = self._merged(relation, [*rest, Part(relation.types, run.rows, run=run)])
-        elif len(small) > _PARTS_MAX:
-            rest = [p for p in parts if p.table is None]
-            folded = pa.concat_tables([p.table for p in small])
-            parts = [*rest, self.in_memory(name, folded)]
-        relation.parts = parts
+        for parts in ([p for p in small if p.stored], [p for p in small if not p.stored]):
+            if len(parts) > _PARTS_MAX:
+                whole = self.one(parts)
+                small = [p for p in small if p not in parts]
+                small.append(whole)
+        relation.parts = [*rest, *small]
+
+    def one(self, parts: Sequence[Part]) -> Part:
+        """Several parts in memory as one."""
+        table = pa.concat_tables([p.table for p in parts])
+        stored = tuple(run for p in parts for run in p.stored)
+        return Part(parts[0].types, table.num_rows, table, stored=stored)
 
     def _merged(self, relation: Relation, parts: list[Part]) -> list[Part]:
         """Runs of like size become one, so that there are never many."""

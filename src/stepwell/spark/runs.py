@@ -55,20 +55,9 @@ class Runs:
 
     def write(self, relation: str, table: pa.Table, key: Sequence[int]) -> RunFiles:
         """Write rows that are in memory."""
-        if key:
-            table = table.sort_by([(f"c{i}", "ascending") for i in key])
         path = self._new(relation).with_suffix(".parquet")
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(
-            table,
-            path,
-            row_group_size=ROW_GROUP_ROWS,
-            compression="zstd",
-            compression_level=1,
-            write_page_checksum=True,
-            write_page_index=True,
-            store_decimal_as_integer=True,
-        )
+        path.write_bytes(parquet_bytes(table, key))
         return RunFiles((path,), table.num_rows)
 
     def write_frame(
@@ -105,6 +94,24 @@ class Runs:
     def _new(self, relation: str) -> Path:
         # A name of a relation may hold anything; a folder's may not.
         return self._folder / quote(relation, safe="$") / self._env.new_id()
+
+
+def parquet_bytes(table: pa.Table, key: Sequence[int]) -> bytes:
+    """A run as the bytes of its file."""
+    if key:
+        table = table.sort_by([(f"c{i}", "ascending") for i in key])
+    out = pa.BufferOutputStream()
+    pq.write_table(
+        table,
+        out,
+        row_group_size=ROW_GROUP_ROWS,
+        compression="zstd",
+        compression_level=1,
+        write_page_checksum=True,
+        write_page_index=True,
+        store_decimal_as_integer=True,
+    )
+    return out.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
 def plain(types: Sequence[str]) -> bool:

@@ -12,45 +12,43 @@ from __future__ import annotations
 import re
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
+from stepwell.engine.ports import WEIGHT as SHOWN_WEIGHT
 from stepwell.engine.ports import Change, Rejected
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import InvalidError
-from stepwell.query.algebra import Leaf, Names, Node, When, relations, walk
+from stepwell.query.algebra import Leaf, Node, Scan, Values, When, relations, walk
 from stepwell.query.clock import at_time
 from stepwell.query.explain import Explained, explain
-from stepwell.query.maintain import STAGE, Maintenance
-from stepwell.query.order import Estimates
 from stepwell.query.parse import catalog_of, read
-from stepwell.query.program import Block, Full, Groups, Program, Sums, Top
-from stepwell.query.reasons import Code, Unsupported
-from stepwell.query.reduce import reduced
-from stepwell.query.render import bag, presented, render
+from stepwell.query.program import Block, Full, Groups, Program, Sums
+from stepwell.query.reasons import Unsupported
+from stepwell.query.render import bag
 from stepwell.query.select import Catalog
 from stepwell.query.source import Source
 from stepwell.query.statements import MaterializedView, Table, View, parse_statements
 from stepwell.query.types import contains_map_or_variant
+from stepwell.spark.blocks import Blocks
 from stepwell.spark.changes import Lookup, consolidated, normalise
 from stepwell.spark.compiler import Compiler
+from stepwell.spark.evaluate import Evaluator
 from stepwell.spark.failures import translated
 from stepwell.spark.finder import LookUps, unique
-from stepwell.spark.flatten import among_rows, flattened
+from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
-from stepwell.spark.merge import mergeable, merged
 from stepwell.spark.relations import (
     WEIGHT,
     Part,
     Relation,
     Relations,
-    arrow_schema,
     schema_table,
     stored_type,
 )
@@ -62,17 +60,10 @@ __all__ = ["Change", "Outcome", "Views"]
 _FRESH = "`$stepwell$fresh`"
 _KEYS = "`$stepwell$keys`"
 _LOADED = "`$stepwell$loaded`"
-_SUMMED = f"{STAGE}0"
-SMALL_ROWS_MAX = 50_000
-"""So few rows Spark computes with sooner than it has made Java code and tasks for them."""
-_SMALL = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.leafNodeDefaultParallelism": "1",
-}
-COLLECT_ROWS_MAX = 200_000
-"""What may have more rows than this is written by Spark, and never passes through this process."""
+_SELECT = re.compile(r"\s*(\(|select\b|with\b|values\b|from\b)", re.IGNORECASE)
+ERRORS = "$errors"
+LETTER = ["source", "position", "reason", "text"]
+Letters = Mapping[str, Sequence[Sequence[str]]]
 
 
 @dataclass(slots=True)
@@ -90,7 +81,7 @@ class Outcome:
     """Stored rows that were read for each view."""
     seconds_of: Mapping[str, float] = field(default_factory=dict, compare=False)
 
-    WEIGHT = "_w"
+    WEIGHT = SHOWN_WEIGHT
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +106,10 @@ class Views:
         runs = Runs(self._spark, folder or Path(own.name) / "runs", self._env)
         self._relations = Relations(self._spark, runs)
         self._indexes = Indexes(Path(own.name) / "indexes")
-        self._own = {key: self._spark.conf.get(key, None) for key in _SMALL}
-        self._hurried = False
-        self._rows_read = 0
+        self._evaluator = Evaluator(self._spark, self._relations, self._indexes, self._unique)
+        self._blocks = Blocks(
+            self._evaluator, self._relations, self._indexes, self._text, self._behind
+        )
         self._compiler = Compiler(self._spark, self._relations)
         self._tables: dict[str, Table] = {}
         self._defined: dict[str, tuple[View, tuple[str, ...]]] = {}
@@ -125,10 +117,7 @@ class Views:
         self._views: dict[str, MaterializedView] = {}
         self._order: dict[str, Program | View] = {}
         """Views in the order in which they were declared."""
-        # Of what maintenance adds to the nodes of a view, whose names begin with _c.
-        self._names = Names(prefix="_m")
         self._time = self._env.now()
-        self._queries = 0
 
     @classmethod
     def open(
@@ -163,6 +152,11 @@ class Views:
                 views._add_view(statement)
         return views
 
+    @property
+    def stored(self) -> Relations:
+        """What is kept: tables, views, and the relations behind views."""
+        return self._relations
+
     # Declaring
 
     def _add_table(self, table: Table) -> None:
@@ -180,6 +174,7 @@ class Views:
         key = tuple(names.index(k.lower()) for k in table.key)
         self._tables[table.name.lower()] = table
         self._relations.add(Relation(table.name, types, key))
+        self._relations.add(Relation(table.name + ERRORS, ("string",) * len(LETTER), ()))
         self._show(table.name, [c.name for c in table.columns], types)
 
     def _add_view(self, view: View) -> None:
@@ -201,13 +196,25 @@ class Views:
             if isinstance(block, Full):
                 change = self._text(block, {})
             else:
-                change = self._part(block.relation, self._maintenance({}).whole(block), {})
+                change = self._evaluator.part(
+                    block.relation, self._evaluator.maintenance({}).whole(block), {}
+                )
             self._relations.append(block.relation, change)
         self._programs[view.name.lower()] = program
         self._compiler.declare(view.name, program.types)
         self._views[view.name.lower()] = view
         self._order[view.name.lower()] = program
         self._show(view.name, program.columns, program.types)
+
+    def _is_empty(self, block: Block) -> bool:
+        """Whether there is nothing to compute a relation from, so that it has no rows."""
+        if isinstance(block, Full) or (isinstance(block, Sums | Groups) and not block.keys):
+            return False
+        nodes = list(walk(block.input))
+        read = [n.relation for n in nodes if isinstance(n, Scan)]
+        return not any(isinstance(n, Values) for n in nodes) and not any(
+            self._relations[name].parts for name in read
+        )
 
     def _catalog(self) -> Catalog:
         """What queries can name. A materialized view is its output over its stored relations."""
@@ -285,14 +292,36 @@ class Views:
         self.keep(prepared)
         return prepared.outcome
 
-    def prepare(self, changes: Mapping[str, Change], *, time: datetime | None = None) -> Prepared:
-        """Compute a transaction. Nothing has happened until `keep`."""
+    def prepare(
+        self,
+        changes: Mapping[str, Change],
+        *,
+        time: datetime | None = None,
+        letters: Letters | None = None,
+    ) -> Prepared:
+        """Compute a transaction. Nothing has happened until `keep`.
+
+        `letters` are the dead letters of tables, as (source, position, reason, text); what is
+        rejected here joins them.
+        """
         before = self._time
         self._time = now = time or self._env.now()
         try:
-            return self._prepare(changes, now)
+            prepared = self._prepare(changes, now)
         finally:
             self._time = before
+        dead = {table: list(rows) for table, rows in (letters or {}).items()}
+        for row in prepared.outcome.rejected:
+            dead.setdefault(row.table, []).append(("", "", row.reason, repr(row.row)))
+        errors = {t + ERRORS: self._errors(t, rows) for t, rows in dead.items() if rows}
+        return Prepared(prepared.outcome, prepared.time, {**prepared.deltas, **errors})
+
+    def _errors(self, table: str, rows: Sequence[Sequence[str]]) -> Part:
+        columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+        weight = pa.repeat(pa.scalar(1, pa.int64()), len(rows))
+        names = [*(f"c{i}" for i in range(len(LETTER))), WEIGHT]
+        name = self._table_named(table).name + ERRORS
+        return self._relations.in_memory(name, pa.table([*columns, weight], names=names))
 
     def keep(self, prepared: Prepared) -> None:
         """Make what was prepared the state. It must have been prepared over the state there is."""
@@ -301,7 +330,7 @@ class Views:
         self._time = prepared.time
 
     def _prepare(self, changes: Mapping[str, Change], time: datetime) -> Prepared:
-        before = self._queries
+        before = self._evaluator.queries
         deltas: dict[str, Part] = {}
         rejected: list[Rejected] = []
         for given, change in changes.items():
@@ -317,23 +346,23 @@ class Views:
         outputs: dict[str, pa.Table] = {}
         recomputed: list[str] = []
         for program in self._programs.values():
-            start, began = self._queries, self._env.uptime()
+            start, began = self._evaluator.queries, self._env.uptime()
             for block in program.blocks:
                 last = block is program.blocks[-1]
-                moved = self._change(block, deltas, program if last else None, outputs)
+                moved = self._blocks.change(block, deltas, program if last else None, outputs)
                 if moved is not None and moved.rows:
                     deltas[block.relation] = moved
                 if isinstance(block, Full) and moved is not None:
                     recomputed.append(program.view)
-            jobs_of[program.view] = self._queries - start
-            rows_of[program.view], self._rows_read = self._rows_read, 0
+            jobs_of[program.view] = self._evaluator.queries - start
+            rows_of[program.view], self._evaluator.rows_read = self._evaluator.rows_read, 0
             seconds_of[program.view] = self._env.uptime() - began
         return Prepared(
             Outcome(
                 outputs,
                 tuple(rejected),
                 tuple(recomputed),
-                self._queries - before,
+                self._evaluator.queries - before,
                 jobs_of,
                 rows_of,
                 seconds_of,
@@ -372,7 +401,7 @@ class Views:
                 if not contains_map_or_variant(relation.types[p])
             ]
             test = " AND ".join(compared) or "TRUE"
-            return self._run(
+            return self._evaluator.run(
                 f"SELECT {every}, sum(w) AS w FROM (SELECT /*+ BROADCAST(k) */ x.* FROM "
                 f"{self._relations.old(name)} x LEFT SEMI JOIN {_KEYS} k ON {test}) "
                 f"GROUP BY {every} HAVING sum(w) <> 0"
@@ -395,160 +424,6 @@ class Views:
         mask = among_rows([found.column(p) for p in places], rows.columns)
         return None if mask is None else consolidated(found.filter(mask))
 
-    def _change(
-        self,
-        block: Block,
-        deltas: Mapping[str, Part],
-        program: Program | None,
-        outputs: dict[str, pa.Table],
-    ) -> Part | None:
-        """The change of one block's relation; None if it cannot have changed.
-
-        The last block of a program gives the change of the view too.
-        """
-        if isinstance(block, Full):
-            reads = {r for name in block.reads for r in self._behind(name)}
-            always = block.reason.code is Code.TIME_DEPENDENT
-            if not always and not reads & set(deltas):
-                return None
-            anew = self._text(block, deltas)
-            if program is not None and anew.rows:
-                view = self._relations.arrow(anew)
-                outputs[program.view] = view.rename_columns([*program.columns, Outcome.WEIGHT])
-            return anew
-        maintenance = self._maintenance(deltas)
-        known = dict(deltas)
-        if isinstance(block, Sums) and self._mergeable(block):
-            summed = maintenance.summed(block)
-            if summed is None:
-                return None
-            self._stage(maintenance, known)
-            added = self._part(_SUMMED, summed, known)
-            moved = self._merged(block, added)
-            if moved is not None:
-                return self._show_change(block, moved, program, known, outputs)
-            known[_SUMMED] = added
-            node = maintenance.merge(block, Leaf(_SUMMED, summed.columns, When.DELTA))
-            return self._finish(block, node, program, known, outputs)
-        if isinstance(block, Top) and self._rows_stay(block):
-            candidates = maintenance.candidates(block)
-            if candidates is None:
-                return None
-            self._stage(maintenance, known)
-            come = self._added(block, self._part(_SUMMED, candidates, known))
-            if come is not None:
-                known[_SUMMED] = come
-                leaf = Leaf(_SUMMED, candidates.columns, When.DELTA)
-                node = maintenance.first_of(block, leaf)
-                return self._finish(block, node, program, known, outputs)
-        change = maintenance.plan(block)
-        if change is None:
-            return None
-        self._stage(maintenance, known)
-        return self._finish(block, change, program, known, outputs)
-
-    def _stage(self, maintenance: Maintenance, known: dict[str, Part]) -> None:
-        """Run the stages that were planned since."""
-        for stage in maintenance.stages:
-            if stage.relation not in known:
-                known[stage.relation] = self._part(stage.relation, stage.node, known)
-
-    def _finish(
-        self,
-        block: Block,
-        change: Node,
-        program: Program | None,
-        known: Mapping[str, Part],
-        outputs: dict[str, pa.Table],
-    ) -> Part:
-        if program is None:
-            return self._part(block.relation, change, known)
-        return self._presented(block, change, program, known, outputs)
-
-    def _rows_stay(self, block: Top) -> bool:
-        """Whether it can be told here that no row goes which was among the first."""
-        few = block.input.limit is not None and block.input.offset == 0
-        return few and all(comparable(f.type) for f in block.fields)
-
-    def _added(self, block: Top, found: Part) -> Part | None:
-        """The rows that come, unless one goes that was among the first, or nobody can tell."""
-        lookups = LookUps(self._relations, self._indexes, {})
-        first = lookups.rows(self._relations[block.relation], {})
-        if found.table is None or first is None:
-            return None
-        first = consolidated(first)
-        gone = found.table.filter(pc.less(found.table.column(WEIGHT), 0))
-        names = [name for name in gone.column_names if name != WEIGHT]
-        if gone.num_rows and first.num_rows:
-            gone = gone.cast(first.schema)
-            mask = among_rows(gone.select(names).columns, first.select(names).columns)
-            if mask is None or pc.any(mask).as_py():
-                return None
-        come = found.table.filter(pc.greater(found.table.column(WEIGHT), 0))
-        return Part(found.types, come.num_rows, come)
-
-    def _mergeable(self, block: Sums) -> bool:
-        types = tuple(f.type for f in block.fields)
-        return mergeable(types, len(block.keys))
-
-    def _merged(self, block: Sums, added: Part) -> Part | None:
-        """Sums that were added to here; None if that is left to Spark."""
-        if added.table is None:
-            return None
-        relation = self._relations[block.relation]
-        lookups = LookUps(self._relations, self._indexes, {_SUMMED: added})
-        leaf = Leaf(_SUMMED, tuple(f"c{i}" for i in range(len(block.fields))), When.DELTA)
-        wanted = {i: lookups.values(leaf, i) for i in range(len(block.keys))}
-        old = lookups.rows(relation, wanted)
-        self._rows_read += lookups.rows_read
-        table = None if old is None else merged(old, added.table, len(block.keys))
-        return None if table is None else self._relations.in_memory(block.relation, table)
-
-    def _show_change(
-        self,
-        block: Block,
-        moved: Part,
-        program: Program | None,
-        known: Mapping[str, Part],
-        outputs: dict[str, pa.Table],
-    ) -> Part:
-        """A change that is known already, and what it changes in the view."""
-        if program is None or not moved.rows:
-            return moved
-        columns = self._names.several(len(block.fields))
-        change = Leaf(block.relation, columns, When.DELTA)
-        return self._presented(block, change, program, {**known, block.relation: moved}, outputs)
-
-    def _presented(
-        self,
-        block: Block,
-        change: Node,
-        program: Program,
-        known: Mapping[str, Part],
-        outputs: dict[str, pa.Table],
-    ) -> Part:
-        change, lookups, small = self._reduced(change, known)
-        sql = presented(change, program.output, self._table(known, lookups), single=small)
-        width = len(change.columns)
-        rows = self._rows(change, known, lookups)
-        if rows > COLLECT_ROWS_MAX:
-            whole = self._written(f"{block.relation}$shown", sql, rows)
-            frame = self._relations.frame_of(whole)
-            stored = frame.select(*frame.columns[: width + 1])
-            moved = self._relations.as_run(block.relation, stored, whole.rows)
-            shown = frame.where("shown").select(*frame.columns[width + 2 :], WEIGHT).toArrow()
-        else:
-            found = self._execute(sql, small=small)
-            moved = self._relations.in_memory(
-                block.relation, found.select(found.column_names[: width + 1])
-            )
-            shown = found.filter(found.column("shown"))
-            shown = shown.select([*shown.column_names[width + 2 :], WEIGHT])
-        view = consolidated(shown)
-        if view.num_rows:
-            outputs[program.view] = view.rename_columns([*program.columns, Outcome.WEIGHT])
-        return moved
-
     def _behind(self, name: str) -> frozenset[str]:
         """The stored relations behind a table or view."""
         program = self._programs.get(name.lower())
@@ -562,7 +437,7 @@ class Views:
         self._spark.sql(text).toDF(*names).createOrReplaceTempView(_FRESH)
         old = self._relations.old(block.relation)
         columns = ", ".join(names)
-        changed = self._run(
+        changed = self._evaluator.run(
             f"SELECT {columns}, sum(w) AS w FROM (SELECT {columns}, 1L AS w FROM {_FRESH} "
             f"UNION ALL SELECT {columns}, -w AS w FROM {old}) "
             f"GROUP BY {columns} HAVING sum(w) <> 0"
@@ -571,15 +446,15 @@ class Views:
 
     def _show_all(self, deltas: Mapping[str, Part]) -> None:
         """Let Spark find every table and view, as they are after the changes."""
-        self._hurry(False)
+        self._evaluator.hurry(False)
         changed = frozenset(deltas)
         for table in self._tables.values():
-            columns = self._names.several(len(table.columns))
+            columns = self._evaluator.names.several(len(table.columns))
             when = When.NEW if table.name in changed else When.OLD
             self._show_rows(table.name, Leaf(table.name, columns, when), _titles(table), deltas)
         for name, made in self._order.items():
             if isinstance(made, Program):
-                node = self._maintenance(deltas).at(made.output, When.NEW)
+                node = self._evaluator.maintenance(deltas).at(made.output, When.NEW)
                 self._show_rows(made.view, node, made.columns, deltas)
             else:
                 view, columns = self._defined[name]
@@ -589,13 +464,45 @@ class Views:
     def _show_rows(
         self, name: str, node: Node, columns: Sequence[str], deltas: Mapping[str, Part]
     ) -> None:
-        frame = self._spark.sql(bag(node, self._table(deltas)))
+        frame = self._spark.sql(bag(node, self._evaluator.table(deltas)))
         frame.toDF(*columns).createOrReplaceTempView(_quoted(name))
 
     # Reading
 
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        """Every table by its name, with the columns of its key."""
+        return {table.name: table.key for table in self._tables.values()}
+
+    def letters(self, table: str) -> pa.Table:
+        """The dead letters of a table."""
+        name = self._table_named(table).name + ERRORS
+        parts = [self._relations.arrow(part) for part in self._relations[name].parts]
+        if not parts:
+            return pa.table([pa.array([], pa.string())] * len(LETTER), names=LETTER)
+        return pa.concat_tables(parts).drop_columns([WEIGHT]).rename_columns(LETTER)
+
+    def query(self, sql: str) -> pa.Table:
+        """The answer to one SELECT over tables and views as they are now."""
+        if not _SELECT.match(sql):
+            raise InvalidError(
+                "only SELECT can be asked", hint="a change goes in with push, or through a source"
+            )
+        self._show_all({})
+        try:
+            frame = self._spark.sql(at_time(sql, self._time))
+        except (AnalysisException, ParseException) as error:
+            message = (error.getMessage() or str(error)).split("\n")[0]
+            raise InvalidError(f"Spark cannot answer this query: {message}") from error
+        with translated():
+            return frame.toArrow()
+
     def read(self, name: str) -> pa.Table:
         """The rows of a table or view as they are now."""
+        known = {*self._tables, *self._order}
+        if name.lower() not in known:
+            raise InvalidError(
+                f"there is no table or view {name}", hint="there are: " + ", ".join(sorted(known))
+            )
         with translated():
             return self.frame(name).toArrow()
 
@@ -619,119 +526,6 @@ class Views:
         if program is None:
             raise InvalidError(f"there is no materialized view {name}")
         return explain(program, {})
-
-    # Running
-
-    def _maintenance(self, deltas: Mapping[str, Part]) -> Maintenance:
-        return Maintenance(self._names, frozenset(deltas), self._estimates(deltas))
-
-    def _estimates(self, deltas: Mapping[str, Part]) -> Estimates:
-        return Estimates(
-            self._relations.rows(),
-            {name: delta.rows for name, delta in deltas.items()},
-            self._unique(),
-        )
-
-    def _table(
-        self, deltas: Mapping[str, Part], lookups: LookUps | None = None
-    ) -> Callable[[str, When], str]:
-        def table(relation: str, when: When) -> str:
-            if lookups is not None and relation in lookups.found:
-                found = lookups.found[relation]
-                part = found.old if when is When.OLD else found.delta
-                if part is None:
-                    return self._relations.show_empty(relation, found.types)
-                return self._relations.delta(f"{relation}${when.value}", part)
-            if when is When.OLD:
-                return self._relations.old(relation)
-            delta = deltas.get(relation)
-            if delta is None:
-                return self._relations.show_empty(relation, self._relations[relation].types)
-            return self._relations.delta(relation, delta)
-
-        return table
-
-    def _part(self, relation: str, node: Node, deltas: Mapping[str, Part]) -> Part:
-        """Run a query and keep its result: columns c0, c1, ... and w."""
-        node, lookups, small = self._reduced(node, deltas)
-        sql = render(node, self._table(deltas, lookups), single=small).sql
-        rows = self._rows(node, deltas, lookups)
-        if rows > COLLECT_ROWS_MAX:
-            return self._written(relation, sql, rows)
-        if relation in self._relations:
-            return self._relations.in_memory(relation, self._run(sql, small=small))
-        return self._staged(sql, small=small)
-
-    def _staged(self, sql: str, *, small: bool) -> Part:
-        """The result of a stage, whose types nobody has said."""
-        self._queries += 1
-        self._hurry(small)
-        with translated():
-            frame = self._spark.sql(sql)
-            names = [*(f"c{i}" for i in range(len(frame.columns) - 1)), WEIGHT]
-            types = tuple(f.dataType.simpleString() for f in frame.schema.fields[:-1])
-            table = frame.toArrow().rename_columns(names)
-        return Part(types, table.num_rows, table.cast(arrow_schema(types)))
-
-    def _reduced(self, node: Node, deltas: Mapping[str, Part]) -> tuple[Node, LookUps, bool]:
-        """A plan that reads little, if one can be made, and whether all it reads is in memory."""
-        lookups = LookUps(self._relations, self._indexes, deltas)
-        node = flattened(reduced(node, lookups), lookups)
-        leaves = [leaf for leaf in walk(node) if isinstance(leaf, Leaf)]
-        parts = [part for leaf in leaves for part in self._read(leaf, deltas, lookups)]
-        scanned = [part.rows for part in parts if part.table is None]
-        self._rows_read += lookups.rows_read + sum(scanned)
-        small = not scanned and sum(part.rows for part in parts) <= SMALL_ROWS_MAX
-        return node, lookups, small
-
-    def _read(self, leaf: Leaf, deltas: Mapping[str, Part], lookups: LookUps) -> list[Part]:
-        """The parts that a leaf reads."""
-        if leaf.relation in lookups.found:
-            found = lookups.found[leaf.relation]
-            return [part for part in (found.old, found.delta) if part is not None]
-        parts = [] if leaf.when is When.DELTA else list(self._relations[leaf.relation].parts)
-        if leaf.when is not When.OLD and leaf.relation in deltas:
-            parts.append(deltas[leaf.relation])
-        return parts
-
-    def _rows(self, node: Node, deltas: Mapping[str, Part], lookups: LookUps) -> float:
-        """Roughly how many rows a node gives."""
-        estimates = self._estimates(deltas)
-        old = {n: f.old.rows if f.old else 0 for n, f in lookups.found.items()}
-        new = {n: f.delta.rows if f.delta else 0 for n, f in lookups.found.items()}
-        return Estimates(
-            {**estimates.rows, **old}, {**estimates.deltas, **new}, estimates.unique
-        ).of(node)
-
-    def _written(self, relation: str, sql: str, rows: float) -> Part:
-        self._queries += 1
-        self._hurry(False)
-        with translated():
-            frame = self._spark.sql(sql)
-            if relation in self._relations or relation.startswith(STAGE):
-                frame = frame.toDF(*(f"c{i}" for i in range(len(frame.columns) - 1)), WEIGHT)
-            return self._relations.as_run(relation, frame, rows)
-
-    def _run(self, sql: str, *, small: bool = False) -> pa.Table:
-        found = self._execute(sql, small=small)
-        return found.rename_columns([*(f"c{i}" for i in range(found.num_columns - 1)), WEIGHT])
-
-    def _execute(self, sql: str, *, small: bool = False) -> pa.Table:
-        self._queries += 1
-        self._hurry(small)
-        with translated():
-            return self._spark.sql(sql).toArrow()
-
-    def _hurry(self, small: bool) -> None:
-        """Few rows are done sooner by a plan that is neither compiled nor spread out."""
-        if self._hurried is not small:
-            for key, value in _SMALL.items():
-                own = self._own[key]
-                if small or own is not None:
-                    self._spark.conf.set(key, value if small else str(own))
-                else:
-                    self._spark.conf.unset(key)
-            self._hurried = small
 
 
 def _titles(table: Table) -> list[str]:

@@ -1,0 +1,202 @@
+"""How the relation of one block changes in a transaction.
+
+What needs no expression of the user's is done here: adding up sums, and telling whether a row goes
+that was among the first. The rest are plans of `query/maintain`. The last block of a program gives
+the change of its view in the same query, so that what the view cannot compute is an error before
+anything is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stepwell.engine.ports import WEIGHT as SHOWN_WEIGHT
+from stepwell.query.algebra import Leaf, Node, When
+from stepwell.query.maintain import STAGE, Maintenance
+from stepwell.query.program import Block, Full, Program, Sums, Top
+from stepwell.query.reasons import Code
+from stepwell.query.render import presented
+from stepwell.spark.changes import consolidated
+from stepwell.spark.evaluate import COLLECT_ROWS_MAX, Evaluator
+from stepwell.spark.finder import LookUps
+from stepwell.spark.flatten import among_rows
+from stepwell.spark.index import Indexes, comparable
+from stepwell.spark.merge import mergeable, merged
+from stepwell.spark.relations import WEIGHT, Part, Relations
+
+_SUMMED = f"{STAGE}0"
+
+
+class Blocks:
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        relations: Relations,
+        indexes: Indexes,
+        anew: Callable[[Full, Mapping[str, Part]], Part],
+        behind: Callable[[str], frozenset[str]],
+    ) -> None:
+        self._evaluator = evaluator
+        self._relations = relations
+        self._indexes = indexes
+        self._anew = anew
+        """Computes a view from its text."""
+        self._behind = behind
+        """The stored relations behind a table or view."""
+
+    def change(
+        self,
+        block: Block,
+        deltas: Mapping[str, Part],
+        program: Program | None,
+        outputs: dict[str, pa.Table],
+    ) -> Part | None:
+        """The change of one block's relation; None if it cannot have changed.
+
+        The last block of a program gives the change of the view too.
+        """
+        if isinstance(block, Full):
+            reads = {r for name in block.reads for r in self._behind(name)}
+            always = block.reason.code is Code.TIME_DEPENDENT
+            if not always and not reads & set(deltas):
+                return None
+            anew = self._anew(block, deltas)
+            if program is not None and anew.rows:
+                view = self._relations.arrow(anew)
+                outputs[program.view] = view.rename_columns([*program.columns, SHOWN_WEIGHT])
+            return anew
+        maintenance = self._evaluator.maintenance(deltas)
+        known = dict(deltas)
+        if isinstance(block, Sums) and self._mergeable(block):
+            summed = maintenance.summed(block)
+            if summed is None:
+                return None
+            self._stage(maintenance, known)
+            added = self._evaluator.part(_SUMMED, summed, known)
+            moved = self._merged(block, added)
+            if moved is not None:
+                return self._show_change(block, moved, program, known, outputs)
+            known[_SUMMED] = added
+            node = maintenance.merge(block, Leaf(_SUMMED, summed.columns, When.DELTA))
+            return self._finish(block, node, program, known, outputs)
+        if isinstance(block, Top) and self._rows_stay(block):
+            candidates = maintenance.candidates(block)
+            if candidates is None:
+                return None
+            self._stage(maintenance, known)
+            come = self._added(block, self._evaluator.part(_SUMMED, candidates, known))
+            if come is not None:
+                known[_SUMMED] = come
+                leaf = Leaf(_SUMMED, candidates.columns, When.DELTA)
+                node = maintenance.first_of(block, leaf)
+                return self._finish(block, node, program, known, outputs)
+        change = maintenance.plan(block)
+        if change is None:
+            return None
+        self._stage(maintenance, known)
+        return self._finish(block, change, program, known, outputs)
+
+    def _stage(self, maintenance: Maintenance, known: dict[str, Part]) -> None:
+        """Run the stages that were planned since."""
+        for stage in maintenance.stages:
+            if stage.relation not in known:
+                known[stage.relation] = self._evaluator.part(stage.relation, stage.node, known)
+
+    def _finish(
+        self,
+        block: Block,
+        change: Node,
+        program: Program | None,
+        known: Mapping[str, Part],
+        outputs: dict[str, pa.Table],
+    ) -> Part:
+        if program is None:
+            return self._evaluator.part(block.relation, change, known)
+        return self._presented(block, change, program, known, outputs)
+
+    def _rows_stay(self, block: Top) -> bool:
+        """Whether it can be told here that no row goes which was among the first."""
+        few = block.input.limit is not None and block.input.offset == 0
+        return few and all(comparable(f.type) for f in block.fields)
+
+    def _added(self, block: Top, found: Part) -> Part | None:
+        """The rows that come, unless one goes that was among the first, or nobody can tell."""
+        lookups = LookUps(self._relations, self._indexes, {})
+        first = lookups.rows(self._relations[block.relation], {})
+        if found.table is None or first is None:
+            return None
+        first = consolidated(first)
+        gone = found.table.filter(pc.less(found.table.column(WEIGHT), 0))
+        names = [name for name in gone.column_names if name != WEIGHT]
+        if gone.num_rows and first.num_rows:
+            gone = gone.cast(first.schema)
+            mask = among_rows(gone.select(names).columns, first.select(names).columns)
+            if mask is None or pc.any(mask).as_py():
+                return None
+        come = found.table.filter(pc.greater(found.table.column(WEIGHT), 0))
+        return Part(found.types, come.num_rows, come)
+
+    def _mergeable(self, block: Sums) -> bool:
+        types = tuple(f.type for f in block.fields)
+        return mergeable(types, len(block.keys))
+
+    def _merged(self, block: Sums, added: Part) -> Part | None:
+        """Sums that were added to here; None if that is left to Spark."""
+        if added.table is None:
+            return None
+        relation = self._relations[block.relation]
+        lookups = LookUps(self._relations, self._indexes, {_SUMMED: added})
+        leaf = Leaf(_SUMMED, tuple(f"c{i}" for i in range(len(block.fields))), When.DELTA)
+        wanted = {i: lookups.values(leaf, i) for i in range(len(block.keys))}
+        old = lookups.rows(relation, wanted)
+        self._evaluator.rows_read += lookups.rows_read
+        table = None if old is None else merged(old, added.table, len(block.keys))
+        return None if table is None else self._relations.in_memory(block.relation, table)
+
+    def _show_change(
+        self,
+        block: Block,
+        moved: Part,
+        program: Program | None,
+        known: Mapping[str, Part],
+        outputs: dict[str, pa.Table],
+    ) -> Part:
+        """A change that is known already, and what it changes in the view."""
+        if program is None or not moved.rows:
+            return moved
+        columns = self._evaluator.names.several(len(block.fields))
+        change = Leaf(block.relation, columns, When.DELTA)
+        return self._presented(block, change, program, {**known, block.relation: moved}, outputs)
+
+    def _presented(
+        self,
+        block: Block,
+        change: Node,
+        program: Program,
+        known: Mapping[str, Part],
+        outputs: dict[str, pa.Table],
+    ) -> Part:
+        change, lookups, small = self._evaluator.reduced(change, known)
+        sql = presented(change, program.output, self._evaluator.table(known, lookups), single=small)
+        width = len(change.columns)
+        rows = self._evaluator.rows(change, known, lookups)
+        if rows > COLLECT_ROWS_MAX:
+            whole = self._evaluator.written(f"{block.relation}$shown", sql, rows)
+            frame = self._relations.frame_of(whole)
+            stored = frame.select(*frame.columns[: width + 1])
+            moved = self._relations.as_run(block.relation, stored, whole.rows)
+            shown = frame.where("shown").select(*frame.columns[width + 2 :], WEIGHT).toArrow()
+        else:
+            found = self._evaluator.execute(sql, small=small)
+            moved = self._relations.in_memory(
+                block.relation, found.select(found.column_names[: width + 1])
+            )
+            shown = found.filter(found.column("shown"))
+            shown = shown.select([*shown.column_names[width + 2 :], WEIGHT])
+        view = consolidated(shown)
+        if view.num_rows:
+            outputs[program.view] = view.rename_columns([*program.columns, SHOWN_WEIGHT])
+        return moved

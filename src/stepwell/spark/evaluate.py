@@ -1,0 +1,166 @@
+"""Plans of the algebra, run: as one Spark query each, over as few rows as can be.
+
+A plan first meets what can be looked up and joined here (`query/reduce`, `flatten`). What is left
+goes to Spark as SQL. If that is a few rows, Spark is told not to compile and not to spread them; a
+result that may be large is written by Spark, and never passes through this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from stepwell.query.algebra import Leaf, Names, Node, When, walk
+from stepwell.query.maintain import STAGE, Maintenance
+from stepwell.query.order import Estimates
+from stepwell.query.reduce import reduced
+from stepwell.query.render import render
+from stepwell.spark.failures import translated
+from stepwell.spark.finder import LookUps
+from stepwell.spark.flatten import flattened
+from stepwell.spark.index import Indexes
+from stepwell.spark.relations import WEIGHT, Part, Relations, arrow_schema
+
+SMALL_ROWS_MAX = 50_000
+"""So few rows Spark computes with sooner than it has made Java code and tasks for them."""
+COLLECT_ROWS_MAX = 200_000
+"""What may have more rows than this is written by Spark."""
+_SMALL = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+}
+
+
+class Evaluator:
+    def __init__(
+        self,
+        spark: SparkSession,
+        relations: Relations,
+        indexes: Indexes,
+        unique: Callable[[], Mapping[str, tuple[int, ...]]],
+    ) -> None:
+        self._spark = spark
+        self._relations = relations
+        self._indexes = indexes
+        self._unique = unique
+        # Of what maintenance adds to the nodes of a view, whose names begin with _c.
+        self.names = Names(prefix="_m")
+        self._own = {key: spark.conf.get(key, None) for key in _SMALL}
+        self._hurried = False
+        self.queries = 0
+        self.rows_read = 0
+
+    def maintenance(self, deltas: Mapping[str, Part]) -> Maintenance:
+        return Maintenance(self.names, frozenset(deltas), self._estimates(deltas))
+
+    def _estimates(self, deltas: Mapping[str, Part]) -> Estimates:
+        return Estimates(
+            self._relations.rows(),
+            {name: delta.rows for name, delta in deltas.items()},
+            self._unique(),
+        )
+
+    def table(
+        self, deltas: Mapping[str, Part], lookups: LookUps | None = None
+    ) -> Callable[[str, When], str]:
+        def table(relation: str, when: When) -> str:
+            if lookups is not None and relation in lookups.found:
+                found = lookups.found[relation]
+                part = found.old if when is When.OLD else found.delta
+                if part is None:
+                    return self._relations.show_empty(relation, found.types)
+                return self._relations.delta(f"{relation}${when.value}", part)
+            if when is When.OLD:
+                return self._relations.old(relation)
+            delta = deltas.get(relation)
+            if delta is None:
+                return self._relations.show_empty(relation, self._relations[relation].types)
+            return self._relations.delta(relation, delta)
+
+        return table
+
+    def part(self, relation: str, node: Node, deltas: Mapping[str, Part]) -> Part:
+        """Run a query and keep its result: columns c0, c1, ... and w."""
+        node, lookups, small = self.reduced(node, deltas)
+        sql = render(node, self.table(deltas, lookups), single=small).sql
+        rows = self.rows(node, deltas, lookups)
+        if rows > COLLECT_ROWS_MAX:
+            return self.written(relation, sql, rows)
+        if relation in self._relations:
+            return self._relations.in_memory(relation, self.run(sql, small=small))
+        return self._staged(sql, small=small)
+
+    def _staged(self, sql: str, *, small: bool) -> Part:
+        """The result of a stage, whose types nobody has said."""
+        self.queries += 1
+        self.hurry(small)
+        with translated():
+            frame = self._spark.sql(sql)
+            names = [*(f"c{i}" for i in range(len(frame.columns) - 1)), WEIGHT]
+            types = tuple(f.dataType.simpleString() for f in frame.schema.fields[:-1])
+            table = frame.toArrow().rename_columns(names)
+        return Part(types, table.num_rows, table.cast(arrow_schema(types)))
+
+    def reduced(self, node: Node, deltas: Mapping[str, Part]) -> tuple[Node, LookUps, bool]:
+        """A plan that reads little, if one can be made, and whether all it reads is in memory."""
+        lookups = LookUps(self._relations, self._indexes, deltas)
+        node = flattened(reduced(node, lookups), lookups)
+        leaves = [leaf for leaf in walk(node) if isinstance(leaf, Leaf)]
+        parts = [part for leaf in leaves for part in self._read(leaf, deltas, lookups)]
+        scanned = [part.rows for part in parts if part.table is None]
+        self.rows_read += lookups.rows_read + sum(scanned)
+        small = not scanned and sum(part.rows for part in parts) <= SMALL_ROWS_MAX
+        return node, lookups, small
+
+    def _read(self, leaf: Leaf, deltas: Mapping[str, Part], lookups: LookUps) -> list[Part]:
+        """The parts that a leaf reads."""
+        if leaf.relation in lookups.found:
+            found = lookups.found[leaf.relation]
+            return [part for part in (found.old, found.delta) if part is not None]
+        parts = [] if leaf.when is When.DELTA else list(self._relations[leaf.relation].parts)
+        if leaf.when is not When.OLD and leaf.relation in deltas:
+            parts.append(deltas[leaf.relation])
+        return parts
+
+    def rows(self, node: Node, deltas: Mapping[str, Part], lookups: LookUps) -> float:
+        """Roughly how many rows a node gives."""
+        estimates = self._estimates(deltas)
+        old = {n: f.old.rows if f.old else 0 for n, f in lookups.found.items()}
+        new = {n: f.delta.rows if f.delta else 0 for n, f in lookups.found.items()}
+        return Estimates(
+            {**estimates.rows, **old}, {**estimates.deltas, **new}, estimates.unique
+        ).of(node)
+
+    def written(self, relation: str, sql: str, rows: float) -> Part:
+        self.queries += 1
+        self.hurry(False)
+        with translated():
+            frame = self._spark.sql(sql)
+            if relation in self._relations or relation.startswith(STAGE):
+                frame = frame.toDF(*(f"c{i}" for i in range(len(frame.columns) - 1)), WEIGHT)
+            return self._relations.as_run(relation, frame, rows)
+
+    def run(self, sql: str, *, small: bool = False) -> pa.Table:
+        found = self.execute(sql, small=small)
+        return found.rename_columns([*(f"c{i}" for i in range(found.num_columns - 1)), WEIGHT])
+
+    def execute(self, sql: str, *, small: bool = False) -> pa.Table:
+        self.queries += 1
+        self.hurry(small)
+        with translated():
+            return self._spark.sql(sql).toArrow()
+
+    def hurry(self, small: bool) -> None:
+        """Few rows are done sooner by a plan that is neither compiled nor spread out."""
+        if self._hurried is not small:
+            for key, value in _SMALL.items():
+                own = self._own[key]
+                if small or own is not None:
+                    self._spark.conf.set(key, value if small else str(own))
+                else:
+                    self._spark.conf.unset(key)
+            self._hurried = small

@@ -1,0 +1,245 @@
+"""The engine's executor on Spark: views, and their runs in the pipeline's store.
+
+    execute, keep   `Views.prepare` and `keep`
+    flush           every part that no run holds becomes one: `runs/<relation>/<id>.parquet`
+    load            the parts are those of the runs, and nothing else
+
+A run is written whole, with put-if-absent, and has its size and checksum in the manifest from then
+on. A crash during a flush leaves runs that no manifest names; they are never read. Small runs are
+checked and held in memory; large ones are read where they lie, or from a copy on a local disk if
+the store is elsewhere.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from stepwell.engine.ports import BadRow, Change, Executed, ExecutorFactory
+from stepwell.env import Env
+from stepwell.errors import CorruptError, InvalidError, TruncatedError, ensure
+from stepwell.journal import paths
+from stepwell.model import checksum
+from stepwell.query.explain import Explained
+from stepwell.spark.changes import consolidated
+from stepwell.spark.index import comparable
+from stepwell.spark.relations import MEMORY_ROWS_MAX, Part, Relation, arrow_schema
+from stepwell.spark.runs import RunFiles, parquet_bytes, plain
+from stepwell.spark.session import SessionSettings, open_session
+from stepwell.spark.views import ERRORS, Prepared, Views
+from stepwell.state.manifest import Run
+from stepwell.store.base import Store
+
+_RUNS_MAX = 8
+"""Small runs of a relation before a flush writes them as one."""
+_LOCAL = "file://"
+
+
+def spark_executor(
+    sql: str,
+    *,
+    name: str = "pipeline.sql",
+    settings: SessionSettings | None = None,
+    spark: SparkSession | None = None,
+) -> ExecutorFactory:
+    """Makes executors for these tables and views, in the given Spark or one of our own."""
+
+    def factory(store: Store, env: Env) -> SparkExecutor:
+        session = spark or open_session(settings or SessionSettings())
+        return SparkExecutor(Views.open(session, sql, name=name, env=env), store, env)
+
+    return factory
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """Parts of a relation that a run holds from now on, if it is committed."""
+
+    relation: Relation
+    parts: tuple[Part, ...]
+    become: Part | None
+    """None: their rows cancel out."""
+
+
+class SparkExecutor:
+    """Implements `Executor`. Not safe to use from several threads."""
+
+    def __init__(self, views: Views, store: Store, env: Env) -> None:
+        self._views = views
+        self._relations = views.stored
+        self._store = store
+        self._env = env
+        self._first = {relation.name: list(relation.parts) for relation in self._relations}
+        self._written: list[_Written] = []
+        own = tempfile.TemporaryDirectory(prefix="stepwell-copies-")
+        weakref.finalize(self, own.cleanup)
+        self._copies = Path(own.name)
+
+    def tables(self) -> Mapping[str, tuple[str, ...]]:
+        return self._views.tables()
+
+    def explain(self, view: str) -> Explained:
+        return self._views.explain(view)
+
+    # Computing
+
+    def execute(
+        self,
+        changes: Mapping[str, Change],
+        time: datetime,
+        bad: Mapping[str, Sequence[tuple[str, BadRow]]] | None = None,
+    ) -> Executed:
+        letters = {
+            table: [(source, row.where, row.reason, row.text) for source, row in rows]
+            for table, rows in (bad or {}).items()
+        }
+        prepared = self._views.prepare(changes, time=time, letters=letters)
+        outcome = prepared.outcome
+        return Executed(outcome.changes, outcome.rejected, outcome.recomputed, kept=prepared)
+
+    def keep(self, executed: Executed) -> None:
+        if not isinstance(executed.kept, Prepared):
+            raise InvalidError("this was executed by another executor")
+        self._views.keep(executed.kept)
+
+    # Storing
+
+    def unflushed_bytes(self) -> int:
+        return sum(_bytes(part) for r in self._relations for part in r.parts if not part.stored)
+
+    def flush(self) -> tuple[Run, ...]:
+        self._written = []
+        # What is written now must be found again when it is committed.
+        self._relations.held = True
+        for relation in self._relations:
+            self._flush(relation)
+        covered = {id(part) for written in self._written for part in written.parts}
+        kept = [p for r in self._relations for p in r.parts if id(p) not in covered]
+        new = [w.become for w in self._written if w.become is not None]
+        return tuple(run for part in [*kept, *new] for run in part.stored)
+
+    def _flush(self, relation: Relation) -> None:
+        small = [p for p in relation.parts if p.table is not None]
+        fresh = [p for p in small if not p.stored]
+        if fresh:
+            many = sum(len(p.stored) for p in small) >= _RUNS_MAX
+            parts = small if many else fresh
+            self._written.append(_Written(relation, tuple(parts), self._as_run(relation, parts)))
+        for part in relation.parts:
+            if part.run is not None and part.table is None and not part.stored:
+                runs = tuple(
+                    self._put(relation.name, file.read_bytes(), pq.read_metadata(file).num_rows)
+                    for file in part.run.files
+                )
+                become = Part(part.types, part.rows, run=part.run, shown=part.shown, stored=runs)
+                self._written.append(_Written(relation, (part,), become))
+
+    def _as_run(self, relation: Relation, parts: Sequence[Part]) -> Part | None:
+        table = pa.concat_tables([part.table for part in parts])
+        if all(map(comparable, relation.types)):
+            table = consolidated(table)
+        if not table.num_rows:
+            return None
+        run = self._put(relation.name, parquet_bytes(table, relation.sort), table.num_rows)
+        return Part(relation.types, table.num_rows, table, stored=(run,))
+
+    def _put(self, relation: str, body: bytes, rows: int) -> Run:
+        path = paths.run(relation, self._env.new_id())
+        self._store.put_new(path, body)
+        return Run(relation, path, len(body), rows, checksum([body]))
+
+    def flushed(self, runs: Sequence[Run]) -> None:
+        for written in self._written:
+            gone = {id(part) for part in written.parts}
+            rest = [part for part in written.relation.parts if id(part) not in gone]
+            ensure(
+                len(rest) + len(gone) == len(written.relation.parts), "a flush is of what is there"
+            )
+            become = [] if written.become is None else [written.become]
+            # Large parts first, as they are kept.
+            written.relation.parts = [*become, *rest] if _large(become) else [*rest, *become]
+        self._written = []
+        self._relations.held = False
+        for relation in self._relations:
+            self._relations.fold(relation)
+
+    def load(self, runs: Sequence[Run]) -> None:
+        self._written = []
+        self._relations.held = False
+        by_name = {relation.name: relation for relation in self._relations}
+        found: dict[str, list[Part]] = {name: [] for name in by_name}
+        for run in runs:
+            if run.relation not in by_name:
+                raise CorruptError(
+                    run.path,
+                    f"a run of {run.relation}, which this pipeline does not have",
+                    hint="the tables and views are not those it was made with",
+                )
+            found[run.relation].append(self._part(by_name[run.relation], run, found[run.relation]))
+        for name, relation in by_name.items():
+            # Before anything was stored, the state is that of empty tables.
+            relation.parts = found[name] if runs else list(self._first[name])
+
+    def _part(self, relation: Relation, run: Run, before: Sequence[Part]) -> Part:
+        here = sum(part.rows for part in before if part.table is not None)
+        if here + run.rows <= MEMORY_ROWS_MAX or not plain(relation.types):
+            table = pq.read_table(pa.BufferReader(self._get(run)))
+            table = table.cast(arrow_schema(relation.types))
+            return Part(relation.types, run.rows, table, stored=(run,))
+        files = RunFiles((self._file(run),), run.rows)
+        return Part(relation.types, run.rows, run=files, stored=(run,))
+
+    def _get(self, run: Run) -> bytes:
+        where = f"{self._store.uri}/{run.path}"
+        found = self._store.get(run.path)
+        if found is None:
+            raise TruncatedError(where, "missing", hint="restore the object from a backup")
+        if len(found.data) != run.size:
+            raise CorruptError(where, f"has {len(found.data)} bytes, not {run.size}", field="size")
+        if checksum([found.data]) != run.checksum:
+            raise CorruptError(where, f"expected checksum {run.checksum}", field="checksum")
+        return found.data
+
+    def _file(self, run: Run) -> Path:
+        """Where Spark and Arrow can read a run: in the store itself, or in a copy."""
+        if self._store.uri.startswith(_LOCAL):
+            path = Path(self._store.uri.removeprefix(_LOCAL)) / run.path
+            if not path.exists():
+                raise TruncatedError(str(path), "missing", hint="restore it from a backup")
+            if path.stat().st_size != run.size:
+                raise CorruptError(
+                    str(path), f"has {path.stat().st_size} bytes, not {run.size}", field="size"
+                )
+            return path
+        copy = self._copies / run.path
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(self._get(run))
+        return copy
+
+    # Reading
+
+    def read(self, relation: str) -> pa.Table:
+        if relation.endswith(ERRORS):
+            return self._views.letters(relation.removesuffix(ERRORS))
+        return self._views.read(relation)
+
+    def query(self, sql: str) -> pa.Table:
+        return self._views.query(sql)
+
+
+def _bytes(part: Part) -> int:
+    if part.table is not None:
+        return int(part.table.nbytes)
+    return part.run.bytes if part.run is not None else 0
+
+
+def _large(parts: Sequence[Part]) -> bool:
+    return any(part.table is None for part in parts)

@@ -1,0 +1,214 @@
+"""The executor on Spark: what the engine asks of every one, and what only a real one can break.
+
+Runs are forced to be large or small by moving the border between them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from stepwell.engine.pipeline import Pipeline
+from stepwell.engine.ports import Change, Executor, ExecutorFactory
+from stepwell.env import SystemEnv
+from stepwell.errors import CorruptError, InvalidError, TruncatedError
+from stepwell.spark import executor as executors
+from stepwell.spark import relations
+from stepwell.spark.executor import spark_executor
+from stepwell.store.local import LocalStore
+from stepwell.store.memory import MemoryStore
+from stepwell.testing import Crash, FaultyStore, ManualEnv, crash_at
+from tests.engine.executor_contract import (
+    CONTRACT_SQL,
+    ExecutorContract,
+    clicks,
+    ids,
+    orders,
+    rows,
+    run,
+    state,
+)
+
+
+class TestSmallRuns(ExecutorContract):
+    @pytest.fixture
+    def factory(self, spark: SparkSession) -> ExecutorFactory:
+        return spark_executor(CONTRACT_SQL, spark=spark)
+
+
+class TestLargeRuns(ExecutorContract):
+    """Everything in files that are looked up, merged by Spark and copied from the store."""
+
+    @pytest.fixture
+    def factory(self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> ExecutorFactory:
+        monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", 1)
+        monkeypatch.setattr(executors, "MEMORY_ROWS_MAX", 1)
+        return spark_executor(CONTRACT_SQL, spark=spark)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> LocalStore:
+    return LocalStore(str(tmp_path / "store"), SystemEnv())
+
+
+def opened(spark: SparkSession, store: LocalStore, env: ManualEnv) -> Executor:
+    made = spark_executor(CONTRACT_SQL, spark=spark)(store, env)
+    made.load(())
+    return made
+
+
+def test_a_run_is_parquet_with_page_checksums_sorted_by_key(
+    spark: SparkSession, local: LocalStore, tmp_path: Path
+) -> None:
+    """K5: any reader opens it, and a flipped page is noticed."""
+    env = ManualEnv()
+    executor = opened(spark, local, env)
+    run(executor, env, {"orders": Change(orders((3, "c", 1), (1, "a", 2), (2, "b", 3)))})
+    runs = [r for r in executor.flush() if r.relation == "orders"]
+    file = tmp_path / "store" / runs[0].path
+    assert pq.read_table(file).column("c0").to_pylist() == [1, 2, 3]
+    body, noticed = file.read_bytes(), 0
+    for place in range(4, 200):
+        damaged = bytearray(body)
+        damaged[place] ^= 1
+        try:
+            found = pq.read_table(pa.BufferReader(bytes(damaged)), page_checksum_verification=True)
+        except (OSError, pa.ArrowException) as error:
+            noticed += "CRC" in str(error)
+        else:
+            assert found.equals(pq.read_table(file)), f"byte {place}"
+    assert noticed > 20
+
+
+@pytest.mark.parametrize("border", [100, 1], ids=["small", "large"])
+@pytest.mark.parametrize("damage", ["gone", "short", "flipped"])
+def test_a_damaged_run_is_named(
+    spark: SparkSession,
+    local: LocalStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    border: int,
+    damage: str,
+) -> None:
+    """K2, K6: before anything is computed with it."""
+    if damage == "flipped" and border == 1:
+        pytest.skip("a large run is checked page by page, when it is read")
+    monkeypatch.setattr(executors, "MEMORY_ROWS_MAX", border)
+    env = ManualEnv()
+    executor = opened(spark, local, env)
+    run(executor, env, {"orders": Change(orders((1, "a", 2), (2, "b", 3)))})
+    runs = executor.flush()
+    file = tmp_path / "store" / next(r.path for r in runs if r.relation == "orders")
+    if damage == "gone":
+        file.unlink()
+    else:
+        body = bytearray(file.read_bytes())
+        body[len(body) // 2] ^= 1
+        file.chmod(0o600)
+        file.write_bytes(body if damage == "flipped" else body[:-1])
+    with pytest.raises((CorruptError, TruncatedError), match=file.name):
+        executor.load(runs)
+
+
+def test_runs_of_another_program_are_refused(spark: SparkSession, local: LocalStore) -> None:
+    """K6: rather than forgotten."""
+    env = ManualEnv()
+    executor = opened(spark, local, env)
+    run(executor, env, {"clicks": Change(clicks(("a", "/")))})
+    runs = executor.flush()
+    other = spark_executor("CREATE TABLE t (a INT)", spark=spark)(local, env)
+    with pytest.raises(CorruptError, match="does not have"):
+        other.load(runs)
+
+
+@pytest.mark.parametrize("sql", ["DROP TABLE orders", "INSERT INTO orders VALUES (1)", "nonsense"])
+def test_only_questions_are_answered(spark: SparkSession, local: LocalStore, sql: str) -> None:
+    """S1: a query changes nothing."""
+    with pytest.raises(InvalidError, match="SELECT"):
+        opened(spark, local, ManualEnv()).query(sql)
+
+
+def test_a_query_that_spark_refuses_is_an_error_of_ours(
+    spark: SparkSession, local: LocalStore
+) -> None:
+    """K2: with Spark's words, without its stack."""
+    with pytest.raises(InvalidError, match="nowhere"):
+        opened(spark, local, ManualEnv()).query("SELECT * FROM nowhere")
+
+
+BATCHES = [
+    {"orders": (orders((1, "a", 5), (2, "b", 6)), None)},
+    {"orders": (orders((1, "b", 7)), None), "clicks": (clicks(("a", "/"), ("a", "/")), None)},
+    {"orders": (orders((3, "c", 1)), ids(2))},
+]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_crash_anywhere_loses_nothing_and_doubles_nothing(spark: SparkSession, when: str) -> None:
+    """J4, K1, scenarios 26-30: the same pipeline on Spark, stopped at a sample of store calls."""
+    factory = spark_executor(CONTRACT_SQL, spark=spark)
+    quiet = MemoryStore(ManualEnv())
+    calls = FaultyStore(quiet)
+    expected, _ = live(factory, calls, ManualEnv())
+    total = len(calls.calls)
+    for number in range(3, total, max(1, total // 6)):
+        env = ManualEnv(number)
+        store = MemoryStore(env)
+        broken = FaultyStore(store, crash_at(number, when))  # type: ignore[arg-type]
+        done = 0
+        try:
+            _, done = live(factory, broken, env)
+        except Crash as crash:
+            done = getattr(crash, "done", 0)
+        with Pipeline(store, env, executor=factory) as again:
+            first = again.transaction_number
+            assert first >= done
+            for batch in BATCHES[first:]:
+                push(again, batch)
+            found = {name: sorted(map(repr, again.read(name).to_pylist())) for name in expected}
+        assert found == expected, f"call {number} of {total}, {when}"
+
+
+def live(
+    factory: ExecutorFactory, store: FaultyStore, env: ManualEnv
+) -> tuple[dict[str, list[str]], int]:
+    """A pipeline from its first day; a crash carries how many batches were acknowledged."""
+    done = 0
+    try:
+        pipeline = Pipeline(store, env, executor=factory)
+        for batch in BATCHES:
+            push(pipeline, batch)
+            done += 1
+            pipeline.flush()
+        names = ("orders", "clicks", "revenue", "visits")
+        found = {name: sorted(map(repr, pipeline.read(name).to_pylist())) for name in names}
+        pipeline.close()
+    except Crash as crash:
+        crash.done = done  # type: ignore[attr-defined]
+        raise
+    return found, done
+
+
+def push(pipeline: Pipeline, batch: dict[str, tuple[pa.Table, pa.Table | None]]) -> None:
+    with pipeline.transaction() as transaction:
+        for table, (put, gone) in batch.items():
+            transaction.push(table, put, delete=gone)
+
+
+def test_small_runs_do_not_pile_up(spark: SparkSession, local: LocalStore) -> None:
+    """K10: however often it is flushed, a relation is read from few files."""
+    env = ManualEnv()
+    executor = opened(spark, local, env)
+    for number in range(20):
+        run(executor, env, {"orders": Change(orders((number, "a", number)))})
+        executor.flushed(executor.flush())
+    runs = executor.flush()
+    assert len([r for r in runs if r.relation == "orders"]) <= 10
+    before = state(executor)
+    executor.load(runs)
+    assert state(executor) == before
+    assert len(rows(executor, "orders")) == 20
