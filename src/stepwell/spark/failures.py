@@ -23,6 +23,12 @@ def translated() -> Iterator[None]:
 
 def _translated(error: Exception) -> StepwellError:
     said = error.getMessage() if isinstance(error, PySparkException) else None
+    if isinstance(error, Py4JJavaError):
+        # What went wrong in another thread comes wrapped, and only the innermost says what it was.
+        cause = error.java_exception
+        while cause.getCause() is not None:
+            cause = cause.getCause()
+        said = cause.getMessage() or cause.toString()
     first = (said or str(error)).strip().split("\n")[0]
     if NEGATIVE in first:
         return BugError(NEGATIVE)
