@@ -1,0 +1,1 @@
+"""From a project on disk to a pipeline: read it, check it, open it."""

@@ -1,0 +1,149 @@
+"""The sources and sinks of a project: what each is connected to, and whether its options are right.
+
+Which options there are is for the connector to say, so each is made once, which opens nothing. What
+it complains about is shown where the option stands.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from stepwell.connectors.registry import make_sink, make_source
+from stepwell.deploy.document import Node
+from stepwell.deploy.references import References
+from stepwell.engine.payload import PUSHED
+from stepwell.env import Env
+from stepwell.errors import StepwellError
+from stepwell.query.source import did_you_mean
+from stepwell.query.statements import MaterializedView, Statement, Table, fold
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}", re.ASCII)
+NAME_HINT = "letters, digits, _ and -, beginning with a letter, at most 63"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A source or a sink: its name, what it is connected to, and its options, resolved."""
+
+    name: str
+    relation: str
+    """The table of a source, the view of a sink, as declared."""
+    type: str
+    options: Mapping[str, object] = field(repr=False)
+
+
+class Connections:
+    """Reads sources and sinks, and lets each connector check its own options."""
+
+    def __init__(
+        self,
+        folder: Path,
+        env: Env,
+        references: References,
+        statements: tuple[Statement, ...],
+    ) -> None:
+        self._folder = folder
+        self._env = env
+        self._references = references
+        self._relations = {fold(statement.name): statement for statement in statements}
+
+    def sources(self, node: Node | None) -> tuple[Connection, ...]:
+        made = []
+        for name, item in self._items(node, "source"):
+            if name == PUSHED:
+                hint = "rows that are pushed go by that name"
+                raise item.key_error(f"a source cannot be called {PUSHED}", hint=hint)
+            table = self._relation(name, item, "source", "table")
+            if not isinstance(table, Table):
+                hint = "sources fill tables; views follow from them"
+                raise self._at(item, "table").error(
+                    f"source {name}: {table.name} is a view", hint=hint
+                )
+            options = self._options(item)
+            make = partial(make_source, name, options, table, self._env, base=self._folder)
+            self._checked(item, make).close()
+            made.append(Connection(name, table.name, str(options["type"]), options))
+        return tuple(made)
+
+    def sinks(self, node: Node | None) -> tuple[Connection, ...]:
+        made = []
+        for name, item in self._items(node, "sink"):
+            view = self._relation(name, item, "sink", "view")
+            if not isinstance(view, MaterializedView):
+                kind = "table" if isinstance(view, Table) else "plain view, which stores nothing"
+                hint = f"write CREATE MATERIALIZED VIEW {view.name}"
+                if isinstance(view, Table):
+                    hint = f"CREATE MATERIALIZED VIEW ... AS SELECT * FROM {view.name}"
+                raise self._at(item, "view").error(
+                    f"sink {name}: {view.name} is a {kind}", hint=hint
+                )
+            options = self._options(item)
+            make = partial(make_sink, name, options, view.name, self._env, base=self._folder)
+            self._checked(item, make).close()
+            made.append(Connection(name, view.name, str(options["type"]), options))
+        return tuple(made)
+
+    def _items(self, node: Node | None, kind: str) -> list[tuple[str, Node]]:
+        if node is None:
+            return []
+        items = node.mapping(f"{kind}s").items()
+        for name, item in items:
+            # The name becomes part of an object's path, which must stay below the store's prefix.
+            if not NAME.fullmatch(name):
+                message = f"{name!r} cannot be the name of a {kind}"
+                raise item.key_error(message, hint=NAME_HINT)
+            item.mapping(f"{kind} {name}")
+        return list(items)
+
+    def _relation(self, name: str, item: Node, kind: str, key: str) -> Statement:
+        node = self._at(item, key)
+        if node is item:
+            raise item.key_error(f"{kind} {name} has no {key}", hint=f"add {key}: NAME")
+        value = self._references.scalar(node)
+        found = self._relations.get(fold(str(value)))
+        if found is None:
+            wanted = Table if kind == "source" else MaterializedView
+            names = [s.name for s in self._relations.values() if isinstance(s, wanted)]
+            hint = did_you_mean(str(value), names) or f"{key}s are: {', '.join(names) or 'none'}"
+            raise node.error(f"{kind} {name}: there is no {key} {value}", hint=hint)
+        return found
+
+    def _options(self, item: Node) -> dict[str, object]:
+        resolved = self._references.resolve(item)
+        return dict(resolved) if isinstance(resolved, Mapping) else {}
+
+    def _at(self, item: Node, key: str) -> Node:
+        """The value of a key, or the item itself."""
+        return item.mapping("").get(key, item)
+
+    def _checked(self, item: Node, make: Callable[[], T]) -> T:
+        """What a connector says about its options, shown at the option it speaks of."""
+        try:
+            return make()
+        except StepwellError as error:
+            found = re.search(r"\boption (\w+)|no (type)\b", error.message)
+            key = (found[1] or found[2]) if found else ""
+            node = self._at(item, key)
+            if node is item and key:
+                self._misspelt(item, key, error.message)
+            message = self._references.redact(error.message)
+            hint = self._references.redact(error.hint) if error.hint else None
+            unknown = "has no option" in message
+            shown = node.key_error if unknown or node is item else node.error
+            # Not chained: what was redacted would show in a traceback.
+            raise shown(message, hint=hint) from None
+
+    def _misspelt(self, item: Node, missing: str, message: str) -> None:
+        """An option is missing: if another is spelled much like it, that one is the mistake."""
+        given = item.mapping("")
+        for close in difflib.get_close_matches(missing, given, n=1):
+            what = message.partition(":")[0]
+            hint = f"did you mean {missing}?"
+            raise given[close].key_error(f"{what} has no option {close}", hint=hint)

@@ -1,0 +1,180 @@
+"""Which view reads what: the order in which views are made, and what is wrong with their names.
+
+Works offline, on the text alone (D10). So it complains only about what is wrong for certain: a
+relation that nobody declares, a circle, a column that nothing in reach has. Whether Spark takes the
+query is asked of Spark, when the pipeline is opened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp, parse_one
+from sqlglot.errors import SqlglotError
+
+from stepwell.errors import SqlError
+from stepwell.query.scope import DIALECT
+from stepwell.query.source import Span, did_you_mean
+from stepwell.query.statements import MaterializedView, Statement, Table, View, fold
+
+# Columns that Spark makes up: of generators, of windows of time, of table functions.
+_MADE_UP = re.compile(r"col\d*|pos|key|value|window|session_window|start|end|id")
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A relation that a query names, and where."""
+
+    name: str
+    span: Span
+
+
+def in_order(statements: Sequence[Statement]) -> tuple[Statement, ...]:
+    """The statements, each behind what it reads; otherwise as they stand. Checks every name."""
+    declared = {fold(statement.name): statement for statement in statements}
+    trees = {fold(view.name): _parsed(view) for view in statements if not isinstance(view, Table)}
+    reads: dict[str, list[_Read]] = {}
+    for name, tree in trees.items():
+        view = declared[name]
+        if not isinstance(view, Table):
+            reads[name] = list(_reads(view, tree, declared))
+    ordered: dict[str, Statement] = {}
+    for name in declared:
+        _place(name, declared, reads, ordered, [])
+    _check_columns(ordered, trees)
+    return tuple(ordered.values())
+
+
+def _place(
+    name: str,
+    declared: Mapping[str, Statement],
+    reads: Mapping[str, Sequence[_Read]],
+    ordered: dict[str, Statement],
+    above: list[str],
+) -> None:
+    if name in ordered:
+        return
+    statement = declared[name]
+    for read in reads.get(name, ()):
+        if read.name == name or read.name in above:
+            circle = [*above[above.index(read.name) :], name] if read.name != name else [name]
+            shown = " -> ".join(declared[item].name for item in (*circle, read.name))
+            raise statement.source.error_at(
+                read.span,
+                f"{statement.name} reads itself: {shown}",
+                hint="a view can only read tables, and views that do not read it",
+            )
+        _place(read.name, declared, reads, ordered, [*above, name])
+    ordered[name] = statement
+
+
+def _parsed(view: View | MaterializedView) -> exp.Expr | None:
+    """The query as a tree; None where only Spark can read it."""
+    try:
+        return parse_one(view.query, dialect=DIALECT)
+    except (SqlglotError, RecursionError):
+        return None
+
+
+def _reads(
+    view: View | MaterializedView, tree: exp.Expr | None, declared: Mapping[str, Statement]
+) -> Iterator[_Read]:
+    if tree is None:
+        # Too many rather than too few: they only decide about the order.
+        for token in view.source.tokens():
+            inside = view.query_span.start <= token.start < view.query_span.end
+            name = fold(token.text.strip("`"))
+            if inside and name in declared and name != fold(view.name):
+                yield _Read(name, token.span)
+        return
+    local = {fold(table.alias) for table in tree.find_all(exp.CTE)}
+    for table in tree.find_all(exp.Table):
+        if not isinstance(table.this, exp.Identifier) or fold(table.name) in local:
+            continue
+        span = _span(view, table.this)
+        if table.db:
+            hint = f"write {table.name}: a pipeline has one set of names"
+            shown = f"{table.db}.{table.name}"
+            raise view.source.error_at(span, f"{shown} names a schema", hint=hint)
+        if fold(table.name) not in declared:
+            names = [statement.name for statement in declared.values()]
+            hint = did_you_mean(table.name, names) or f"declare it: CREATE TABLE {table.name} (...)"
+            message = f"{view.name} reads {table.name}, which is no table or view"
+            raise view.source.error_at(span, message, hint=hint)
+        yield _Read(fold(table.name), span)
+
+
+def _span(view: View | MaterializedView, identifier: exp.Expr) -> Span:
+    """Where an identifier of the query stands in its file."""
+    start = identifier.meta.get("start")
+    if start is None:
+        return view.query_span
+    end = identifier.meta.get("end", start)
+    return Span(view.query_span.start + start, view.query_span.start + end + 1)
+
+
+def _check_columns(ordered: Mapping[str, Statement], trees: Mapping[str, exp.Expr | None]) -> None:
+    """Complain about a column that no relation in the query has, and nothing in it makes."""
+    columns: dict[str, set[str] | None] = {}
+    for name, statement in ordered.items():
+        if isinstance(statement, Table):
+            columns[name] = {fold(column.name) for column in statement.columns}
+            continue
+        tree = trees[name]
+        if tree is not None:
+            _check_query(statement, tree, columns)
+        columns[name] = _columns(statement, tree)
+
+
+def _columns(view: View | MaterializedView, tree: exp.Expr | None) -> set[str] | None:
+    """The columns of a view, None where they are not plain to see."""
+    if view.columns is not None:
+        return {fold(name) for name in view.columns}
+    if not isinstance(tree, exp.Query) or tree.is_star:
+        return None
+    names = tree.named_selects
+    return {fold(name) for name in names} if all(names) else None
+
+
+def _check_query(
+    view: View | MaterializedView, tree: exp.Expr, columns: Mapping[str, set[str] | None]
+) -> None:
+    known: set[str] = set()
+    for table in tree.find_all(exp.Table):
+        if not isinstance(table.this, exp.Identifier):
+            return  # A function that gives a table, whose columns only Spark knows.
+        if fold(table.name) in columns:
+            found = columns[fold(table.name)]
+            if found is None:
+                return
+            known |= found
+    if tree.find(exp.Pivot, exp.Lambda, exp.Lateral):
+        return
+    relations = {fold(name) for name in columns}
+    for node in tree.find_all(exp.Alias, exp.TableAlias, exp.CTE, exp.Table):
+        known.add(fold(node.alias_or_name))
+        named = node.args.get("columns") or []
+        known |= {fold(item.name) for item in named}
+    for column in tree.find_all(exp.Column):
+        name, table_name = fold(column.name), fold(column.table)
+        odd = not re.fullmatch(r"\w+", column.name) or _MADE_UP.fullmatch(name)
+        if odd or name in known or isinstance(column.this, exp.Star):
+            continue
+        if table_name in known - relations and table_name not in _aliases(tree):
+            continue  # A field of a column.
+        shown = f"{column.table}.{column.name}" if column.table else column.name
+        raise _no_column(view, column, shown, known)
+
+
+def _aliases(tree: exp.Expr) -> set[str]:
+    return {fold(table.alias_or_name) for table in tree.find_all(exp.Table)}
+
+
+def _no_column(
+    view: View | MaterializedView, column: exp.Column, shown: str, known: set[str]
+) -> SqlError:
+    hint = did_you_mean(column.name, known) or "check the columns of what it reads"
+    message = f"{view.name} reads a column {shown}, which there is not"
+    return view.source.error_at(_span(view, column.this), message, hint=hint)

@@ -1,0 +1,297 @@
+"""A project: `stepwell.yml` and the `*.sql` files beside it, as typed and checked values.
+
+    load_project(folder)  ->  Project: settings, statements in order, sources and sinks
+
+Reading one opens nothing and starts nothing, so it works offline (D10). All of it is checked: keys,
+values, references, statements, names of relations and columns, and the options of every source and
+sink, each by the connector itself. The first mistake is an error that shows its place.
+
+References are resolved here, and the values stay in memory: `Project` shows none of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stepwell.connectors.registry import make_sink, make_source
+from stepwell.deploy.connections import NAME, NAME_HINT, Connection, Connections
+from stepwell.deploy.document import Node, ProjectError, read_document
+from stepwell.deploy.graph import in_order
+from stepwell.deploy.references import References
+from stepwell.deploy.sections import Sections, check_shape, read_sections
+from stepwell.engine.ports import Sink, Source
+from stepwell.env import Env
+from stepwell.errors import ConfigError
+from stepwell.query.source import Source as Text
+from stepwell.query.source import did_you_mean
+from stepwell.query.statements import (
+    MaterializedView,
+    Statement,
+    Table,
+    View,
+    fold,
+    parse_statements,
+)
+from stepwell.store.base import Store
+from stepwell.store.locate import open_store
+
+FILE = "stepwell.yml"
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    name: str
+    folder: Path
+    target: str | None
+    store: str
+    """An address, which never holds a secret; a path is absolute."""
+    sections: Sections
+    statements: tuple[Statement, ...]
+    """Each behind what it reads."""
+    sql: str = field(repr=False)
+    """All of them as one text, for an executor."""
+    sql_name: str
+    """What messages about that text call it."""
+    sources: tuple[Connection, ...]
+    sinks: tuple[Connection, ...]
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        return {s.name: s for s in self.statements if isinstance(s, Table)}
+
+    @property
+    def views(self) -> Mapping[str, View | MaterializedView]:
+        return {s.name: s for s in self.statements if not isinstance(s, Table)}
+
+    def table(self, name: str) -> Table:
+        """A table by its name, in any case."""
+        for table in self.tables.values():
+            if fold(table.name) == fold(name):
+                return table
+        hint = did_you_mean(name, self.tables) or "tables are: " + ", ".join(self.tables)
+        raise ConfigError(f"there is no table {name}", hint=hint)
+
+    def view(self, name: str) -> MaterializedView:
+        """A materialized view by its name, in any case."""
+        stored = [view for view in self.views.values() if isinstance(view, MaterializedView)]
+        for view in stored:
+            if fold(view.name) == fold(name):
+                return view
+        names = [view.name for view in stored]
+        hint = did_you_mean(name, names) or "materialized views are: " + ", ".join(names)
+        raise ConfigError(f"there is no materialized view {name}", hint=hint)
+
+    def make_sources(self, env: Env) -> list[Source]:
+        """New ones each time; whoever opens a pipeline with them closes them with it."""
+        return [
+            make_source(item.name, item.options, self.table(item.relation), env, base=self.folder)
+            for item in self.sources
+        ]
+
+    def make_sinks(self, env: Env) -> list[Sink]:
+        return [
+            make_sink(item.name, item.options, item.relation, env, base=self.folder)
+            for item in self.sinks
+        ]
+
+    def open_store(self, env: Env) -> Store:
+        return open_store(self.store, env)
+
+    def open_journal_store(self, env: Env) -> Store | None:
+        """None: the journal lies beside the state."""
+        address = self.sections.journal.store
+        return None if address is None else open_store(_absolute(self.folder, address), env)
+
+
+def load_project(
+    folder: str | Path,
+    env: Env,
+    *,
+    target: str | None = None,
+    store: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Project:
+    """Read and check a project. `store` is used instead of the one that the project names."""
+    folder = Path(os.path.abspath(Path(folder).expanduser()))
+    root = read_document(_find(folder), FILE).mapping(FILE)
+    check_shape(root)
+    entries = _with_target(root, target)
+    variables = entries["variables"].mapping("variables") if "variables" in entries else {}
+    for name, variable in variables.items():
+        if isinstance(variable.content, (Mapping, tuple)):
+            raise variable.error(f"variable {name} must be a single value, found {variable.shown}")
+    references = References(folder, os.environ if environ is None else environ, variables)
+    sections = read_sections(entries, references)
+    name = _project_name(root)
+    address = _store(folder, entries, references, store, env)
+    _check_journal_store(folder, entries, sections, env)
+    texts = _sql_files(folder)
+    statements = in_order(_statements(texts))
+    sql, sql_name = _joined(texts, statements)
+    connections = Connections(folder, env, references, statements)
+    return Project(
+        name=name,
+        folder=folder,
+        target=target,
+        store=address,
+        sections=sections,
+        statements=statements,
+        sql=sql,
+        sql_name=sql_name,
+        sources=connections.sources(entries.get("sources")),
+        sinks=connections.sinks(entries.get("sinks")),
+    )
+
+
+def _find(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder {folder}", hint="stepwell init makes a project")
+    path = folder / FILE
+    if path.is_file():
+        return path
+    other = folder / "stepwell.yaml"
+    if other.is_file():
+        raise ConfigError(f"{folder} has stepwell.yaml, and no {FILE}", hint=f"mv {other} {path}")
+    raise ConfigError(
+        f"there is no {FILE} in {folder}",
+        hint="stepwell init makes a project; stepwell -C DIR uses one that is elsewhere",
+    )
+
+
+def _with_target(root: Mapping[str, Node], target: str | None) -> Mapping[str, Node]:
+    """The project as it is for a target: what the target says wins, mapping by mapping."""
+    targets = root["targets"].mapping("targets") if "targets" in root else {}
+    entries = {name: node for name, node in root.items() if name != "targets"}
+    if target is None:
+        return entries
+    if target not in targets:
+        hint = did_you_mean(target, targets) or (
+            "targets are: " + ", ".join(targets) if targets else f"{FILE} has no targets"
+        )
+        raise ConfigError(f"there is no target {target}", hint=hint)
+    return _merged(entries, targets[target].mapping(f"target {target}"))
+
+
+def _merged(below: Mapping[str, Node], above: Mapping[str, Node]) -> dict[str, Node]:
+    merged = dict(below)
+    for name, node in above.items():
+        old = merged.get(name)
+        if old is None or not isinstance(old.content, Mapping):
+            merged[name] = node
+        elif isinstance(node.content, Mapping):
+            both = _merged(old.content, node.content)
+            merged[name] = Node(both, node.source, node.span, node.key)
+        else:
+            merged[name] = node
+    return merged
+
+
+def _project_name(root: Mapping[str, Node]) -> str:
+    node = root.get("name")
+    if node is None:
+        raise ConfigError(f"{FILE} has no name", hint="add a line: name: orders")
+    if not isinstance(node.content, str) or not NAME.fullmatch(node.content):
+        raise node.error(f"name must be a name, found {node.shown}", hint=NAME_HINT)
+    return node.content
+
+
+def _store(
+    folder: Path,
+    entries: Mapping[str, Node],
+    references: References,
+    given: str | None,
+    env: Env,
+) -> str:
+    if given is not None:
+        address = _absolute(Path.cwd(), given)
+        open_store(address, env)
+        return address
+    node = entries.get("store")
+    if node is None:
+        raise ConfigError(
+            f"{FILE} has no store", hint="add a line: store: ./state (or s3://bucket/prefix)"
+        )
+    value = references.scalar(node)
+    if not isinstance(value, str) or not value:
+        raise node.error(f"store must be an address, found {node.shown}", hint="store: ./state")
+    address = _absolute(folder, str(value))
+    _placed(node, references, lambda: open_store(address, env))
+    return address
+
+
+def _check_journal_store(
+    folder: Path, entries: Mapping[str, Node], sections: Sections, env: Env
+) -> None:
+    address = sections.journal.store
+    if address is not None:
+        node = entries["journal"].mapping("journal")["store"]
+        _placed(node, None, lambda: open_store(_absolute(folder, address), env))
+
+
+def _absolute(folder: Path, address: str) -> str:
+    if "://" in address or re.match(r"[a-z0-9]{2,}:/", address):
+        return address
+    return os.path.normpath(folder / Path(address).expanduser())
+
+
+def _sql_files(folder: Path) -> list[Text]:
+    texts = []
+    for path in sorted(folder.glob("*.sql")):
+        if path.name.startswith((".", "_")):
+            continue
+        try:
+            texts.append(Text(path.name, path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise ConfigError(f"{path.name} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path.name} is not UTF-8: {error}") from error
+    if not texts:
+        raise ConfigError(
+            f"{folder} holds no *.sql file",
+            hint="write one: CREATE TABLE ..., CREATE MATERIALIZED VIEW ... AS SELECT ...",
+        )
+    return texts
+
+
+def _statements(texts: list[Text]) -> list[Statement]:
+    seen: dict[str, Statement] = {}
+    for text in texts:
+        for statement in parse_statements(text):
+            first = seen.setdefault(fold(statement.name), statement)
+            if first is not statement:
+                line, _ = first.source.place(first.name_span.start)
+                raise text.error_at(
+                    statement.name_span,
+                    f"{statement.name} is declared twice, first in {first.source.name}:{line}",
+                    hint="tables and views share one set of names, and case makes no difference",
+                )
+    if not any(isinstance(statement, Table) for statement in seen.values()):
+        raise ConfigError(
+            f"{texts[0].name} declares no table", hint="a pipeline begins with CREATE TABLE"
+        )
+    return list(seen.values())
+
+
+def _joined(texts: list[Text], statements: tuple[Statement, ...]) -> tuple[str, str]:
+    """One text for the executor: the file as it is, so that lines in messages are right."""
+    if len(texts) == 1:
+        starts = [statement.span.start for statement in statements]
+        if starts == sorted(starts):
+            return texts[0].text, texts[0].name
+    parts = [statement.source.part(statement.span) for statement in statements]
+    return ";\n\n".join(parts) + ";\n", "the project's statements"
+
+
+def _placed(node: Node, references: References | None, make: Callable[[], object]) -> None:
+    try:
+        make()
+    except ConfigError as error:
+        message = references.redact(error.message) if references else error.message
+        raise node.error(message, hint=error.hint) from error
+
+
+__all__ = ["FILE", "Connection", "Project", "ProjectError", "load_project"]

@@ -1,0 +1,136 @@
+"""`${env:NAME}`, `${file:path}` and `${var:name}` in a project: resolved at start, never shown.
+
+A value that came from the environment or from a file is a `Secret`: a text like any other to
+whoever uses it, and its reference to whoever prints its `repr` into a message. `$${` is a plain
+`${`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from stepwell.deploy.document import Node, Scalar
+from stepwell.query.source import did_you_mean
+
+FILE_BYTES_MAX = 64 * 1024
+_REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}")
+_FORMS = "${env:NAME}, ${file:path} or ${var:name}"
+
+
+class Secret(str):
+    """A resolved text that messages show as it is written in the project."""
+
+    reference: str
+
+    def __new__(cls, value: str, reference: str) -> Secret:
+        made = super().__new__(cls, value)
+        made.reference = reference
+        return made
+
+    def __repr__(self) -> str:
+        return self.reference
+
+
+class References:
+    """Where references lead to, for one project."""
+
+    def __init__(
+        self, folder: Path, environ: Mapping[str, str], variables: Mapping[str, Node]
+    ) -> None:
+        self._folder = folder
+        self._environ = environ
+        self._variables = variables
+        self._secrets: dict[str, str] = {}
+
+    def resolve(self, node: Node) -> object:
+        """The value of a node as plain Python, with every reference in it resolved."""
+        content = node.content
+        if isinstance(content, Mapping):
+            return {name: self.resolve(item) for name, item in content.items()}
+        if isinstance(content, tuple):
+            return [self.resolve(item) for item in content]
+        return self.scalar(node)
+
+    def scalar(self, node: Node) -> Scalar:
+        """The same of a single value. A variable that stands alone keeps its type."""
+        if not isinstance(node.content, str):
+            return None if isinstance(node.content, (Mapping, tuple)) else node.content
+        return self._text(node, variables=True)
+
+    def redact(self, text: str) -> str:
+        """Text without the values of secrets; very short ones would hit what is none."""
+        for value, reference in self._secrets.items():
+            if len(value) >= 4:
+                text = text.replace(value, reference)
+        return text
+
+    def _text(self, node: Node, *, variables: bool) -> Scalar:
+        written = str(node.content)
+        parts: list[Scalar] = []
+        done, secret = 0, False
+        for found in _REFERENCE.finditer(written):
+            parts.append(written[done : found.start()])
+            done = found.end()
+            value: Scalar = "${" if found[1] is None else self._one(node, found[1], variables)
+            secret = secret or isinstance(value, Secret)
+            parts.append(value)
+        parts.append(written[done:])
+        parts = [part for part in parts if part != ""]
+        if "${" in written[done:]:
+            raise node.error("this ${ is never closed", hint=f"write {_FORMS}; $${{ is a plain ${{")
+        if len(parts) == 1 and not isinstance(parts[0], str):
+            return parts[0]
+        text = "".join(str(part) for part in parts)
+        if secret:
+            self._secrets[text] = written
+            return Secret(text, written)
+        return text
+
+    def _one(self, node: Node, written: str, variables: bool) -> Scalar:
+        kind, colon, name = written.partition(":")
+        shown = f"${{{written}}}"
+        if not colon or not name:
+            raise node.error(f"{shown} is no reference", hint=f"write {_FORMS}")
+        if kind == "env":
+            return self._environment(node, name, shown)
+        if kind == "file":
+            return self._file(node, name, shown)
+        if kind != "var":
+            hint = did_you_mean(kind, ("env", "file", "var")) or f"write {_FORMS}"
+            raise node.error(f"{shown}: there is no kind of reference {kind}", hint=hint)
+        if not variables:
+            raise node.error(f"{shown}: a variable cannot name another one", hint="write it out")
+        if name not in self._variables:
+            hint = did_you_mean(name, self._variables) or "declare it under variables:"
+            raise node.error(f"there is no variable {name}", hint=hint)
+        variable = self._variables[name]
+        if isinstance(variable.content, str):
+            return self._text(variable, variables=False)
+        return self.scalar(variable)
+
+    def _environment(self, node: Node, name: str, shown: str) -> Secret:
+        value = self._environ.get(name)
+        if value is None:
+            raise node.error(
+                f"the environment variable {name} is not set", hint=f"export {name}=..."
+            )
+        return self._secret(value, shown)
+
+    def _file(self, node: Node, name: str, shown: str) -> Secret:
+        path = self._folder / Path(name).expanduser()
+        try:
+            with open(path, "rb") as file:
+                data = file.read(FILE_BYTES_MAX + 1)
+            if len(data) > FILE_BYTES_MAX:
+                raise node.error(f"{shown} has more than {FILE_BYTES_MAX:,} bytes")
+            return self._secret(data.decode("utf-8").rstrip("\r\n"), shown)
+        except OSError as error:
+            raise node.error(f"{shown} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise node.error(f"{shown} is not a text in UTF-8") from error
+
+    def _secret(self, value: str, shown: str) -> Secret:
+        self._secrets[value] = shown
+        return Secret(value, shown)

@@ -1,0 +1,208 @@
+"""The settings of stepwell.yml, section by section: every key, its kind and its default.
+
+Each section is read from nodes, so that a wrong value is shown where it stands. Durations and sizes
+carry their unit: `60` alone could be seconds or minutes, and is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar, get_args
+
+from stepwell.deploy.document import Node, check_keys
+from stepwell.deploy.references import References
+from stepwell.engine.ports import Limits
+from stepwell.engine.settings import Settings
+from stepwell.engine.transaction import OnError
+from stepwell.query.source import did_you_mean
+
+ExecutorName = Literal["spark", "reference"]
+SparkValue = str | int | float | bool
+C = TypeVar("C", bound=str)
+
+ROOT: Mapping[str, tuple[str, ...]] = {
+    "name": (),
+    "store": (),
+    "journal": ("store", "keep"),
+    "transaction": ("max_rows", "max_bytes", "max_latency", "on_error"),
+    "checkpoint": ("every", "keep"),
+    "executor": (),
+    "spark": ("master", "conf"),
+    "sources": (),
+    "sinks": (),
+    "variables": (),
+    "targets": (),
+}
+"""Every key of a project, and the keys in it. Sources, sinks, variables, targets hold names."""
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSection:
+    store: str | None = None
+    keep_s: float = 7 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSection:
+    rows_max: int = 100_000
+    bytes_max: int = 256 * 2**20
+    latency_s_max: float = 0.0
+    on_error: OnError = "dead_letter"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSection:
+    every_s: float = 60.0
+    keep: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSection:
+    master: str = "local[*]"
+    conf: Mapping[str, SparkValue] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    journal: JournalSection
+    transaction: TransactionSection
+    checkpoint: CheckpointSection
+    spark: SparkSection
+    executor: ExecutorName
+
+    def settings(self) -> Settings:
+        """What the engine is told of it."""
+        return Settings(
+            limits=Limits(self.transaction.rows_max, self.transaction.bytes_max),
+            latency_s_max=self.transaction.latency_s_max,
+            flush_every_s=self.checkpoint.every_s,
+            on_error=self.transaction.on_error,
+        )
+
+
+def check_shape(entries: Mapping[str, Node], what: str = "stepwell.yml") -> None:
+    """Complain about keys that nobody knows, also in targets that are not the chosen one."""
+    known = {name: keys for name, keys in ROOT.items() if what == "stepwell.yml" or name in _OWN}
+    check_keys(what, entries, known)
+    for name, keys in known.items():
+        if keys and name in entries:
+            check_keys(name, entries[name].mapping(name), dict.fromkeys(keys))
+    if "targets" in entries:
+        for name, node in entries["targets"].mapping("targets").items():
+            check_shape(node.mapping(f"target {name}"), f"target {name}")
+
+
+_OWN = [name for name in ROOT if name not in ("name", "targets")]
+
+
+def read_sections(entries: Mapping[str, Node], references: References) -> Sections:
+    def section(name: str) -> Reader:
+        found = entries[name].mapping(name) if name in entries else {}
+        return Reader(f"{name}.", found, references)
+
+    journal, transaction = section("journal"), section("transaction")
+    checkpoint, spark = section("checkpoint"), section("spark")
+    usual = TransactionSection()
+    executor: ExecutorName = "spark"
+    return Sections(
+        JournalSection(
+            journal.text("store", None), journal.seconds("keep", JournalSection().keep_s, least=0)
+        ),
+        TransactionSection(
+            transaction.count("max_rows", usual.rows_max, least=1),
+            transaction.size("max_bytes", usual.bytes_max),
+            transaction.seconds("max_latency", usual.latency_s_max, least=0),
+            transaction.choice("on_error", get_args(OnError), usual.on_error),
+        ),
+        CheckpointSection(
+            checkpoint.seconds("every", CheckpointSection().every_s, least=1),
+            checkpoint.count("keep", CheckpointSection().keep, least=1),
+        ),
+        SparkSection(spark.text("master", None) or SparkSection().master, spark.conf("conf")),
+        Reader("", entries, references).choice("executor", get_args(ExecutorName), executor),
+    )
+
+
+class Reader:
+    """Reads the keys of one section, which messages put behind `prefix`."""
+
+    def __init__(self, prefix: str, entries: Mapping[str, Node], references: References) -> None:
+        self._prefix = prefix
+        self._entries = entries
+        self._references = references
+
+    def text(self, key: str, default: str | None) -> str | None:
+        node, value = self._get(key)
+        if node is None:
+            return default
+        if not isinstance(value, str) or not value:
+            raise self._wrong(node, key, "a text")
+        return value
+
+    def count(self, key: str, default: int, *, least: int) -> int:
+        node, value = self._get(key)
+        if node is None:
+            return default
+        if isinstance(value, str) and re.fullmatch(r"\d{1,18}", value, re.ASCII):
+            value = int(value)  # What comes from the environment is always a text.
+        if type(value) is not int or value < least:
+            raise self._wrong(node, key, f"a whole number of at least {least}")
+        return value
+
+    def seconds(self, key: str, default: float, *, least: float) -> float:
+        node, value = self._get(key)
+        if node is None:
+            return default
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", str(value), re.ASCII)
+        if found is None:
+            bare = not isinstance(value, bool) and re.fullmatch(r"\d+", str(value), re.ASCII)
+            hint = f"write {node.content}s, if seconds are meant" if bare else None
+            raise self._wrong(node, key, "a duration such as 500ms, 60s, 5m, 2h or 7d", hint)
+        seconds = float(found[1]) * _SECONDS[found[2]]
+        if seconds < least:
+            raise self._wrong(node, key, f"at least {least:g}s")
+        return seconds
+
+    def size(self, key: str, default: int) -> int:
+        node, value = self._get(key)
+        if node is None:
+            return default
+        found = re.fullmatch(r"([1-9]\d{0,11})(B|[KMG]i?B)", str(value), re.ASCII)
+        if found is None:
+            raise self._wrong(node, key, "a size such as 64MB or 1GiB")
+        return int(found[1]) * _BYTES[found[2]]
+
+    def choice(self, key: str, known: tuple[C, ...], default: C) -> C:
+        node, value = self._get(key)
+        if node is None:
+            return default
+        for name in known:
+            if value == name:
+                return name
+        raise self._wrong(node, key, " or ".join(known), did_you_mean(str(node.content), known))
+
+    def conf(self, key: str) -> Mapping[str, SparkValue]:
+        node = self._entries.get(key)
+        found: dict[str, SparkValue] = {}
+        for name, item in {} if node is None else node.mapping(key).items():
+            value = self._references.scalar(item)
+            if value is None:
+                raise item.error(f"{name} must be a text, a number, true or false")
+            if not name.startswith("spark."):
+                hint = f"did you mean spark.{name}?"
+                raise item.key_error(f"{name} is no setting of Spark", hint=hint)
+            found[name] = value
+        return found
+
+    def _get(self, key: str) -> tuple[Node | None, object]:
+        node = self._entries.get(key)
+        return (node, None) if node is None else (node, self._references.scalar(node))
+
+    def _wrong(self, node: Node, key: str, expected: str, hint: str | None = None) -> Exception:
+        message = f"{self._prefix}{key} must be {expected}, found {node.shown}"
+        return node.error(message, hint=hint)

@@ -1,0 +1,160 @@
+"""What a project says, as values: settings, targets, references, statements in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepwell.deploy.project import load_project
+from stepwell.deploy.references import Secret
+from stepwell.env import SystemEnv
+from stepwell.errors import InvalidError
+from tests.deploy.conftest import SQL, YML, Write
+
+EVERYTHING = (
+    YML
+    + """\
+journal: {store: ./journal, keep: 2h}
+transaction: {max_rows: 500, max_bytes: 64MiB, max_latency: 1.5s, on_error: fail}
+checkpoint: {every: 5m, keep: 3}
+executor: reference
+spark: {master: "local[2]", conf: {spark.executor.memory: 1g, spark.ui.enabled: false}}
+variables: {rows: 7, bucket: acme}
+targets:
+  prod:
+    store: "s3://${var:bucket}/orders"
+    spark: {master: "spark://host:7077"}
+    transaction: {max_rows: "${var:rows}"}
+    variables: {bucket: acme-prod}
+    sinks:
+      revenue_out: {path: elsewhere}
+"""
+)
+
+
+def test_every_key_becomes_a_setting(write: Write) -> None:
+    """A key that is read and not used is a promise nobody keeps."""
+    folder = write(EVERYTHING)
+    project = load_project(folder, SystemEnv())
+    assert (project.name, project.store) == ("orders", str(folder / "state"))
+    assert project.sections.journal.store == "./journal"
+    assert project.sections.journal.keep_s == 7200
+    assert project.sections.checkpoint.keep == 3
+    settings = project.sections.settings()
+    assert settings.limits.rows_max == 500
+    assert settings.limits.bytes_max == 64 * 2**20
+    assert settings.latency_s_max == 1.5
+    assert settings.on_error == "fail"
+    assert settings.flush_every_s == 300
+    assert project.sections.executor == "reference"
+    assert project.sections.spark.master == "local[2]"
+    assert project.sections.spark.conf["spark.ui.enabled"] is False
+    (source,), (sink,) = project.sources, project.sinks
+    assert (source.name, source.relation, source.type) == ("order_files", "orders", "files")
+    assert (sink.name, sink.relation, sink.type) == ("revenue_out", "revenue", "files")
+
+
+def test_a_small_project_has_defaults(write: Write) -> None:
+    project = load_project(write("name: a\nstore: s3://b/c\n"), SystemEnv())
+    assert (project.sources, project.sinks) == ((), ())
+    assert project.sections.executor == "spark"
+    assert project.sections.spark.master == "local[*]"
+    assert project.sections.settings().flush_every_s == 60
+
+
+def test_a_target_changes_what_it_names_and_nothing_else(write: Write) -> None:
+    project = load_project(write(EVERYTHING), SystemEnv(), target="prod")
+    assert project.store == "s3://acme-prod/orders"
+    assert project.sections.spark.master == "spark://host:7077"
+    assert project.sections.spark.conf["spark.executor.memory"] == "1g"
+    assert project.sections.transaction.rows_max == 7
+    assert project.sections.transaction.latency_s_max == 1.5
+    assert project.sinks[0].options["path"] == "elsewhere"
+    assert project.sinks[0].options["format"] == "json"
+
+
+def test_a_store_that_is_given_wins(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative one starts where the user is, not where the project is."""
+    monkeypatch.chdir(tmp_path)
+    project = load_project(write(EVERYTHING), SystemEnv(), target="prod", store="other")
+    assert project.store == str(tmp_path / "other")
+
+
+def test_references_are_resolved_and_never_shown(write: Write) -> None:
+    """Secrets stay references, in whatever is printed of a project."""
+    yml = YML.replace(
+        "type: files, path: out, format: json",
+        'type: postgres, dsn: "password=${env:PASSWORD} user=${file:user.txt} dbname=$${x}"',
+    )
+    folder = write(yml, user__txt="ada\n")
+    project = load_project(folder, SystemEnv(), environ={"PASSWORD": "hunter2"})
+    dsn = project.sinks[0].options["dsn"]
+    assert dsn == "password=hunter2 user=ada dbname=${x}"
+    assert isinstance(dsn, Secret)
+    assert repr(dsn) == "password=${env:PASSWORD} user=${file:user.txt} dbname=$${x}"
+    for shown in (repr(project), str(project), repr(project.sinks)):
+        assert "hunter2" not in shown
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        'type: files, path: out, format: "${env:PASSWORD}"',
+        'type: "${env:PASSWORD}", path: out, format: json',
+        'type: files, path: "s3://${env:PASSWORD}/", format: json',
+        'type: files, path: out, format: json, more: "${env:PASSWORD}"',
+        'type: postgres, dsn: "${env:PASSWORD}"',
+    ],
+)
+def test_a_wrong_option_does_not_tell_the_secret_it_was_given(write: Write, sink: str) -> None:
+    """A message ends in logs and tickets."""
+    yml = YML.replace("type: files, path: out, format: json", sink)
+    with pytest.raises(InvalidError) as caught:
+        load_project(write(yml), SystemEnv(), environ={"PASSWORD": "hunter2"})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_statements_are_put_into_the_order_they_need(write: Write) -> None:
+    """Files are read by name, which says nothing about who reads whom."""
+    folder = write(
+        sql="CREATE MATERIALIZED VIEW revenue AS SELECT customer FROM big;"
+        "CREATE VIEW big AS WITH t AS (SELECT * FROM orders) SELECT customer FROM t;",
+        tables__sql="CREATE TABLE orders (id BIGINT, customer STRING)",
+    )
+    project = load_project(folder, SystemEnv())
+    assert [statement.name for statement in project.statements] == ["orders", "big", "revenue"]
+    assert project.sql.index("TABLE orders") < project.sql.index("VIEW big")
+    assert project.sql.index("VIEW big") < project.sql.index("VIEW revenue")
+
+
+def test_one_file_in_order_is_given_to_spark_as_it_is(write: Write) -> None:
+    """So that the lines in Spark's messages are those of the file."""
+    project = load_project(write(), SystemEnv())
+    assert (project.sql, project.sql_name) == (SQL, "pipeline.sql")
+
+
+FINE = [
+    "SELECT o.customer, x.n FROM orders o JOIN (SELECT id, 1 AS n FROM orders) x USING (id)",
+    "SELECT customer, c.item FROM orders LATERAL VIEW explode(split(customer, ',')) c AS item",
+    "SELECT transform(array(1), y -> y + 1) AS a FROM orders",
+    "SELECT s.inner FROM (SELECT named_struct('inner', 1) AS s FROM orders)",
+    "SELECT a AS b, b + 1 AS c FROM (SELECT amount AS a FROM orders)",
+    "SELECT * FROM VALUES (1, 2) AS t(p, q) JOIN orders ON p = id",
+    "SELECT ORDERS.ID, Orders.`customer` FROM orders",
+    "WITH RECURSIVE t(n) AS (SELECT 1) SELECT n FROM t, orders",
+    "SELECT window.start FROM orders GROUP BY window(TIMESTAMP'2026-01-01', '1 hour')",
+    "SELECT explode(array(1)) FROM orders",
+    "SELECT ROW_NUMBER() OVER w AS r FROM orders WINDOW w AS (ORDER BY id)",
+    "FROM orders SELECT customer",
+    "SELECT something Spark |> only FROM orders",
+]
+
+
+@pytest.mark.parametrize("query", FINE)
+def test_what_spark_may_understand_is_left_to_spark(write: Write, query: str) -> None:
+    """A check that cries wolf keeps a good view out."""
+    sql = f"{SQL}CREATE MATERIALIZED VIEW fine AS {query};"
+    assert load_project(write(sql=sql), SystemEnv()).views["fine"].query == query
