@@ -111,20 +111,31 @@ class Maintenance:
 
     def whole(self, block: Block) -> Node:
         """All rows of a block's relation, computed from the relations as they are stored."""
+        return self._all(block, When.OLD)
+
+    def _all(self, block: Block, when: When) -> Node:
         match block:
             case Sums():
-                summed = self._accumulated(block, self.at(block.input, When.OLD))
+                summed = self._accumulated(block, self.at(block.input, when))
                 if not block.keys:
                     return summed
                 return Filter(summed, Expr(f"{summed.rows} > 0", frozenset({summed.rows})))
             case Groups():
-                return Aggregate(self.at(block.input, When.OLD), block.keys, block.calls)
+                return Aggregate(self.at(block.input, when), block.keys, block.calls)
             case Rows():
-                return Consolidate(self.at(block.input, When.OLD))
+                return Consolidate(self.at(block.input, when))
             case Top():
-                return self.at(block.input, When.OLD)
+                return self.at(block.input, when)
             case Full():
                 raise TypeError("a view that is computed anew has no plan")
+
+    def anew(self, block: Block) -> Node | None:
+        """The change of a block's relation, by computing all of it and comparing."""
+        if isinstance(block, Full) or not self._changes(block.input):
+            return None
+        fresh = self._all(block, When.NEW)
+        stored = Leaf(block.relation, self._names.several(len(block.fields)), When.OLD)
+        return self._less(fresh, stored)
 
     def _accumulated(self, block: Sums, source: Node) -> Accumulate:
         rows = self._names.new()

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from stepwell.engine.ports import WEIGHT as SHOWN_WEIGHT
 from stepwell.query.algebra import Leaf, Node, When
+from stepwell.query.cost import Costs, costs
 from stepwell.query.maintain import STAGE, Maintenance
 from stepwell.query.program import Block, Full, Program, Sums, Top
 from stepwell.query.reasons import Code
@@ -53,10 +54,12 @@ class Blocks:
         deltas: Mapping[str, Part],
         program: Program | None,
         outputs: dict[str, pa.Table],
+        cheaper: list[Costs] | None = None,
     ) -> Part | None:
         """The change of one block's relation; None if it cannot have changed.
 
-        The last block of a program gives the change of the view too.
+        The last block of a program gives the change of the view too. With `cheaper` the block may
+        be computed anew where that costs less, and says so there.
         """
         if isinstance(block, Full):
             reads = {r for name in block.reads for r in self._behind(name)}
@@ -70,15 +73,24 @@ class Blocks:
             return anew
         maintenance = self._evaluator.maintenance(deltas)
         known = dict(deltas)
+        if cheaper is not None:
+            moved = {name: part.rows for name, part in deltas.items()}
+            estimate = costs(block, self._relations.rows(), moved)
+            if estimate is not None and estimate.cheaper_anew:
+                again = maintenance.anew(block)
+                if again is None:
+                    return None
+                cheaper.append(estimate)
+                return self._finish(block, again, program, known, outputs)
         if isinstance(block, Sums) and self._mergeable(block):
             summed = maintenance.summed(block)
             if summed is None:
                 return None
             self._stage(maintenance, known)
             added = self._evaluator.part(_SUMMED, summed, known)
-            moved = self._merged(block, added)
-            if moved is not None:
-                return self._show_change(block, moved, program, known, outputs)
+            result = self._merged(block, added)
+            if result is not None:
+                return self._show_change(block, result, program, known, outputs)
             known[_SUMMED] = added
             node = maintenance.merge(block, Leaf(_SUMMED, summed.columns, When.DELTA))
             return self._finish(block, node, program, known, outputs)

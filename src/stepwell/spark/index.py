@@ -57,7 +57,7 @@ class Indexes:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._numbers = count(1)
-        self._known: dict[RunFiles, RunIndex] = {}
+        self._known: weakref.WeakKeyDictionary[RunFiles, RunIndex] = weakref.WeakKeyDictionary()
 
     def of(self, run: RunFiles, schema: pa.Schema) -> RunIndex:
         index = self._known.get(run)
@@ -66,15 +66,13 @@ class Indexes:
             index = self._known[run] = RunIndex(run, schema, folder)
         return index
 
-    def forget(self, run: RunFiles) -> None:
-        self._known.pop(run, None)
-
 
 class RunIndex:
     def __init__(self, run: RunFiles, schema: pa.Schema, folder: Path) -> None:
         folder.mkdir(parents=True)
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self._run = run
+        # Not the run itself, which must not be kept by its index.
+        self._files = run.files
         self._schema = schema
         self._folder = folder
         self._columns: dict[int, pa.Array] = {}
@@ -132,7 +130,7 @@ class RunIndex:
         path = self._folder / f"{place}.arrow"
         parts = [
             pq.read_table(file, columns=[name], partitioning=None).cast(wanted)
-            for file in self._run.files
+            for file in self._files
         ]
         table = pa.concat_tables(parts).combine_chunks()
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, wanted) as writer:

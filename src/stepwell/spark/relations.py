@@ -31,6 +31,8 @@ _PARTS_MAX = 6
 """Parts in memory before they are folded into one. Each costs a plan node in every query."""
 MEMORY_ROWS_MAX = 100_000
 """Rows of a relation in memory before they become a run."""
+SHIPPED_ROWS_MAX = 50_000
+"""More rows than this Spark gets as a file: within a plan they would be slow."""
 _LIKE_SIZE = 3
 """A run is merged with the one before it unless that one is so many times larger."""
 
@@ -120,7 +122,6 @@ class Relations:
             if run.rows <= MEMORY_ROWS_MAX and plain(relation.types):
                 # Nobody knew that it would be so few.
                 table = self._runs.read(run).cast(arrow_schema(relation.types))
-                self._runs.remove(run)
                 return Part(relation.types, run.rows, table)
             return Part(relation.types, run.rows, run=run)
         types = tuple(f.dataType.simpleString() for f in frame.schema.fields[:-1])
@@ -129,7 +130,10 @@ class Relations:
     def frame_of(self, part: Part) -> DataFrame:
         """A part as Spark sees it."""
         if part.shown is None:
-            if part.table is not None:
+            if part.table is not None and part.rows > SHIPPED_ROWS_MAX and plain(part.types):
+                part.run = self._runs.write("$shipped", part.table, ())
+                part.shown = self._runs.frame(part.run, schema_of(part.types))
+            elif part.table is not None:
                 part.shown = self.frame(part.table, part.types)
             else:
                 ensure(part.run is not None, "a part is in memory or in files")

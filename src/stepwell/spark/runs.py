@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,9 +34,9 @@ _PLAIN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunFiles:
-    """The files of one run, and how many rows they hold."""
+    """The files of one run, and how many rows they hold. Weak references to it are kept."""
 
     files: tuple[Path, ...]
     rows: int
@@ -46,7 +47,7 @@ class RunFiles:
 
 
 class Runs:
-    """Writes and reads the runs of one pipeline below a folder."""
+    """Writes and reads runs below a folder. Files go when nobody holds their run any more."""
 
     def __init__(self, spark: SparkSession, folder: Path, env: Env) -> None:
         self._spark = spark
@@ -58,7 +59,7 @@ class Runs:
         path = self._new(relation).with_suffix(".parquet")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(parquet_bytes(table, key))
-        return RunFiles((path,), table.num_rows)
+        return _own(RunFiles((path,), table.num_rows))
 
     def write_frame(
         self, relation: str, frame: DataFrame, key: Sequence[int], rows: float
@@ -74,7 +75,7 @@ class Runs:
         frame.write.option("compression", "zstd").parquet(str(path))
         written = sorted(path.glob("part-*"))
         count = sum(pq.read_metadata(file).num_rows for file in written)
-        return RunFiles(tuple(written), count)
+        return _own(RunFiles(tuple(written), count))
 
     def frame(self, run: RunFiles, schema: object) -> DataFrame:
         """The rows of a run."""
@@ -84,16 +85,21 @@ class Runs:
         """The rows of a run in memory, if Arrow reads them as Spark wrote them."""
         return pa.concat_tables([pq.read_table(file, partitioning=None) for file in run.files])
 
-    def remove(self, run: RunFiles) -> None:
-        """Delete the files of a run that nobody reads any more."""
-        for file in run.files:
-            file.unlink(missing_ok=True)
-            if file.name.startswith("part-"):
-                shutil.rmtree(file.parent, ignore_errors=True)
-
     def _new(self, relation: str) -> Path:
         # A name of a relation may hold anything; a folder's may not.
         return self._folder / quote(relation, safe="$") / self._env.new_id()
+
+
+def _own(run: RunFiles) -> RunFiles:
+    weakref.finalize(run, _remove, run.files)
+    return run
+
+
+def _remove(files: tuple[Path, ...]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
+        if file.name.startswith("part-"):
+            shutil.rmtree(file.parent, ignore_errors=True)
 
 
 def parquet_bytes(table: pa.Table, key: Sequence[int]) -> bytes:

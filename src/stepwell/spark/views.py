@@ -27,6 +27,7 @@ from stepwell.env import Env, SystemEnv
 from stepwell.errors import InvalidError
 from stepwell.query.algebra import Leaf, Node, Scan, Values, When, relations, walk
 from stepwell.query.clock import at_time
+from stepwell.query.cost import Costs
 from stepwell.query.explain import Explained, explain
 from stepwell.query.parse import catalog_of, read
 from stepwell.query.program import Block, Full, Groups, Program, Sums
@@ -34,7 +35,7 @@ from stepwell.query.reasons import Unsupported
 from stepwell.query.render import bag
 from stepwell.query.select import Catalog
 from stepwell.query.source import Source
-from stepwell.query.statements import MaterializedView, Table, View, parse_statements
+from stepwell.query.statements import MaterializedView, Policy, Table, View, parse_statements
 from stepwell.query.types import contains_map_or_variant
 from stepwell.spark.blocks import Blocks
 from stepwell.spark.changes import Lookup, consolidated, normalise
@@ -80,6 +81,8 @@ class Outcome:
     rows_of: Mapping[str, int] = field(default_factory=dict)
     """Stored rows that were read for each view."""
     seconds_of: Mapping[str, float] = field(default_factory=dict, compare=False)
+    cheaper: Mapping[str, Costs] = field(default_factory=dict)
+    """Views of which a part was computed anew because that costs less, with both estimates."""
 
     WEIGHT = SHOWN_WEIGHT
 
@@ -345,15 +348,22 @@ class Views:
         seconds_of: dict[str, float] = {}
         outputs: dict[str, pa.Table] = {}
         recomputed: list[str] = []
+        cheaper: dict[str, Costs] = {}
         for program in self._programs.values():
             start, began = self._evaluator.queries, self._env.uptime()
+            adaptive = self._views[program.view.lower()].policy is Policy.AUTO
+            dear: list[Costs] = []
             for block in program.blocks:
-                last = block is program.blocks[-1]
-                moved = self._blocks.change(block, deltas, program if last else None, outputs)
+                last = program if block is program.blocks[-1] else None
+                moved = self._blocks.change(
+                    block, deltas, last, outputs, dear if adaptive else None
+                )
                 if moved is not None and moved.rows:
                     deltas[block.relation] = moved
                 if isinstance(block, Full) and moved is not None:
                     recomputed.append(program.view)
+            if dear:
+                cheaper[program.view] = dear[0]
             jobs_of[program.view] = self._evaluator.queries - start
             rows_of[program.view], self._evaluator.rows_read = self._evaluator.rows_read, 0
             seconds_of[program.view] = self._env.uptime() - began
@@ -361,11 +371,12 @@ class Views:
             Outcome(
                 outputs,
                 tuple(rejected),
-                tuple(recomputed),
+                (*recomputed, *cheaper),
                 self._evaluator.queries - before,
                 jobs_of,
                 rows_of,
                 seconds_of,
+                cheaper,
             ),
             time,
             deltas,

@@ -1,0 +1,51 @@
+"""When is a view computed anew because that is cheaper?"""
+
+from __future__ import annotations
+
+from stepwell.query.algebra import Expr, Inner, Node, Scan, TopN
+from stepwell.query.cost import LOOK_UP, WORTH_ASKING, Costs, costs
+from stepwell.query.program import Field, Rows, Sums, Top
+
+A, B = Scan("a", ("a1",)), Scan("b", ("b1",))
+JOINED = Inner((A, B), (Expr("a1 = b1", frozenset({"a1", "b1"})),))
+ROWS = {"a": 10_000_000, "b": 1_000_000, "v$1": 5_000}
+
+
+def sums(source: Node) -> Sums:
+    return Sums("v$1", (Field("bigint"),), source, ("a1",), ())
+
+
+def test_a_small_change_is_never_weighed() -> None:
+    """S6: the question alone would cost more than the answer saves."""
+    assert costs(sums(JOINED), ROWS, {"a": WORTH_ASKING - 1}) is None
+
+
+def test_a_change_that_only_has_to_be_added_is_kept_until_it_is_as_large_as_the_table() -> None:
+    """S6: nothing is looked up for it."""
+    found = costs(sums(A), ROWS, {"a": 9_000_000})
+    assert found == Costs(keep=9_000_000, anew=10_005_000)
+    assert not found.cheaper_anew
+    more = costs(sums(A), ROWS, {"a": 11_000_000})
+    assert more is not None
+    assert more.cheaper_anew
+
+
+def test_looking_up_what_a_change_meets_costs_more_than_reading_past_it() -> None:
+    """S6: with a join the border comes earlier."""
+    few = costs(sums(JOINED), ROWS, {"a": 1_000_000})
+    assert few == Costs(keep=1_000_000 * (1 + LOOK_UP), anew=11_005_000)
+    assert not few.cheaper_anew
+    many = costs(sums(JOINED), ROWS, {"a": 1_000_000, "b": 500_000})
+    assert many is not None
+    assert many.cheaper_anew
+
+
+def test_a_change_elsewhere_does_not_count() -> None:
+    """S6: a block is weighed by what it reads."""
+    assert costs(Rows("v$1", (), A), ROWS, {"b": 10**9}) is None
+
+
+def test_first_rows_have_a_way_of_their_own() -> None:
+    """S6: they are kept or computed anew by what happens to them."""
+    top = TopN(A, ("a1 ASC",), 10)
+    assert costs(Top("v$1", (), top), ROWS, {"a": 10**9}) is None
