@@ -35,14 +35,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": BOTTOM | {"store", "journal", "state", "query"},
     "spark": BOTTOM | {"store", "journal", "state", "query", "engine"},
     "connectors": BOTTOM | {"store", "journal", "state", "query", "engine", "spark"},
-    "deploy": BOTTOM | {"store", "journal", "state", "query", "engine", "spark", "connectors"},
+    # Below deploy, which will ask a process that runs to take a new program.
+    "endpoint": BOTTOM | {"store", "journal", "state", "query", "engine"},
+    "deploy": BOTTOM
+    | {"store", "journal", "state", "query", "engine", "spark", "connectors", "endpoint"},
     # The test kit must be usable without Spark, and nothing but tests may depend on it.
     "testing": BOTTOM | {"store", "journal", "state", "query", "engine"},
     "ui": BOTTOM
-    | {"store", "journal", "state", "query", "engine", "spark", "connectors", "deploy", "__init__"},
+    | {"store", "journal", "state", "query", "engine", "spark", "connectors", "endpoint"}
+    | {"deploy", "__init__"},
     "cli": BOTTOM
-    | {"store", "journal", "state", "query", "engine", "spark", "connectors", "deploy", "ui"}
-    | {"__init__"},
+    | {"store", "journal", "state", "query", "engine", "spark", "connectors", "endpoint"}
+    | {"deploy", "ui", "__init__"},
     "__main__": {"cli"},
     # What `import stepwell` loads at once. It may re-export anything as long as it does so lazily.
     "__init__": BOTTOM,

@@ -1,6 +1,41 @@
 """Stepwell keeps SQL materialized views up to date on Apache Spark.
 
+    import stepwell
+
+    with stepwell.open("examples/orders") as pipeline:
+        pipeline.push("orders", [{"id": 1, "customer": "ada", "amount": 12}])
+        pipeline.query("SELECT * FROM revenue").to_pandas()
+
 Importing the package is cheap on purpose: nothing heavy is loaded before it is used.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import os
+
+    from stepwell.deploy.pipeline import ProjectPipeline, SparkSession
+    from stepwell.env import Env
+
 __version__ = "0.1.0"
+
+
+def open(
+    project: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    store: str | None = None,
+    spark: SparkSession | None = None,
+    env: Env | None = None,
+) -> ProjectPipeline:
+    """Open the pipeline of a project, the folder with stepwell.yml; use it in a `with`.
+
+    The first opening creates it. Opening is for writing, and one process at a time can: whoever had
+    the pipeline is fenced. `target` and `store` are what `--target` and `--store` are on the
+    command line; `spark` is a session of yours to be used instead of one of ours.
+    """
+    from stepwell.deploy.open import open_pipeline
+
+    return open_pipeline(project, target=target, store=store, spark=spark, env=env)

@@ -1,0 +1,128 @@
+"""A pipeline opened from its project: what `stepwell.open` gives, and what `stepwell run` runs.
+
+The first opening creates the pipeline in the project's store; every later one takes it over, with
+everything in it. How views are computed is decided by the project's `executor`: Spark, or the
+reference in plain Python; tests may give any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from stepwell.deploy.project import Project
+from stepwell.engine.events import Listener
+from stepwell.engine.pipeline import Pipeline
+from stepwell.engine.ports import Executor, ExecutorFactory
+from stepwell.engine.reference_executor import ReferenceExecutor
+from stepwell.env import Env
+from stepwell.errors import InvalidError
+from stepwell.model import Transaction
+from stepwell.query.explain import Explained
+from stepwell.query.source import Source, Tokens
+
+SparkSession: TypeAlias = Any
+"""A session of pyspark, which only the layer below may import."""
+MakeExecutor = Callable[[Project, SparkSession | None], ExecutorFactory]
+"""From a project, and a Spark session or None, to what makes its executor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Rows, and the transaction as of which they are what was asked for."""
+
+    transaction: Transaction
+    rows: pa.Table
+
+
+class ProjectPipeline(Pipeline):
+    """A `Pipeline` that knows its project."""
+
+    def __init__(
+        self,
+        project: Project,
+        env: Env,
+        *,
+        spark: SparkSession | None = None,
+        executor: MakeExecutor | None = None,
+        listener: Listener | None = None,
+        create: bool = True,
+    ) -> None:
+        self.project = project
+        self.store = project.open_store(env)
+        super().__init__(
+            self.store,
+            env,
+            executor=(executor or make_executor)(project, spark),
+            sources=project.make_sources(env),
+            sinks=project.make_sinks(env),
+            journal_store=project.open_journal_store(env),
+            settings=project.sections.settings(),
+            listener=listener,
+            create=create,
+        )
+
+    def query(self, sql: str) -> pa.Table:
+        """The answer to one SELECT, as an Arrow table: `.to_pandas()`, `.to_pylist()`."""
+        return self.ask(sql).rows
+
+    def ask(self, sql: str) -> Answer:
+        """The same, together with the transaction it is the answer of."""
+        check_one_query(sql)
+        with self._look("query"):
+            state = self._core.state
+            return Answer(state.transaction, state.executor.query(sql))
+
+    def explain(self, view: str) -> Explained:
+        """How a materialized view is kept up to date, and what is stored for it."""
+        name = self.project.view(view).name
+        with self._look("explain"):
+            return explain(self._core.state.executor, name)
+
+
+def make_executor(project: Project, spark: SparkSession | None = None) -> ExecutorFactory:
+    """What the project's `executor` names."""
+    if project.sections.executor == "reference" and spark is None:
+        return lambda store, env: ReferenceExecutor(project.sql, store, env)
+    # Imported late: whoever has no use for Spark does not pay for it.
+    from stepwell.spark.executor import spark_executor
+    from stepwell.spark.session import SessionSettings
+
+    section = project.sections.spark
+    settings = SessionSettings(
+        master=section.master, name=f"stepwell {project.name}", conf=section.conf
+    )
+    return spark_executor(project.sql, name=project.sql_name, settings=settings, spark=spark)
+
+
+def explain(executor: Executor, view: str) -> Explained:
+    """What an executor says about a view."""
+    explained = getattr(executor, "explain", None)
+    if explained is None:
+        raise InvalidError(
+            f"{view}: the reference executor computes every view anew, there is nothing to explain",
+            hint="take executor: reference out of stepwell.yml",
+        )
+    found = explained(view)
+    if not isinstance(found, Explained):
+        raise InvalidError(f"{view} cannot be explained by this executor")
+    return found
+
+
+def check_one_query(sql: str) -> None:
+    """Complain about anything but one query: a pipeline is changed by pushing, not by SQL."""
+    tokens = Tokens(Source("query", sql))
+    if tokens.peek().kind == "end":
+        raise tokens.wrong("this query is empty", hint="stepwell query 'SELECT * FROM ...'")
+    first = tokens.peek().text.upper()
+    if first not in ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "("):
+        hint = "only queries are answered; rows come in by sources and by stepwell push"
+        raise tokens.unexpected("expected SELECT", hint=hint)
+    while tokens.peek().kind != "end":
+        if tokens.skip(";") and tokens.peek().kind != "end":
+            raise tokens.wrong("this is a second statement", hint="ask one query at a time")
+        if tokens.peek().kind != "end":
+            tokens.take()

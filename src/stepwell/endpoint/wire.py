@@ -1,0 +1,131 @@
+"""What goes over the socket: a JSON header with a few Arrow tables behind it, sizes first.
+
+    4 bytes   length of the header, big-endian
+    header    JSON: {"format": 1, "parts": [sizes; -1: none], ...}
+    parts     Arrow IPC streams, one after another
+
+Both sides bound what they read before they read it. Nothing is unpickled: a table is Arrow's, the
+rest is JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+import stepwell.errors as errors
+from stepwell.errors import CorruptError, InvalidError, StepwellError
+
+FORMAT = 1
+HEADER_BYTES_MAX = 16 * 2**20
+REQUEST_BYTES_MAX = 1 * 2**30
+ANSWER_BYTES_MAX = 16 * 2**30
+_DETAILS = ("epoch", "host", "pid", "time", "object", "field", "file", "line", "column")
+
+Header = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    header: Header
+    tables: tuple[pa.Table | None, ...] = ()
+
+
+class Gone(Exception):  # noqa: N818 - not an error: the other side has hung up
+    """The connection ended between two messages, or inside of one."""
+
+
+def send(connection: socket.socket, header: Header, tables: Sequence[pa.Table | None] = ()) -> None:
+    parts = [None if table is None else _stream(table) for table in tables]
+    sizes = [-1 if part is None else part.size for part in parts]
+    head = json.dumps({**header, "format": FORMAT, "parts": sizes}, default=str).encode()
+    if len(head) > HEADER_BYTES_MAX:
+        raise InvalidError(f"a message of {len(head):,} bytes is too large")
+    try:
+        connection.sendall(struct.pack(">I", len(head)) + head)
+        for part in parts:
+            if part is not None:
+                connection.sendall(memoryview(part))
+    except OSError as error:
+        raise Gone(str(error)) from error
+
+
+def receive(connection: socket.socket, bytes_max: int) -> Message:
+    """The next message; `Gone` if none comes any more."""
+    (length,) = struct.unpack(">I", _read(connection, 4))
+    if length > HEADER_BYTES_MAX:
+        raise CorruptError("endpoint", f"a header of {length:,} bytes is too large")
+    try:
+        header = json.loads(_read(connection, length))
+        found, sizes = header["format"], [int(size) for size in header["parts"]]
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptError("endpoint", f"this is no message: {error!r}") from error
+    if found != FORMAT:
+        raise InvalidError(
+            f"the other side speaks format {found}, this one {FORMAT}",
+            hint="use the same version of Stepwell for both",
+        )
+    if sum(max(0, size) for size in sizes) > bytes_max or len(sizes) > 16:
+        raise InvalidError(f"a message with {sum(sizes):,} bytes of rows is too large")
+    tables = [None if size < 0 else _table(_read(connection, size)) for size in sizes]
+    return Message(header, tuple(tables))
+
+
+def error_json(error: StepwellError) -> dict[str, object]:
+    """An error for the other side, with what a program wants to know of it."""
+    details = {name: getattr(error, name) for name in _DETAILS if hasattr(error, name)}
+    kind = type(error).__name__
+    known = (
+        kind
+        if hasattr(errors, kind)
+        else next(base.__name__ for base in type(error).__mro__ if hasattr(errors, base.__name__))
+    )
+    return {"type": known, "message": error.message, "hint": error.hint, "details": details}
+
+
+def error_from(content: Mapping[str, Any]) -> StepwellError:
+    """The same error on this side."""
+    kind = getattr(errors, str(content.get("type")), StepwellError)
+    if not isinstance(kind, type) or not issubclass(kind, StepwellError):
+        kind = StepwellError
+    # Not through its own constructor: each kind has another, and the message is made already.
+    made = kind.__new__(kind)
+    StepwellError.__init__(made, str(content.get("message")), hint=content.get("hint"))
+    for name, value in dict(content.get("details") or {}).items():
+        if name in _DETAILS:
+            setattr(made, name, value)
+    return made
+
+
+def _stream(table: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return sink.getvalue()
+
+
+def _table(data: bytes) -> pa.Table:
+    try:
+        return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptError("endpoint", f"these rows cannot be read: {error}") from error
+
+
+def _read(connection: socket.socket, length: int) -> bytes:
+    data = bytearray(length)
+    view, done = memoryview(data), 0
+    while done < length:
+        try:
+            count = connection.recv_into(view[done:])
+        except OSError as error:
+            raise Gone(str(error)) from error
+        if not count:
+            raise Gone("the connection was closed")
+        done += count
+    return bytes(data)
