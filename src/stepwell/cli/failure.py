@@ -41,12 +41,12 @@ class Commands(TyperGroup):
                 error.show()  # Its message is the whole help.
                 sys.exit(USAGE)
             command = error.ctx.command_path if error.ctx else "stepwell"
-            hint = f"{command} --help"
+            hint = _before(error) or f"{command} --help"
             report(error.format_message(), hint, "UsageError", as_json=as_json)
             sys.exit(USAGE)
         except StepwellError as error:
             show_traceback()
-            details = {"epoch", "host", "pid", "time", "object", "field"}
+            details = {"epoch", "host", "pid", "time", "object", "field", "file", "line", "column"}
             known = {name: getattr(error, name) for name in details if hasattr(error, name)}
             report(error.message, error.hint, type(error).__name__, as_json=as_json, **known)
             sys.exit(ERROR)
@@ -60,6 +60,14 @@ class Commands(TyperGroup):
         except Exception as error:  # noqa: BLE001 - nothing is swallowed: it is reported as a bug
             bug(error, as_json)
         sys.exit(code or 0)
+
+
+def _before(error: Any) -> str | None:
+    """A hint for options that stand before the command, and were written behind it."""
+    option = str(getattr(error, "option_name", ""))
+    if option not in ("-C", "--target", "--store") or error.ctx is None:
+        return None
+    return f"it stands before the command: stepwell {option} ... {error.ctx.info_name}"
 
 
 def bug(error: Exception, as_json: bool) -> NoReturn:

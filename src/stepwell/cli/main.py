@@ -12,7 +12,9 @@ from typing import Annotated
 import typer
 
 from stepwell import __version__
+from stepwell.cli.choices import Changes, PushFormat, QueryFormat, Template
 from stepwell.cli.failure import Commands
+from stepwell.cli.where import Where
 
 app = typer.Typer(
     cls=Commands,
@@ -51,6 +53,17 @@ Place = Annotated[
 
 @app.callback()
 def stepwell(
+    folder: Annotated[
+        str,
+        typer.Option("-C", metavar="DIR", help="The project's folder.", show_default=False),
+    ] = ".",
+    target: Annotated[
+        str | None, typer.Option("--target", metavar="T", help="A target of stepwell.yml.")
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", metavar="URI", help="A store instead of the project's."),
+    ] = None,
     json: Json = False,
     version: Annotated[
         bool,
@@ -59,12 +72,211 @@ def stepwell(
 ) -> None:
     """Keep SQL materialized views up to date on Apache Spark.
 
-    What is there so far is the ground: a store, a journal and a manifest that let one writer in.
+    A project is a folder with stepwell.yml and *.sql. These options stand before the command.
 
     \b
-    stepwell demo        two writers race for one pipeline, and nothing is lost
-    stepwell doctor      is everything here that is needed?
+    stepwell init orders                        a project with sample data
+    stepwell -C orders run --once               take in what there is
+    stepwell -C orders query "SELECT * FROM revenue"
     """
+
+
+@app.command()
+def init(
+    context: typer.Context,
+    folder: Annotated[
+        str, typer.Argument(metavar="[DIR]", help="Where to; by default here.", show_default=False)
+    ] = "",
+    template: Annotated[
+        Template, typer.Option("--template", help="What to begin with.")
+    ] = Template.ORDERS,
+    json: Json = False,
+) -> None:
+    """Write the files of a new project. Nothing is overwritten.
+
+    \b
+    stepwell init orders
+    stepwell init --template empty
+    """
+    from stepwell.cli import init
+
+    where = place(context, json)
+    init.show(folder or where.folder, template, json=where.json)
+
+
+@app.command()
+def validate(context: typer.Context, json: Json = False) -> None:
+    """Check a project, offline: keys, names, statements, options.
+
+    The first mistake is shown with its file, its line and a hint, and the exit code is 1. Whether
+    Spark takes every query is seen when the pipeline is opened.
+
+    \b
+    stepwell validate
+    stepwell --target prod validate
+    """
+    from stepwell.cli import validate
+
+    validate.show(place(context, json))
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    once: Annotated[
+        bool, typer.Option("--once", help="Take in what there is now, then end.")
+    ] = False,
+    max_transactions: Annotated[
+        int | None,
+        typer.Option("--max-transactions", min=1, metavar="N", help="End after so many."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run a pipeline: sources in, views up to date, sinks out. The first run creates it.
+
+    Ctrl-C and SIGTERM let the transaction under way finish and end with exit code 130. One process
+    at a time can run a pipeline: a second one takes over, and the first ends with an error. With
+    --json every event is a line of JSON on standard error.
+
+    \b
+    stepwell run
+    stepwell run --once
+    stepwell -C orders --target prod run
+    """
+    from stepwell.cli import run
+
+    code = run.show(place(context, json), once=once, max_transactions=max_transactions)
+    if code:
+        raise typer.Exit(code)
+
+
+@app.command()
+def status(context: typer.Context, json: Json = False) -> None:
+    """Show where a pipeline stands. Asks the process that runs it, and disturbs nobody.
+
+    \b
+    stepwell status
+    stepwell status --json | jq .transaction
+    """
+    from stepwell.cli import status
+
+    status.show(place(context, json))
+
+
+@app.command()
+def query(
+    context: typer.Context,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT over tables and views.")],
+    format: Annotated[
+        QueryFormat,
+        typer.Option("--format", help="json is a line for each row; arrow is an IPC stream."),
+    ] = QueryFormat.TABLE,
+    json: Json = False,
+) -> None:
+    """Print the answer to one SELECT, as of a stated transaction. Changes nothing.
+
+    While a process runs the pipeline, it answers. Otherwise the state is read here, without taking
+    the pipeline.
+
+    \b
+    stepwell query "SELECT * FROM revenue ORDER BY total DESC LIMIT 10"
+    stepwell query "SELECT * FROM revenue" --format csv > revenue.csv
+    stepwell query 'SELECT * FROM `orders$errors`'
+    """
+    from stepwell.cli import query
+
+    query.show(place(context, json), sql, format)
+
+
+@app.command()
+def tail(
+    context: typer.Context,
+    view: Annotated[str, typer.Argument(metavar="VIEW", help="A materialized view.")],
+    max_transactions: Annotated[
+        int | None,
+        typer.Option("--max-transactions", min=1, metavar="N", help="End after so many changes."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Follow the changes of a view.
+
+    A line of JSON for each row that comes or goes: _transaction is the number of the transaction,
+    _w how often the row comes (above 0) or goes (below). Needs a process on this machine that runs
+    the pipeline.
+
+    \b
+    stepwell tail revenue
+    stepwell tail revenue | jq 'select(._w > 0)'
+    """
+    from stepwell.cli import tail
+
+    tail.show(place(context, json), view, max_transactions)
+
+
+@app.command()
+def push(
+    context: typer.Context,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The table to push to.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file; - is standard input.")],
+    format: Annotated[
+        PushFormat | None,
+        typer.Option("--format", help="By default what the name says; of standard input, json."),
+    ] = None,
+    changes: Annotated[
+        Changes, typer.Option("--changes", help="What a record does to the table.")
+    ] = Changes.ROWS,
+    delimiter: Annotated[
+        str, typer.Option("--delimiter", metavar="C", help="What separates the fields of CSV.")
+    ] = ",",
+    take_over: Annotated[
+        bool,
+        typer.Option("--take-over", help="Fence a writer that may be alive and does not answer."),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Push rows into a table. They are durable when it ends.
+
+    The process that runs the pipeline takes them in; if none does, the pipeline is opened here. A
+    row that cannot be read goes to <table>$errors. Large input is several transactions.
+
+    \b
+    stepwell push orders more.json
+    echo '{"id": 7, "customer": "ada", "amount": 12}' | stepwell push orders -
+    """
+    from stepwell.cli import push
+
+    push.show(
+        place(context, json),
+        table,
+        file,
+        format=format,
+        changes=changes,
+        delimiter=delimiter,
+        take_over=take_over,
+    )
+
+
+@app.command()
+def explain(
+    context: typer.Context,
+    view: Annotated[
+        str | None,
+        typer.Argument(metavar="[VIEW]", help="By default every one.", show_default=False),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show how views are kept up to date.
+
+    What is stored for a view, by which rule each operator is kept, and why anything is computed
+    anew.
+
+    \b
+    stepwell explain revenue
+    stepwell explain --json
+    """
+    from stepwell.cli import explain
+
+    explain.show(place(context, json), view)
 
 
 @inspect.command("journal")
@@ -178,6 +390,12 @@ def demo_writer(directory: str, name: str) -> None:
     from stepwell.cli import demo_writer
 
     demo_writer.run(directory, name)
+
+
+def place(context: typer.Context, json: bool) -> Where:
+    """What stands before the command."""
+    given = context.find_root().params
+    return Where(given["folder"], given["target"], given["store"], wants_json(context, json))
 
 
 def wants_json(context: typer.Context, given: bool) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stepwell.deploy.pipeline import Answer, MakeExecutor, check_one_query, make_executor
+from stepwell.deploy.pipeline import Answer, MakeExecutor, answer, check_one_query, make_executor
 from stepwell.deploy.project import Project
 from stepwell.engine.events import Events
 from stepwell.engine.ports import Executor
@@ -30,13 +30,14 @@ _TRIES = 5
 class Look:
     """A pipeline as of one transaction."""
 
-    def __init__(self, transaction: Transaction, executor: Executor) -> None:
+    def __init__(self, project: Project, transaction: Transaction, executor: Executor) -> None:
+        self._project = project
         self.transaction = transaction
         self.executor = executor
 
     def ask(self, sql: str) -> Answer:
         check_one_query(sql)
-        return Answer(self.transaction, self.executor.query(sql))
+        return Answer(self.transaction, answer(self._project, self.executor, sql))
 
 
 def look(project: Project, env: Env, *, executor: MakeExecutor | None = None) -> Look:
@@ -95,4 +96,4 @@ def _read(project: Project, env: Env, found: Stored, executor: MakeExecutor) -> 
     finally:
         for source in sources.all():
             source.close()
-    return Look(state.transaction, made)
+    return Look(project, state.transaction, made)

@@ -7,7 +7,9 @@ reference in plain Python; tests may give any other.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,12 +19,13 @@ from stepwell.deploy.project import Project
 from stepwell.engine.events import Listener
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import Executor, ExecutorFactory
-from stepwell.engine.reference_executor import ReferenceExecutor
+from stepwell.engine.reference_executor import ERRORS, ReferenceExecutor
 from stepwell.env import Env
-from stepwell.errors import InvalidError
+from stepwell.errors import FencedError, InvalidError
 from stepwell.model import Transaction
 from stepwell.query.explain import Explained
-from stepwell.query.source import Source, Tokens
+from stepwell.query.reasons import Unsupported
+from stepwell.query.source import Source, Tokens, did_you_mean
 
 SparkSession: TypeAlias = Any
 """A session of pyspark, which only the layer below may import."""
@@ -65,6 +68,14 @@ class ProjectPipeline(Pipeline):
             create=create,
         )
 
+    def __enter__(self) -> ProjectPipeline:
+        return self
+
+    def close(self) -> None:
+        """Flush, and let go. One that was fenced has nothing to leave."""
+        with suppress(FencedError):
+            super().close()
+
     def query(self, sql: str) -> pa.Table:
         """The answer to one SELECT, as an Arrow table: `.to_pandas()`, `.to_pylist()`."""
         return self.ask(sql).rows
@@ -74,7 +85,7 @@ class ProjectPipeline(Pipeline):
         check_one_query(sql)
         with self._look("query"):
             state = self._core.state
-            return Answer(state.transaction, state.executor.query(sql))
+            return Answer(state.transaction, answer(self.project, state.executor, sql))
 
     def explain(self, view: str) -> Explained:
         """How a materialized view is kept up to date, and what is stored for it."""
@@ -96,6 +107,25 @@ def make_executor(project: Project, spark: SparkSession | None = None) -> Execut
         master=section.master, name=f"stepwell {project.name}", conf=section.conf
     )
     return spark_executor(project.sql, name=project.sql_name, settings=settings, spark=spark)
+
+
+def answer(project: Project, executor: Executor, sql: str) -> pa.Table:
+    """What an executor answers. What it cannot read is told like any other mistake."""
+    try:
+        return executor.query(sql)
+    except Unsupported as error:
+        # Only the reference raises this; Spark reads whatever Spark reads.
+        whole = re.fullmatch(r"\s*select\s+\*\s+from\s+`?([\w$]+)`?\s*;?\s*", sql, re.IGNORECASE)
+        if whole and whole[1].lower().endswith(ERRORS):
+            return executor.read(whole[1])
+        unknown = re.fullmatch(r"the relation (.+)", error.reason.detail)
+        names = [statement.name for statement in project.statements]
+        if unknown:
+            hint = did_you_mean(unknown[1], names) or "there are: " + ", ".join(names)
+            raise InvalidError(f"there is no table or view {unknown[1]}", hint=hint) from error
+        raise InvalidError(
+            f"the reference executor cannot answer this query: {error.reason.detail}"
+        ) from error
 
 
 def explain(executor: Executor, view: str) -> Explained:

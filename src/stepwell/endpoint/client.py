@@ -68,6 +68,12 @@ class Client:
         except Gone:
             return
 
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         self._connection.close()
 

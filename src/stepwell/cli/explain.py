@@ -1,0 +1,45 @@
+"""`stepwell explain`: how views are kept up to date, what is stored for them, and why anything is
+computed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stepwell.cli.reach import running
+from stepwell.cli.screen import Screen
+from stepwell.cli.where import Where
+from stepwell.deploy.pipeline import explain, make_executor
+from stepwell.deploy.project import Project
+from stepwell.env import Env, SystemEnv
+from stepwell.query.statements import MaterializedView
+
+
+def show(where: Where, view: str | None) -> None:
+    env, screen = SystemEnv(), Screen()
+    project = where.project(env)
+    if view is not None:
+        names = [project.view(view).name]
+    else:
+        names = [v.name for v in project.views.values() if isinstance(v, MaterializedView)]
+    explained = _explained(project, env, names)
+    if where.json:
+        documents = [document for _, document in explained]
+        screen.json(documents[0] if view is not None else {"views": documents})
+        return
+    for number, (text, _) in enumerate(explained):
+        if number:
+            screen.line()
+        screen.line(text)
+
+
+def _explained(
+    project: Project, env: Env, names: list[str]
+) -> list[tuple[str, Mapping[str, object]]]:
+    client = running(project, env)
+    if client is not None:
+        with client:
+            return [client.explain(name) for name in names]
+    executor = make_executor(project)(project.open_store(env), env)
+    found = [explain(executor, name) for name in names]
+    return [(str(item), item.to_json()) for item in found]

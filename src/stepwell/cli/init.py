@@ -1,0 +1,59 @@
+"""`stepwell init`: the files of a new project, and what to do next. Nothing is overwritten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepwell.cli.choices import Template
+from stepwell.cli.screen import Screen
+from stepwell.errors import InvalidError
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+NEXT = {
+    Template.ORDERS: (
+        ("stepwell run --once", "take in the sample orders, then end"),
+        ('stepwell query "SELECT * FROM revenue"', "the view, up to date"),
+        ("stepwell run", "and keep it so: new files in data/orders are taken in"),
+        ("stepwell push orders more.json", "in another terminal: rows without a file's detour"),
+    ),
+    Template.EMPTY: (
+        ("edit pipeline.sql and stepwell.yml", "your tables and views, sources and sinks"),
+        ("stepwell validate", "is everything right?"),
+        ("stepwell run", "create the pipeline, and keep its views up to date"),
+    ),
+}
+
+
+def show(folder: str, template: Template, *, json: bool) -> None:
+    target = Path(folder)
+    source = TEMPLATES / template.value
+    files = sorted(path for path in source.rglob("*") if path.is_file())
+    # Kept without its dot, or it would be at work where the templates are.
+    names = [
+        Path(".gitignore") if path.name == "gitignore" else path.relative_to(source)
+        for path in files
+    ]
+    for name in names:
+        if (target / name).exists():
+            raise InvalidError(
+                f"{target / name} is there already; nothing was written",
+                hint="choose another folder: stepwell init DIR",
+            )
+    try:
+        for path, name in zip(files, names, strict=True):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).write_bytes(path.read_bytes())
+    except OSError as error:
+        raise InvalidError(f"{target} cannot be written to: {error.strerror}") from error
+    screen = Screen()
+    if json:
+        screen.json({"folder": str(target), "files": [str(name) for name in names]})
+        return
+    for name in names:
+        screen.line(f"wrote {target / name}")
+    screen.line()
+    screen.line("next:")
+    steps = [("cd " + folder, "where the project is")] if folder != "." else []
+    screen.facts([*steps, *NEXT[template]], indent="  ")

@@ -1,0 +1,187 @@
+"""What `stepwell run` says on standard error while it runs: it listens to the pipeline's events.
+
+In a terminal one line is kept up to date, and only what matters stays. Elsewhere transactions are
+told about once a second, however many there are, so that a log can be read. With `--json` every
+event is a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from dataclasses import asdict
+from types import TracebackType
+
+from rich.console import Console
+from rich.status import Status
+
+from stepwell.cli.screen import count, plain
+from stepwell.deploy.project import Project
+from stepwell.engine.events import (
+    Committed,
+    Event,
+    FlushFailed,
+    Opened,
+    Published,
+    Replayed,
+    Settled,
+    SinkFailed,
+    SourceFailed,
+    Stopped,
+    Waiting,
+)
+from stepwell.env import Env
+from stepwell.model import Transaction
+
+_PAUSE_S = 1.0
+
+
+class Progress:
+    """Called by the pipeline, from any of its threads. A context, in which the line is shown."""
+
+    def __init__(self, env: Env, *, json: bool) -> None:
+        self._env = env
+        self._json = json
+        self._lock = threading.Lock()
+        self._console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
+        live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not json
+        self._live: Status | None = self._console.status("", spinner="dots") if live else None
+        self._rows = 0
+        self._rows_told = 0
+        self._told = Transaction(0)
+        self._told_at = -_PAUSE_S
+        self._started = env.uptime()
+        self._last: Opened | Stopped | None = None
+        self.transaction = Transaction(0)
+        self.transactions = 0
+
+    def __enter__(self) -> Progress:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def opening(self, project: Project) -> None:
+        where = f"{project.name} in {project.store}"
+        by = "" if project.sections.executor == "reference" else ", starting Spark"
+        self._say(f"opening {where}{by}")
+
+    def running(self, *, endless: bool) -> None:
+        if endless:
+            self._say("running; Ctrl-C ends it after the transaction under way")
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            if isinstance(event, Committed):
+                self.transaction = event.transaction
+                self.transactions += 1
+                self._rows += event.rows
+            elif isinstance(event, (Opened, Stopped)):
+                self.transaction = event.transaction
+                self._last = event
+            if self._json:
+                content = {"event": type(event).__name__, **asdict(event)}
+                print(json.dumps(content, default=str), file=sys.stderr, flush=True)
+                return
+            self._show(event)
+
+    def tick(self) -> None:
+        """Called now and then, so that nothing stays untold."""
+        if not self._json:
+            with self._lock:
+                self._tell()
+
+    def end(self) -> None:
+        """Say how far it got."""
+        if self._json or not isinstance(self._last, Stopped):
+            return
+        with self._lock:
+            self._tell(now=True)
+        done = count(self.transactions, "transaction")
+        rows = count(self._rows, "row")
+        self._say(f"stopped at transaction {self.transaction}: {done}, {rows} in")
+
+    def _show(self, event: Event) -> None:
+        if isinstance(event, Opened):
+            self._told = event.transaction
+            again = f", {count(event.replayed, 'transaction')} replayed" if event.replayed else ""
+            self._say(f"opened at transaction {event.transaction} (epoch {event.epoch}){again}")
+        elif isinstance(event, Committed):
+            self._tell()
+            if event.rejected:
+                rejected = count(event.rejected, "row")
+                self._say(
+                    f"transaction {event.transaction}: {rejected} rejected, see <table>$errors"
+                )
+        elif isinstance(event, Published):
+            self._tell()
+        elif isinstance(event, Replayed):
+            self._line(f"replaying, at transaction {event.transaction}")
+        else:
+            text = _text(event)
+            if text:
+                self._tell(now=True)
+                self._say(text)
+
+    def _tell(self, *, now: bool = False) -> None:
+        """Tell about the transactions since the last time, unless that was just now."""
+        rows, first = self._rows - self._rows_told, self._told + 1
+        at = self._env.uptime()
+        if self._live is not None:
+            took = max(at - self._started, 0.001)
+            speed = f"{self._rows / took:,.0f} rows/s"
+            done = f"transaction {self.transaction}, {count(self._rows, 'row')} in, {speed}"
+            self._line(done)
+            return
+        if first > self.transaction or (at - self._told_at < _PAUSE_S and not now):
+            return
+        which = f"transactions {first} to {self.transaction}"
+        if first == self.transaction:
+            which = f"transaction {first}"
+        self._told, self._told_at, self._rows_told = self.transaction, at, self._rows
+        self._say(f"{which}: {count(rows, 'row')} in")
+
+    def _line(self, text: str) -> None:
+        if self._live is not None:
+            self._live.update(text)
+
+    def _say(self, text: str) -> None:
+        """A line that stays."""
+        if self._json:
+            return
+        if self._live is not None:
+            self._console.print(plain(text), soft_wrap=True)
+        else:
+            print(plain(text), file=sys.stderr, flush=True)
+
+
+def _text(event: Event) -> str | None:
+    match event:
+        case Settled():
+            how = "committed" if event.committed else "rolled back"
+            return f"transaction {event.transaction} was open when the last writer ended: {how}"
+        case SinkFailed():
+            after = "and stops the pipeline" if event.stops else f"again in {event.retry_in_s:.1f}s"
+            return f"sink {event.sink} did not take transaction {event.transaction}, {after}: " + (
+                event.error
+            )
+        case SourceFailed():
+            return f"source {event.source} cannot be read, again in {event.retry_in_s:.1f}s: " + (
+                event.error
+            )
+        case FlushFailed():
+            return f"not flushed, nothing is lost, tried again later: {event.error}"
+        case Waiting():
+            return f"{event.what} waits until {event.until}"
+        case _:
+            return None

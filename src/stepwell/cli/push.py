@@ -1,0 +1,113 @@
+"""`stepwell push`: rows of a file, or of standard input, into a table; durable when it ends.
+
+Large input goes in piece by piece, each a transaction of its own. If it stops in the middle, what
+was told to be in is in; pushing the same file again is harmless where the table has a key.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import pyarrow as pa
+
+from stepwell.cli.choices import Changes, PushFormat
+from stepwell.cli.reach import Reach
+from stepwell.cli.screen import Screen, count
+from stepwell.cli.where import Where
+from stepwell.connectors.formats import ChangeFormat
+from stepwell.connectors.push import format_of, read_pushed
+from stepwell.connectors.writing import FileFormat
+from stepwell.env import SystemEnv
+from stepwell.errors import InvalidError
+from stepwell.model import Transaction
+
+STDIN = "-"
+
+
+def show(
+    where: Where,
+    table: str,
+    file: str,
+    *,
+    format: PushFormat | None,
+    changes: Changes,
+    delimiter: str,
+    take_over: bool,
+) -> None:
+    env = SystemEnv()
+    project = where.project(env)
+    declared = project.table(table)
+    if len(delimiter) != 1:
+        raise InvalidError(f"the delimiter must be one character, found {delimiter!r}")
+    name = "standard input" if file == STDIN else Path(file).name
+    if format is not None:
+        kind = FileFormat(format.value)
+    else:
+        kind = FileFormat.JSON if file == STDIN else format_of(file)
+    limits = project.sections.settings().limits
+    rows = bad = 0
+    transactions: list[Transaction] = []
+    reach = Reach(project, env, take_over=take_over)
+    try:
+        with _opened(file, kind) as stream:
+            pieces = read_pushed(
+                stream,
+                declared,
+                format=kind,
+                changes=ChangeFormat(changes.value),
+                delimiter=delimiter,
+                name=name,
+                limits=limits,
+            )
+            for piece in pieces:
+                change = piece.change
+                made = reach.push(declared.name, change.put, change.delete, piece.bad)
+                transactions.append(made)
+                rows, bad = rows + piece.rows, bad + len(piece.bad)
+                if sys.stderr.isatty() and not where.json:
+                    print(f"\r{count(rows, 'row')} in", end="", file=sys.stderr, flush=True)
+    except BaseException:
+        if rows:
+            print(f"{count(rows, 'row')} of {name} are in, then it stopped", file=sys.stderr)
+        raise
+    finally:
+        reach.close()
+    if sys.stderr.isatty() and rows and not where.json:
+        print("\r\x1b[K", end="", file=sys.stderr)
+    screen = Screen()
+    if where.json:
+        content = {"table": declared.name, "rows": rows, "rejected": bad}
+        screen.json({**content, "transactions": sorted(set(transactions))})
+        return
+    screen.line(f"pushed {count(rows - bad, 'row')} to {declared.name}{_in(transactions)}")
+    if bad:
+        print(f"{count(bad, 'row')} could not be read: see {declared.name}$errors", file=sys.stderr)
+
+
+def _in(transactions: list[Transaction]) -> str:
+    if not transactions:
+        return ""
+    first, last = transactions[0], transactions[-1]
+    return f", transaction {first}" if first == last else f", transactions {first} to {last}"
+
+
+@contextmanager
+def _opened(file: str, format: FileFormat) -> Iterator[BinaryIO]:
+    if file == STDIN:
+        yield sys.stdin.buffer
+        return
+    try:
+        # Arrow decompresses what its name says is compressed; Parquet does that itself.
+        opened = pa.input_stream(
+            file, compression=None if format is FileFormat.PARQUET else "detect"
+        )
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise InvalidError(f"{file} cannot be read: {reason}") from error
+    with opened:
+        yield cast(BinaryIO, opened)

@@ -1,0 +1,89 @@
+"""`stepwell query`: the answer to one SELECT, as of a stated transaction.
+
+The process that runs the pipeline is asked; if none does, the state is read without taking the
+pipeline. Either way nothing is disturbed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pyarrow as pa
+
+from stepwell.cli.choices import QueryFormat
+from stepwell.cli.reach import running
+from stepwell.cli.screen import Row, Screen, count, plain
+from stepwell.cli.where import Where
+from stepwell.connectors.writing import as_texts, json_lines, json_values
+from stepwell.deploy.look import look
+from stepwell.deploy.pipeline import Answer, check_one_query
+from stepwell.env import SystemEnv
+
+
+def show(where: Where, sql: str, format: QueryFormat) -> None:
+    env = SystemEnv()
+    project = where.project(env)
+    check_one_query(sql)
+    client = running(project, env)
+    if client is not None:
+        with client:
+            answer = Answer(*client.query(sql))
+    else:
+        answer = look(project, env).ask(sql)
+    if where.json:
+        _document(answer)
+        return
+    write(answer.rows, format)
+    rows_text = count(answer.rows.num_rows, "row")
+    print(f"{rows_text} as of transaction {answer.transaction}", file=sys.stderr)
+
+
+def _document(answer: Answer) -> None:
+    """One JSON document; the rows as they are written, because decimals keep every digit."""
+    columns = json.dumps(answer.rows.column_names, ensure_ascii=False)
+    rows = ",\n".join(line.rstrip("\n") for line in json_lines(answer.rows))
+    print(f'{{"transaction": {answer.transaction}, "columns": {columns}, "rows": [\n{rows}\n]}}')
+
+
+def write(rows: pa.Table, format: QueryFormat) -> None:
+    """Rows to standard output."""
+    if format is QueryFormat.ARROW:
+        sys.stdout.flush()
+        with pa.ipc.new_stream(sys.stdout.buffer, rows.schema) as stream:
+            stream.write_table(rows)
+    elif format is QueryFormat.CSV:
+        import pyarrow.csv as arrow_csv
+
+        sys.stdout.flush()
+        arrow_csv.write_csv(as_texts(rows), sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    elif format is QueryFormat.JSON:
+        for batch in rows.to_batches(max_chunksize=10_000):
+            sys.stdout.writelines(json_lines(pa.Table.from_batches([batch])))
+    else:
+        _table(rows)
+
+
+def _table(rows: pa.Table) -> None:
+    if not rows.num_columns:
+        return
+    names = [
+        (">" if _is_number(field.type) else "") + (plain(field.name) or " ")
+        for field in rows.schema
+    ]
+    columns = [_cells(column) for column in rows.columns]
+    Screen().table([*names, ""], [Row(cells) for cells in zip(*columns, strict=True)])
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    kinds = pa.types
+    return bool(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind))
+
+
+def _cells(column: pa.ChunkedArray) -> list[str]:
+    texts = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    if texts:
+        return ["NULL" if value is None else plain(value) for value in column.to_pylist()]
+    values = json_values(column)
+    return ["NULL" if v == "null" else plain(v.removeprefix('"').removesuffix('"')) for v in values]

@@ -1,0 +1,119 @@
+"""Who has the pipeline of a project: the way to it, without getting in anybody's way.
+
+Of the processes on this machine the one that runs the pipeline answers at its endpoint. If none
+answers, the manifest says who claimed the pipeline last, and whether that writer left in good
+order; only if nobody can be at work any more may a command open the pipeline itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from stepwell.deploy.pipeline import ProjectPipeline
+from stepwell.deploy.project import Project
+from stepwell.endpoint.client import Client, connect
+from stepwell.engine.ports import BadRow
+from stepwell.env import Env
+from stepwell.errors import ConflictError, FencedError
+from stepwell.model import Claim, Transaction, format_time
+from stepwell.state.manifest import Manifests, Stored
+
+_WAIT_S = 10.0
+"""How long a process that has the pipeline, and is perhaps starting, is waited for."""
+
+
+def running(project: Project, env: Env) -> Client | None:
+    """The process that runs the project's pipeline on this machine, if one does."""
+    return connect(project.open_store(env).uri)
+
+
+def latest(project: Project, env: Env) -> Stored | None:
+    """The latest manifest; None: there is no pipeline yet."""
+    return Manifests(project.open_store(env), env).latest()
+
+
+def is_alive(claim: Claim, env: Env) -> bool | None:
+    """Whether a writer's process is there; None: it is on another machine, so nobody knows."""
+    if claim.host != env.host:
+        return None
+    if claim.pid == env.pid:
+        return False  # A pipeline of our own, closed or about to be.
+    try:
+        os.kill(claim.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+class Reach:
+    """A pipeline to push to: of the process that runs it, or else opened here."""
+
+    def __init__(self, project: Project, env: Env, *, take_over: bool) -> None:
+        self._project = project
+        self._env = env
+        self._take_over = take_over
+        self._own: ProjectPipeline | None = None
+
+    def push(
+        self, table: str, rows: pa.Table | None, delete: pa.Table | None, bad: Sequence[BadRow]
+    ) -> Transaction:
+        """Durable when it returns."""
+        if self._own is not None:
+            try:
+                return self._own.push(table, rows, delete=delete, bad=bad)
+            except FencedError:
+                # For certain these rows were not taken. Whoever took over may take them.
+                self.close()
+                self._take_over = False
+        client = self._client()
+        if client is None:
+            self._own = ProjectPipeline(self._project, self._env)
+            return self._own.push(table, rows, delete=delete, bad=bad)
+        with client:
+            return client.push(table, rows, delete=delete, bad=bad)
+
+    def close(self) -> None:
+        own, self._own = self._own, None
+        if own is not None:
+            own.close()
+
+    def _client(self) -> Client | None:
+        """Whom to ask; None if the pipeline may be opened here."""
+        until = self._env.uptime() + _WAIT_S
+        said = False
+        while True:
+            client = running(self._project, self._env)
+            if client is not None:
+                return client
+            found = latest(self._project, self._env)
+            if found is None or found.manifest.journal.closed or self._take_over:
+                return None
+            claim = found.manifest.claim
+            alive = is_alive(claim, self._env)
+            if alive is False:
+                return None
+            if alive is None or self._env.uptime() > until:
+                raise _held(self._project, claim, alive)
+            if not said:
+                print(f"waiting for process {claim.pid}, which has the pipeline", file=sys.stderr)
+                said = True
+            self._env.sleep(0.2)
+
+
+def _held(project: Project, claim: Claim, alive: bool | None) -> ConflictError:
+    since = f"has {project.store} since {format_time(claim.time)}"
+    if alive is None:
+        return ConflictError(
+            f"process {claim.pid} on host {claim.host} {since}, and did not say that it ended",
+            hint="push on that host; or, if it does not run any more, add --take-over",
+        )
+    return ConflictError(
+        f"process {claim.pid} {since}, and does not answer",
+        hint="end it; or add --take-over, and it will be fenced",
+    )

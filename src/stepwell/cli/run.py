@@ -1,0 +1,142 @@
+"""`stepwell run`: the loop of a pipeline in this process, until it is asked to end.
+
+Ctrl-C and SIGTERM let the transaction under way finish, flush, and end with exit code 130; a second
+one ends at once, which is no worse than a crash. While it runs, other processes are answered at the
+endpoint. A watch looks now and then whether another writer has taken over: an idle pipeline would
+notice only with its next transaction.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from stepwell.cli.progress import Progress
+from stepwell.cli.screen import Screen
+from stepwell.cli.where import Where
+from stepwell.deploy.pipeline import ProjectPipeline
+from stepwell.endpoint.server import Endpoint
+from stepwell.env import Env, SystemEnv
+from stepwell.errors import FencedError, StepwellError
+from stepwell.model import Epoch
+from stepwell.state.manifest import Manifests, fenced
+from stepwell.store.base import Store
+
+INTERRUPTED = 130
+_WATCH_S = 2.0
+
+
+def show(where: Where, *, once: bool, max_transactions: int | None) -> int:
+    """Run, and say how it went; the exit code."""
+    env = SystemEnv()
+    project = where.project(env)
+    progress = Progress(env, json=where.json)
+    with signals() as caught, progress:
+        progress.opening(project)
+        with ProjectPipeline(project, env, listener=progress) as pipeline:
+            caught.stop = pipeline.stop
+            if caught.name is None:
+                _serve(pipeline, env, progress, once=once, max_transactions=max_transactions)
+    progress.end()
+    if where.json:
+        ended = {"transaction": progress.transaction, "transactions": progress.transactions}
+        Screen().json({**ended, "interrupted": caught.name})
+    return 0 if caught.name is None else INTERRUPTED
+
+
+def _serve(
+    pipeline: ProjectPipeline,
+    env: Env,
+    progress: Progress,
+    *,
+    once: bool,
+    max_transactions: int | None,
+) -> None:
+    endpoint = Endpoint(pipeline, pipeline.store.uri, env)
+    watch = Watch(pipeline.store, env, pipeline.status().epoch, pipeline.stop, progress.tick)
+    try:
+        progress.running(endless=not once and max_transactions is None)
+        pipeline.run(once=once, max_transactions=max_transactions)
+    finally:
+        watch.close()
+        endpoint.close()
+    if watch.error is not None:
+        raise watch.error
+
+
+class Caught:
+    """The signal that asked the process to end, if one did."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.stop: Callable[[], None] | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        first, self.name = self.name is None, signal.Signals(number).name
+        if self.stop is None or not first:
+            raise KeyboardInterrupt
+        self.stop()
+
+
+@contextmanager
+def signals() -> Iterator[Caught]:
+    """End in good order on Ctrl-C and SIGTERM."""
+    caught = Caught()
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+    before = {number: signal.signal(number, caught) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Watch:
+    """Asks the store now and then who has the pipeline."""
+
+    def __init__(
+        self,
+        store: Store,
+        env: Env,
+        epoch: Epoch,
+        stop: Callable[[], None],
+        tick: Callable[[], None],
+    ) -> None:
+        self.error: FencedError | None = None
+        self._store = store
+        self._manifests = Manifests(store, env)
+        self._epoch = epoch
+        self._stop = stop
+        self._tick = tick
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stepwell-watch", daemon=True)
+        self._thread.start()
+
+    def look(self) -> bool:
+        """Whether another writer has the pipeline."""
+        try:
+            found = self._manifests.latest()
+        except StepwellError:
+            return False  # A store that does not answer proves nothing.
+        if found is not None and found.epoch > self._epoch:
+            claim = found.manifest.claim
+            self.error = fenced(self._store.uri, claim, "this one takes nothing more in")
+        return self.error is not None
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._end.wait(_WATCH_S / 2):
+            self._tick()
+            if self._end.wait(_WATCH_S / 2):
+                return
+            if self.look():
+                self._stop()
+                return

@@ -1,0 +1,159 @@
+"""`stepwell status`: where a pipeline stands. Asks whoever runs it, and disturbs nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stepwell.cli.reach import is_alive, latest, running
+from stepwell.cli.screen import Row, Screen, count, plain, size
+from stepwell.cli.where import Where
+from stepwell.deploy.project import Project
+from stepwell.env import Env, SystemEnv
+from stepwell.journal.log import Log
+from stepwell.model import Claim, format_time
+from stepwell.state.manifest import Manifest, Stored
+
+
+def show(where: Where) -> None:
+    env, screen = SystemEnv(), Screen()
+    project = where.project(env)
+    client = running(project, env)
+    live: Mapping[str, Any] | None = None
+    if client is not None:
+        with client:
+            live = client.status()
+    found = latest(project, env)
+    status = _status(project, env, found, live)
+    if where.json:
+        screen.json(status)
+    else:
+        _render(screen, status)
+
+
+def _status(
+    project: Project, env: Env, found: Stored | None, live: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    status: dict[str, Any] = {
+        "project": project.name,
+        "target": project.target,
+        "store": project.store,
+        "state": "running" if live else "stopped",
+    }
+    if found is None:
+        return {**status, "state": "not created"}
+    manifest = found.manifest
+    if live is None:
+        status["state"] = _state(manifest, env)
+    status["lineage"] = manifest.lineage
+    status["held_by"] = _claim(manifest.claim)
+    if live is not None:
+        return {**status, **live}
+    journal_store = project.open_journal_store(env) or project.open_store(env)
+    position = Log(journal_store, manifest.lineage).last(manifest.replay.position)
+    progress = manifest.progress
+    tables = {item.name: item.relation for item in project.sources}
+    views = {item.name: item.relation for item in project.sinks}
+    pending = [item.sink for item in progress.outbox]
+    return {
+        **status,
+        "epoch": manifest.claim.epoch,
+        "flushed": manifest.transaction,
+        "position": position,
+        "replay": manifest.replay.position,
+        "sources": [
+            {"name": at.name, "table": tables.get(at.name), "position": at.position}
+            for at in progress.sources
+        ],
+        "sinks": [
+            {
+                "name": at.name,
+                "view": views.get(at.name),
+                "delivered": at.delivered,
+                "pending": pending.count(at.name),
+            }
+            for at in progress.sinks
+        ],
+        "dead_letters": {item.table: item.rows for item in progress.dead_letters},
+    }
+
+
+def _state(manifest: Manifest, env: Env) -> str:
+    """What is known of a pipeline that does not answer."""
+    if manifest.journal.closed:
+        return "stopped"
+    alive = is_alive(manifest.claim, env)
+    if alive is None:
+        return "unknown"
+    return "not answering" if alive else "killed"
+
+
+def _claim(claim: Claim) -> dict[str, Any]:
+    time = format_time(claim.time)
+    return {"epoch": claim.epoch, "host": claim.host, "pid": claim.pid, "time": time}
+
+
+STATES = {
+    "running": "running, process {pid}",
+    "stopped": "stopped, in good order",
+    "not created": "not created yet: stepwell run creates it",
+    "killed": "stopped, by a crash or a kill: the next run replays what is not flushed",
+    "not answering": "process {pid} has it and does not answer; it may be starting",
+    "unknown": "held by process {pid} on host {host}, which cannot be asked from here",
+}
+
+
+def _render(screen: Screen, status: Mapping[str, Any]) -> None:
+    held = status.get("held_by", {"pid": "", "host": ""})
+    state = STATES[status["state"]].format(pid=held["pid"], host=plain(str(held["host"])))
+    facts = [
+        (
+            "project",
+            status["project"] + (f", target {status['target']}" if status["target"] else ""),
+        ),
+        ("store", status["store"]),
+        ("state", state),
+    ]
+    if status["state"] == "not created":
+        screen.facts(facts)
+        return
+    if "transaction" in status:
+        facts.append(("transaction", _numbers(status)))
+    else:
+        facts.append(("flushed", f"transaction {status['flushed']}"))
+    left = status["position"] - status["replay"]
+    facts.append(
+        ("journal", f"position {status['position']}, {_entries(left)} above the last flush")
+    )
+    dead = {table: rows for table, rows in status["dead_letters"].items() if rows}
+    rejected = ", ".join(f"{rows:,} of {table}, see {table}$errors" for table, rows in dead.items())
+    facts.append(("rejected", rejected or "none"))
+    screen.facts(facts)
+    if status["sources"]:
+        screen.line()
+        screen.table(["source", "table", "state"], [_source(item) for item in status["sources"]])
+    if status["sinks"]:
+        screen.line()
+        headings = ["sink", "view", ">holds", ">pending", "state"]
+        screen.table(headings, [_sink(item) for item in status["sinks"]])
+
+
+def _numbers(status: Mapping[str, Any]) -> str:
+    flushed, bytes_ = status["flushed"], status["unflushed_bytes"]
+    open = f", {status['open']} one open" if status["open"] else ""
+    return f"{status['transaction']}, flushed up to {flushed}, {size(bytes_)} in memory{open}"
+
+
+def _entries(number: int) -> str:
+    return count(number, "entry", "entries")
+
+
+def _source(item: Mapping[str, Any]) -> Row:
+    begun = "at its start" if item["position"] is None else "ok"
+    return Row((item["name"], item["table"] or ""), plain(item.get("error") or begun))
+
+
+def _sink(item: Mapping[str, Any]) -> Row:
+    cells = (item["name"], item["view"] or "", str(item["delivered"]), str(item["pending"]))
+    state = plain(item.get("error") or "ok")
+    return Row(cells, f"stopped: {state}" if item.get("stopped") else state)

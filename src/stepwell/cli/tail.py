@@ -1,0 +1,48 @@
+"""`stepwell tail`: the changes of a view as they are committed, a line of JSON for each row."""
+
+from __future__ import annotations
+
+import sys
+
+import pyarrow as pa
+
+from stepwell.cli.reach import running
+from stepwell.cli.where import Where
+from stepwell.connectors.writing import json_lines
+from stepwell.endpoint.client import Client
+from stepwell.env import SystemEnv
+from stepwell.errors import UnavailableError
+
+
+def show(where: Where, view: str, max_transactions: int | None) -> None:
+    env = SystemEnv()
+    project = where.project(env)
+    name = project.view(view).name
+    client = running(project, env)
+    if client is None:
+        raise UnavailableError(
+            f"nothing runs the pipeline in {project.store} on this machine",
+            hint="stepwell run, in another terminal; stepwell query shows what is there now",
+        )
+    print(f"following {name}, from the next transaction on", file=sys.stderr)
+    with client:
+        if _follow(client, name, max_transactions):
+            print("the process that ran the pipeline has ended", file=sys.stderr)
+
+
+def _follow(client: Client, name: str, left: int | None) -> bool:
+    """Print changes; whether they ended before so many were printed."""
+    for changed in client.tail(name):
+        if changed is None:
+            continue
+        transaction, rows = changed
+        numbered = rows.add_column(
+            0, "_transaction", pa.array([transaction] * rows.num_rows, pa.int64())
+        )
+        sys.stdout.writelines(json_lines(numbered))
+        sys.stdout.flush()
+        if left is not None:
+            left -= 1
+            if left <= 0:
+                return False
+    return True

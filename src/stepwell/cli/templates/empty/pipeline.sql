@@ -1,0 +1,8 @@
+CREATE TABLE events (
+  id BIGINT NOT NULL PRIMARY KEY,
+  kind STRING,
+  at TIMESTAMP
+);
+
+CREATE MATERIALIZED VIEW events_by_kind AS
+  SELECT kind, COUNT(*) AS n FROM events GROUP BY kind;

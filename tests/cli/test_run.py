@@ -1,0 +1,218 @@
+"""`stepwell run` in processes of its own: killed, interrupted, taken over, and asked by others."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stepwell.endpoint.client import connect
+from stepwell.env import SystemEnv
+from stepwell.errors import UnavailableError, UnknownOutcomeError
+from stepwell.state.manifest import Manifests
+from tests.cli.conftest import snapshot
+from tests.cli.projects import Process, load, put_file, sink_rows, stepwell, wait, write_project
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_project(tmp_path / "project")
+
+
+@pytest.fixture
+def running(folder: Path) -> Iterator[Process]:
+    process = Process(folder, "run")
+    process.until("running")
+    yield process
+    process.kill()
+
+
+def order(number: int, customer: str) -> dict[str, object]:
+    return {"id": number, "customer": customer, "amount": f"{number % 17}.25"}
+
+
+def push_until_taken(folder: Path, rows: list[dict[str, object]], stop: threading.Event) -> int:
+    """Push each row, again and again until it is acknowledged: a key makes that harmless."""
+    uri = load(folder).open_store(SystemEnv()).uri
+    for row in rows:
+        while not stop.is_set():
+            try:
+                client = connect(uri)
+                if client is None:
+                    raise UnavailableError("nobody is there")
+                with client:
+                    client.push("orders", _arrow(row))
+                break
+            except (UnavailableError, UnknownOutcomeError):
+                SystemEnv().sleep(0.02)
+        if stop.is_set():
+            return -1
+    return len(rows)
+
+
+def _arrow(row: dict[str, object]) -> object:
+    from stepwell.connectors.push import pushed_rows
+    from stepwell.query.source import Source
+    from stepwell.query.statements import Table, parse_statements
+    from tests.cli.projects import SQL
+
+    table = parse_statements(Source("pipeline.sql", SQL))[0]
+    assert isinstance(table, Table)
+    return pushed_rows(table, [row]).change.put
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(12, marks=pytest.mark.slow)])
+def test_killed_again_and_again_the_sink_ends_up_as_if_nothing_had_happened(
+    tmp_path: Path, rounds: int
+) -> None:
+    """J6, J7: a process is killed with SIGKILL while files arrive and rows are pushed."""
+    folder = write_project(tmp_path / "killed")
+    files = [[order(round * 10 + n, f"c{n % 3}") for n in range(10)] for round in range(40)]
+    pushed = [order(10_000 + n, f"c{n % 4}") for n in range(60)]
+    dice, stop = random.Random(7), threading.Event()
+    pusher = threading.Thread(target=push_until_taken, args=(folder, pushed, stop))
+    pusher.start()
+    names = iter(enumerate(files))
+    try:
+        for _ in range(rounds):
+            process = Process(folder, "run")
+            process.until("running")
+            for _ in range(3):
+                number, rows = next(names)
+                put_file(folder, f"orders-{number:03}.json", rows)
+                SystemEnv().sleep(dice.random() / 20)
+            process.kill()
+        for number, rows in names:
+            put_file(folder, f"orders-{number:03}.json", rows)
+        last = Process(folder, "run")
+        last.until("running")
+        pusher.join(60)
+        assert not pusher.is_alive(), last.text
+    finally:
+        stop.set()
+        pusher.join()
+    last.send(signal.SIGTERM)
+    assert last.end() == 130
+    assert stepwell(folder, "run", "--once").returncode == 0
+
+    whole = write_project(tmp_path / "whole")
+    for number, rows in enumerate(files):
+        put_file(whole, f"orders-{number:03}.json", rows)
+    given = "".join(json.dumps(row) + "\n" for row in pushed)
+    assert stepwell(whole, "push", "orders", "-", given=given).returncode == 0
+    assert stepwell(whole, "run", "--once").returncode == 0
+    assert sink_rows(folder) == sink_rows(whole)
+    assert sum(int(str(row[2])) for row in sink_rows(folder)) == 400 + 60
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_in_good_order(
+    folder: Path, running: Process, number: signal.Signals
+) -> None:
+    """What was begun is finished and flushed, and the shell is told by the exit code."""
+    put_file(folder, "orders-1.json", [order(1, "ada")])
+    running.until("transaction 1: 1 row in")
+    running.send(number)
+    assert running.end() == 130
+    assert "stopped at transaction 1" in running.text
+    assert "Traceback" not in running.text
+    env = SystemEnv()
+    found = Manifests(load(folder).open_store(env), env).latest()
+    assert found is not None
+    assert found.manifest.journal.closed
+    assert found.manifest.transaction == 1
+
+
+def test_a_second_runner_takes_over_and_the_first_says_so(folder: Path, running: Process) -> None:
+    """F3: also one that has nothing to do ends, and names who took over."""
+    second = Process(folder, "run")
+    try:
+        second.until("running")
+        assert running.end() == 1
+        assert "error: another writer took over" in running.text
+        assert f"pid {second.pid}" in running.text
+        assert "hint: stop this process" in running.text
+        # The first must not have taken the socket of the second with it.
+        assert f"process {second.pid}" in stepwell(folder, "status").stdout
+    finally:
+        second.kill()
+
+
+def test_other_processes_ask_the_one_that_runs(folder: Path, running: Process) -> None:
+    """None of them may fence it."""
+    pushed = stepwell(folder, "push", "orders", "-", given=json.dumps(order(1, "ada")))
+    assert pushed.stdout == "pushed 1 row to orders, transaction 1\n"
+    asked = stepwell(folder, "query", "SELECT * FROM revenue")
+    assert asked.stdout == "customer  total  n\nada        1.25  1\n"
+    assert asked.stderr == "1 row as of transaction 1\n"
+    status = json.loads(stepwell(folder, "status", "--json").stdout)
+    assert status["state"] == "running"
+    assert (status["pid"], status["epoch"], status["transaction"]) == (running.pid, 1, 1)
+    assert status["sinks"][0]["view"] == "revenue"
+    wrong = stepwell(folder, "query", "SELECT * FROM revenu")
+    assert wrong.returncode == 1
+    assert wrong.stderr == "error: there is no table or view revenu\nhint: did you mean revenue?\n"
+    explained = stepwell(folder, "explain", "revenue")
+    assert "nothing to explain" in explained.stderr
+    running.send(signal.SIGINT)
+    assert running.end() == 130
+
+
+def test_a_tail_shows_changes_as_they_are_committed(folder: Path, running: Process) -> None:
+    tail = Process(folder, "tail", "revenue", "--max-transactions", "2")
+    tail.until("following revenue")
+    wait(lambda: _is_followed(folder, tail))
+    assert tail.end() == 0
+    lines = [json.loads(line) for line in tail.text.splitlines() if line.startswith("{")]
+    assert [line["_w"] for line in lines[:1]] == [1]
+    assert len({line["_transaction"] for line in lines}) == 2
+
+
+def _is_followed(folder: Path, tail: Process) -> bool:
+    """Push until the tail has seen something: it follows from some transaction on."""
+    number = _is_followed.number = getattr(_is_followed, "number", 0) + 1  # type: ignore[attr-defined]
+    stepwell(folder, "push", "orders", "-", given=json.dumps(order(number, "ada")))
+    return tail.text.count('"_w":1') >= 2
+
+
+def test_a_tail_ends_with_the_process_it_follows(folder: Path, running: Process) -> None:
+    tail = Process(folder, "tail", "revenue")
+    tail.until("following revenue")
+    running.send(signal.SIGTERM)
+    assert running.end() == 130
+    tail.end()
+    assert "has ended" in tail.text or "nothing runs the pipeline" in tail.text
+
+
+def test_once_takes_in_what_there_is_and_ends(folder: Path) -> None:
+    for number in range(3):
+        put_file(folder, f"orders-{number}.json", [order(number, "ada")])
+    ended = stepwell(folder, "run", "--once", "--json")
+    assert ended.returncode == 0
+    assert json.loads(ended.stdout)["transaction"] >= 1
+    events = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert {"Opened", "Committed", "Published", "Stopped"} <= {event["event"] for event in events}
+    assert sink_rows(folder) == {("ada", "3.75", 3): 1}
+
+
+def test_a_killed_process_hinders_nobody(folder: Path) -> None:
+    """Its socket is still there, and its claim; neither counts."""
+    process = Process(folder, "run")
+    process.until("running")
+    given = json.dumps(order(1, "ada"))
+    assert stepwell(folder, "push", "orders", "-", given=given).returncode == 0
+    process.kill()
+    before = snapshot(folder / "state")
+    assert "by a crash or a kill" in stepwell(folder, "status").stdout
+    asked = stepwell(folder, "query", "SELECT customer, n FROM revenue", "--format", "json")
+    assert asked.stdout == '{"customer":"ada","n":1}\n', "what only the journal holds is there"
+    assert asked.stderr == "1 row as of transaction 1\n"
+    assert snapshot(folder / "state") == before, "looking writes nothing, and claims nothing"
+    pushed = stepwell(folder, "push", "orders", "-", given=json.dumps(order(2, "bob")))
+    assert pushed.stdout == "pushed 1 row to orders, transaction 2\n"
+    assert "stopped, in good order" in stepwell(folder, "status").stdout
