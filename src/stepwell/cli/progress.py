@@ -74,11 +74,11 @@ class Progress:
     def opening(self, project: Project) -> None:
         where = f"{project.name} in {project.store}"
         by = "" if project.sections.executor == "reference" else ", starting Spark"
-        self._say(f"opening {where}{by}")
+        self.say(f"opening {where}{by}")
 
     def running(self, *, endless: bool) -> None:
         if endless:
-            self._say("running; Ctrl-C ends it after the transaction under way")
+            self.say("running; Ctrl-C ends it after the transaction under way")
 
     def __call__(self, event: Event) -> None:
         with self._lock:
@@ -109,18 +109,18 @@ class Progress:
             self._tell(now=True)
         done = count(self.transactions, "transaction")
         rows = count(self._rows, "row")
-        self._say(f"stopped at transaction {self.transaction}: {done}, {rows} in")
+        self.say(f"stopped at transaction {self.transaction}: {done}, {rows} in")
 
     def _show(self, event: Event) -> None:
         if isinstance(event, Opened):
             self._told = event.transaction
             again = f", {count(event.replayed, 'transaction')} replayed" if event.replayed else ""
-            self._say(f"opened at transaction {event.transaction} (epoch {event.epoch}){again}")
+            self.say(f"opened at transaction {event.transaction} (epoch {event.epoch}){again}")
         elif isinstance(event, Committed):
             self._tell()
             if event.rejected:
                 rejected = count(event.rejected, "row")
-                self._say(
+                self.say(
                     f"transaction {event.transaction}: {rejected} rejected, see <table>$errors"
                 )
         elif isinstance(event, Published):
@@ -131,7 +131,7 @@ class Progress:
             text = _text(event)
             if text:
                 self._tell(now=True)
-                self._say(text)
+                self.say(text)
 
     def _tell(self, *, now: bool = False) -> None:
         """Tell about the transactions since the last time, unless that was just now."""
@@ -149,13 +149,13 @@ class Progress:
         if first == self.transaction:
             which = f"transaction {first}"
         self._told, self._told_at, self._rows_told = self.transaction, at, self._rows
-        self._say(f"{which}: {count(rows, 'row')} in")
+        self.say(f"{which}: {count(rows, 'row')} in")
 
     def _line(self, text: str) -> None:
         if self._live is not None:
             self._live.update(text)
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         """A line that stays."""
         if self._json:
             return

@@ -30,6 +30,8 @@ def show(where: Where, sql: str, format: QueryFormat) -> None:
         with client:
             answer = Answer(*client.query(sql))
     else:
+        if project.sections.executor == "spark" and not where.json:
+            print("nothing runs the pipeline, starting Spark to read its state", file=sys.stderr)
         answer = look(project, env).ask(sql)
     if where.json:
         _document(answer)

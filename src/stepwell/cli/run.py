@@ -8,6 +8,7 @@ notice only with its next transaction.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -15,12 +16,13 @@ from contextlib import contextmanager
 from types import FrameType
 
 from stepwell.cli.progress import Progress
+from stepwell.cli.reach import is_alive, latest
 from stepwell.cli.screen import Screen
 from stepwell.cli.where import Where
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.endpoint.server import Endpoint
 from stepwell.env import Env, SystemEnv
-from stepwell.errors import FencedError, StepwellError
+from stepwell.errors import FencedError, StepwellError, UnavailableError
 from stepwell.model import Epoch
 from stepwell.state.manifest import Manifests, fenced
 from stepwell.store.base import Store
@@ -36,6 +38,12 @@ def show(where: Where, *, once: bool, max_transactions: int | None) -> int:
     progress = Progress(env, json=where.json)
     with signals() as caught, progress:
         progress.opening(project)
+        found = latest(project, env)
+        if found is not None and not found.manifest.journal.closed:
+            claim = found.manifest.claim
+            if is_alive(claim, env) is not False:
+                who = f"process {claim.pid} on host {claim.host}"
+                progress.say(f"{who} has the pipeline, or had: taking it over")
         with ProjectPipeline(project, env, listener=progress) as pipeline:
             caught.stop = pipeline.stop
             if caught.name is None:
@@ -55,14 +63,20 @@ def _serve(
     once: bool,
     max_transactions: int | None,
 ) -> None:
-    endpoint = Endpoint(pipeline, pipeline.store.uri, env)
+    endpoint: Endpoint | None = None
+    try:
+        endpoint = Endpoint(pipeline, pipeline.store.uri, env)
+    except UnavailableError as error:
+        # Others will be told that somebody has the pipeline, and that is not worth stopping for.
+        progress.say(f"other processes cannot ask this one: {error.message}")
     watch = Watch(pipeline.store, env, pipeline.status().epoch, pipeline.stop, progress.tick)
     try:
         progress.running(endless=not once and max_transactions is None)
         pipeline.run(once=once, max_transactions=max_transactions)
     finally:
         watch.close()
-        endpoint.close()
+        if endpoint is not None:
+            endpoint.close()
     if watch.error is not None:
         raise watch.error
 
@@ -76,8 +90,10 @@ class Caught:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         first, self.name = self.name is None, signal.Signals(number).name
-        if self.stop is None or not first:
+        if self.stop is None:
             raise KeyboardInterrupt
+        if not first:
+            os._exit(INTERRUPTED)
         self.stop()
 
 

@@ -25,7 +25,8 @@ def socket_path(store_uri: str) -> Path:
     # The same directory by another name, through a link, is the same pipeline.
     address = f"file://{os.path.realpath(path)}" if scheme == "file" else store_uri
     folder = Path(tempfile.gettempdir()) / f"stepwell-{os.getuid()}"
-    return folder / f"{checksum([address.encode()])}.sock"
+    # A socket's whole path has to fit into about 100 bytes.
+    return folder / f"{checksum([address.encode()])[:20]}.sock"
 
 
 def make_folder(path: Path) -> None:

@@ -73,7 +73,7 @@ class Endpoint:
         self._pipeline = pipeline
         self._pid = env.pid
         self._ending = threading.Event()
-        self._busy: set[threading.Thread] = set()
+        self._busy: dict[threading.Thread, socket.socket] = {}
         self._lock = threading.Lock()
         self.path = socket_path(store_uri)
         make_folder(self.path)
@@ -93,7 +93,11 @@ class Endpoint:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with self._lock:
-            busy = list(self._busy)
+            busy = dict(self._busy)
+        for connection in busy.values():
+            with suppress(OSError):
+                # Whoever waits for a next request sees the end; answers can still be sent.
+                connection.shutdown(socket.SHUT_RD)
         for thread in busy:
             thread.join(_END_S_MAX)
 
@@ -109,7 +113,7 @@ class Endpoint:
             with self._lock:
                 full = len(self._busy) >= CONNECTIONS_MAX
                 if not full:
-                    self._busy.add(thread)
+                    self._busy[thread] = connection
             if full:
                 connection.close()
             else:
@@ -125,7 +129,7 @@ class Endpoint:
             pass  # It hung up, or does not speak our language.
         finally:
             with self._lock:
-                self._busy.discard(threading.current_thread())
+                self._busy.pop(threading.current_thread(), None)
 
     def _answer(self, connection: socket.socket, request: Message) -> None:
         operations: dict[str, Callable[[socket.socket, Message], None]] = {

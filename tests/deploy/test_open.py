@@ -1,0 +1,117 @@
+"""`stepwell.open`, and looking at a pipeline without taking it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stepwell
+from stepwell.deploy.look import look
+from stepwell.deploy.open import open_pipeline
+from stepwell.deploy.project import Project, load_project
+from stepwell.engine.ports import ExecutorFactory
+from stepwell.engine.reference_executor import ReferenceExecutor
+from stepwell.env import SystemEnv
+from stepwell.errors import ConfigError, FencedError, InvalidError
+from tests.deploy.conftest import YML, Write
+
+REFERENCE = YML + "executor: reference\n"
+ROW = {"id": 1, "customer": "ada", "amount": 5}
+
+
+def test_the_snippet_of_the_design_works(write: Write) -> None:
+    folder = write(REFERENCE)
+    (folder / "data").mkdir()
+    (folder / "data" / "a.json").write_text(json.dumps({**ROW, "id": 2}) + "\n")
+    with stepwell.open(folder) as pipeline:
+        assert pipeline.push("orders", [ROW]) == 1
+        with pipeline.transaction() as transaction:
+            transaction.push("orders", [{**ROW, "id": 3}])
+            transaction.push("orders", [{**ROW, "id": 4}])
+        pipeline.run(once=True)
+        rows = pipeline.query("SELECT customer, total FROM revenue")
+        assert rows.to_pandas()["total"].tolist() == [20]
+        answer = pipeline.ask("SELECT customer FROM revenue")
+        assert (answer.transaction, answer.rows.num_rows) == (3, 1)
+    with stepwell.open(str(folder)) as again:
+        assert again.transaction_number == 3, "the first opening created it, this one found it"
+
+
+def test_importing_stepwell_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, stepwell\n"
+        "heavy = {'pyarrow', 'pyspark', 'yaml', 'sqlglot', 'typer'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_what_is_no_project_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no stepwell\.yml"):
+        stepwell.open(tmp_path)
+    with pytest.raises(InvalidError, match="the address of a store") as caught:
+        stepwell.open("s3://acme/orders")
+    assert 'store="s3://..."' in str(caught.value.hint)
+
+
+def test_a_target_and_a_store_can_be_given(write: Write, tmp_path: Path) -> None:
+    folder = write(YML + "targets: {test: {executor: reference}}\n")
+    with stepwell.open(folder, target="test", store=str(tmp_path / "other")) as pipeline:
+        assert pipeline.store.uri == f"file://{tmp_path}/other"
+    assert not (folder / "state").exists()
+
+
+def test_any_executor_can_be_given(write: Write) -> None:
+    """The seam: a project says which executor, tests may say another."""
+    given: list[Any] = []
+
+    def make(project: Project, spark: Any) -> ExecutorFactory:
+        given.append((project.name, spark))
+        return lambda store, env: ReferenceExecutor(project.sql, store, env)
+
+    with open_pipeline(write(), spark="a session", executor=make):
+        assert given == [("orders", "a session")]
+
+
+def test_a_fenced_pipeline_is_left_without_a_second_error(write: Write) -> None:
+    """What matters is told once: the error of the call that found out."""
+    folder = write(REFERENCE)
+    with pytest.raises(FencedError) as caught, stepwell.open(folder) as first:
+        with stepwell.open(folder) as second:
+            second.push("orders", [ROW])
+        first.push("orders", [{**ROW, "id": 2}])
+    assert "was not written" in caught.value.message
+
+
+def test_a_look_sees_what_only_the_journal_holds_and_takes_nothing(write: Write) -> None:
+    folder = write(REFERENCE)
+    project, env = load_project(folder, SystemEnv()), SystemEnv()
+    with pytest.raises(InvalidError, match="there is no pipeline"):
+        look(project, env)
+    with stepwell.open(folder) as pipeline:
+        pipeline.push("orders", [ROW])
+        assert pipeline.status().flushed == 0
+        seen = look(project, env)
+        assert seen.transaction == 1
+        assert seen.ask("SELECT id FROM orders").rows.to_pylist() == [{"id": 1}]
+        with pipeline.transaction() as transaction:
+            transaction.push("orders", [{**ROW, "id": 2}])
+            assert look(project, env).transaction == 1, "what is open does not count yet"
+        assert look(project, env).transaction == 2
+        pipeline.flush()
+        assert look(project, env).ask("SELECT id FROM orders").rows.num_rows == 2
+        assert pipeline.push("orders", [{**ROW, "id": 3}]) == 3, "nobody was fenced"
+
+
+def test_explain_needs_an_executor_that_has_something_to_explain(write: Write) -> None:
+    with stepwell.open(write(REFERENCE)) as pipeline:
+        with pytest.raises(InvalidError, match="nothing to explain"):
+            pipeline.explain("revenue")
+        with pytest.raises(ConfigError, match="no materialized view big"):
+            pipeline.explain("big")
