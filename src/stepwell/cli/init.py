@@ -16,7 +16,7 @@ NEXT = {
         ("stepwell run --once", "take in the sample orders, then end"),
         ('stepwell query "SELECT * FROM revenue"', "the view, up to date"),
         ("stepwell run", "and keep it so: new files in data/orders are taken in"),
-        ("stepwell push orders more.json", "in another terminal: rows without a file's detour"),
+        ("stepwell push orders FILE", "in another terminal: rows of any other file"),
     ),
     Template.EMPTY: (
         ("edit pipeline.sql and stepwell.yml", "your tables and views, sources and sinks"),
@@ -29,12 +29,13 @@ NEXT = {
 def show(folder: str, template: Template, *, json: bool) -> None:
     target = Path(folder)
     source = TEMPLATES / template.value
-    files = sorted(path for path in source.rglob("*") if path.is_file())
     # Kept without its dot, or it would be at work where the templates are.
-    names = [
-        Path(".gitignore") if path.name == "gitignore" else path.relative_to(source)
-        for path in files
-    ]
+    files = {
+        Path(".gitignore") if path.name == "gitignore" else path.relative_to(source): path
+        for path in source.rglob("*")
+        if path.is_file()
+    }
+    names = sorted(files)
     for name in names:
         if (target / name).exists():
             raise InvalidError(
@@ -42,9 +43,9 @@ def show(folder: str, template: Template, *, json: bool) -> None:
                 hint="choose another folder: stepwell init DIR",
             )
     try:
-        for path, name in zip(files, names, strict=True):
+        for name in names:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            (target / name).write_bytes(path.read_bytes())
+            (target / name).write_bytes(files[name].read_bytes())
     except OSError as error:
         raise InvalidError(f"{target} cannot be written to: {error.strerror}") from error
     screen = Screen()
