@@ -20,13 +20,13 @@ from stepwell.query.maintain import STAGE, Maintenance
 from stepwell.query.program import Block, Full, Program, Sums, Top
 from stepwell.query.reasons import Code
 from stepwell.query.render import presented
-from stepwell.spark.changes import consolidated
 from stepwell.spark.evaluate import COLLECT_ROWS_MAX, Evaluator
 from stepwell.spark.finder import LookUps
 from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
-from stepwell.spark.merge import mergeable, merged
-from stepwell.spark.relations import WEIGHT, Part, Relations
+from stepwell.spark.merge import consolidated, mergeable, merged
+from stepwell.spark.present import shown
+from stepwell.spark.relations import WEIGHT, Part, Relations, arrow_schema
 
 _SUMMED = f"{STAGE}0"
 
@@ -179,6 +179,16 @@ class Blocks:
         """A change that is known already, and what it changes in the view."""
         if program is None or not moved.rows:
             return moved
+        kinds = arrow_schema(program.types)
+        plain = None
+        if moved.table is not None:
+            types = [kinds.field(i).type for i in range(len(program.types))]
+            plain = shown(moved.table, program.output, types)
+        if plain is not None and moved.table is not None:
+            plain = plain.append_column(WEIGHT, moved.table.column(WEIGHT))
+            if all(map(comparable, program.types)):
+                self._give(plain, program, outputs)
+                return moved
         columns = self._evaluator.names.several(len(block.fields))
         change = Leaf(block.relation, columns, When.DELTA)
         return self._presented(block, change, program, {**known, block.relation: moved}, outputs)
@@ -200,15 +210,18 @@ class Blocks:
             frame = self._relations.frame_of(whole)
             stored = frame.select(*frame.columns[: width + 1])
             moved = self._relations.as_run(block.relation, stored, whole.rows)
-            shown = frame.where("shown").select(*frame.columns[width + 2 :], WEIGHT).toArrow()
+            seen = frame.where("shown").select(*frame.columns[width + 2 :], WEIGHT).toArrow()
         else:
             found = self._evaluator.execute(sql, small=small)
             moved = self._relations.in_memory(
                 block.relation, found.select(found.column_names[: width + 1])
             )
-            shown = found.filter(found.column("shown"))
-            shown = shown.select([*shown.column_names[width + 2 :], WEIGHT])
-        view = consolidated(shown)
+            seen = found.filter(found.column("shown"))
+            seen = seen.select([*seen.column_names[width + 2 :], WEIGHT])
+        self._give(seen, program, outputs)
+        return moved
+
+    def _give(self, rows: pa.Table, program: Program, outputs: dict[str, pa.Table]) -> None:
+        view = consolidated(rows)
         if view.num_rows:
             outputs[program.view] = view.rename_columns([*program.columns, SHOWN_WEIGHT])
-        return moved

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from stepwell.engine.ports import Change, Rejected
 from stepwell.errors import InvalidError
 from stepwell.query.statements import Table
+from stepwell.spark.merge import consolidated
 from stepwell.spark.relations import WEIGHT, arrow_schema, stored_type
 
 _CHARACTERS = re.compile(r"varchar\((\d+)\)")
@@ -152,19 +153,6 @@ def _last(rows: pa.Table, names: list[str]) -> pa.Array:
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
         found = {row: place for place, row in enumerate(_rows(rows, names))}
         return pa.array(sorted(found.values()), pa.int64())
-
-
-def consolidated(change: pa.Table) -> pa.Table:
-    """Rows that come and go at once cancel out, where Arrow can compare them."""
-    names = [name for name in change.column_names if name != WEIGHT]
-    try:
-        summed = change.group_by(names).aggregate([(WEIGHT, "sum")])
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        return change
-    summed = summed.rename_columns(
-        [*names, WEIGHT] if summed.column_names[-1] != names[-1] else [WEIGHT, *names]
-    )
-    return summed.filter(pc.not_equal(summed.column(WEIGHT), 0)).select([*names, WEIGHT])
 
 
 def _rows(table: pa.Table, names: list[str]) -> list[tuple[object, ...]]:

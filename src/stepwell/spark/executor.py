@@ -29,8 +29,8 @@ from stepwell.errors import CorruptError, InvalidError, TruncatedError, ensure
 from stepwell.journal import paths
 from stepwell.model import checksum
 from stepwell.query.explain import Explained
-from stepwell.spark.changes import consolidated
 from stepwell.spark.index import comparable
+from stepwell.spark.merge import consolidated
 from stepwell.spark.relations import MEMORY_ROWS_MAX, Part, Relation, arrow_schema
 from stepwell.spark.runs import RunFiles, parquet_bytes, plain
 from stepwell.spark.session import SessionSettings, open_session

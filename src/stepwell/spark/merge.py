@@ -92,3 +92,16 @@ def _large(column: pa.ChunkedArray) -> bool:
 def _zeros(type_: pa.DataType, count: int) -> pa.Array:
     zero = Decimal(0) if pa.types.is_decimal(type_) else 0
     return pa.repeat(pa.scalar(zero, type_), count)
+
+
+def consolidated(change: pa.Table) -> pa.Table:
+    """Rows that come and go at once cancel out, where Arrow can compare them."""
+    names = [name for name in change.column_names if name != WEIGHT]
+    try:
+        summed = change.group_by(names).aggregate([(WEIGHT, "sum")])
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return change
+    summed = summed.rename_columns(
+        [*names, WEIGHT] if summed.column_names[-1] != names[-1] else [WEIGHT, *names]
+    )
+    return summed.filter(pc.not_equal(summed.column(WEIGHT), 0)).select([*names, WEIGHT])

@@ -23,6 +23,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from stepwell.errors import ensure
+from stepwell.spark.index import comparable
+from stepwell.spark.merge import consolidated
 from stepwell.spark.runs import RunFiles, Runs, plain, sortable
 from stepwell.state.manifest import Run
 
@@ -33,8 +35,12 @@ MEMORY_ROWS_MAX = 100_000
 """Rows of a relation in memory before they become a run."""
 SHIPPED_ROWS_MAX = 50_000
 """More rows than this Spark gets as a file: within a plan they would be slow."""
-_LIKE_SIZE = 3
-"""A run is merged with the one before it unless that one is so many times larger."""
+_LIKE_SIZE = 4
+"""Runs are of like size unless one is so many times larger than all after it together."""
+_LIKE_RUNS = 4
+"""So many of them become one."""
+MERGED_ROWS_MAX = 5_000_000
+"""Up to here they are merged in memory, which is sooner done than by a job of Spark's."""
 
 
 @dataclass(slots=True, eq=False)
@@ -176,21 +182,31 @@ class Relations:
         return Part(parts[0].types, table.num_rows, table, stored=stored)
 
     def _merged(self, relation: Relation, parts: list[Part]) -> list[Part]:
-        """Runs of like size become one, so that there are never many."""
-        while len(parts) > 1 and parts[-2].rows < _LIKE_SIZE * parts[-1].rows:
-            *parts, before, last = parts
-            columns = [f"c{i}" for i in range(len(relation.types))]
-            rows = before.rows + last.rows
-            summed = (
-                self.frame_of(before)
-                .unionAll(self.frame_of(last))
-                .groupBy(*columns)
-                .agg({WEIGHT: "sum"})
-                .toDF(*columns, WEIGHT)
-                .where(f"{WEIGHT} <> 0")
-            )
-            parts.append(self.as_run(relation.name, summed, rows))
-        return parts
+        """When many runs of like size have gathered, they become one."""
+        first = len(parts) - 1
+        while first and parts[first - 1].rows <= _LIKE_SIZE * sum(p.rows for p in parts[first:]):
+            first -= 1
+        if len(parts) - first < _LIKE_RUNS:
+            return parts
+        rest, last = parts[:first], parts[first:]
+        rows = sum(p.rows for p in last)
+        if rows <= MERGED_ROWS_MAX and all(map(comparable, relation.types)):
+            runs = [self._runs.read(cast(RunFiles, p.run)) for p in last]
+            types = arrow_schema(relation.types)
+            table = consolidated(pa.concat_tables([run.cast(types) for run in runs]))
+            run = self._runs.write(relation.name, table, relation.sort)
+            return [*rest, Part(relation.types, run.rows, run=run)]
+        columns = [f"c{i}" for i in range(len(relation.types))]
+        frame = self.frame_of(last[0])
+        for part in last[1:]:
+            frame = frame.unionAll(self.frame_of(part))
+        summed = (
+            frame.groupBy(*columns)
+            .agg({WEIGHT: "sum"})
+            .toDF(*columns, WEIGHT)
+            .where(f"{WEIGHT} <> 0")
+        )
+        return [*rest, self.as_run(relation.name, summed, rows)]
 
     # What Spark sees
 
@@ -202,7 +218,8 @@ class Relations:
         """The table that shows a relation as it is stored."""
         relation = self._all[name]
         shown = view_name(name, "old")
-        version = tuple(id(part) for part in relation.parts)
+        # The parts themselves, not their ids: those are given again.
+        version = tuple(relation.parts)
         if self._shown.get(shown) != (version, relation.types):
             self._union(relation).createOrReplaceTempView(f"`{shown}`")
             self._shown[shown] = (version, relation.types)

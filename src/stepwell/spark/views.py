@@ -38,13 +38,14 @@ from stepwell.query.source import Source
 from stepwell.query.statements import MaterializedView, Policy, Table, View, parse_statements
 from stepwell.query.types import contains_map_or_variant
 from stepwell.spark.blocks import Blocks
-from stepwell.spark.changes import Lookup, consolidated, normalise
+from stepwell.spark.changes import Lookup, normalise
 from stepwell.spark.compiler import Compiler
 from stepwell.spark.evaluate import Evaluator
 from stepwell.spark.failures import translated
 from stepwell.spark.finder import LookUps, unique
 from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
+from stepwell.spark.merge import consolidated
 from stepwell.spark.relations import (
     WEIGHT,
     Part,
