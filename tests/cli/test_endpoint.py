@@ -14,14 +14,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from stepwell.cli.reach import Reach
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.endpoint import wire
 from stepwell.endpoint.client import Client, connect
 from stepwell.endpoint.place import socket_path
 from stepwell.endpoint.server import Endpoint
 from stepwell.engine.ports import BadRow
+from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.env import SystemEnv
 from stepwell.errors import (
+    ConflictError,
     CorruptError,
     FencedError,
     InvalidError,
@@ -29,6 +32,7 @@ from stepwell.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from stepwell.query.explain import Explained
 from tests.cli.projects import load, wait, write_project
 
 ROWS = pa.table({"id": [1, 2], "customer": ["ada", "bob"], "amount": [1, 2]})
@@ -227,3 +231,58 @@ def test_closing_does_not_wait_for_a_client_that_says_nothing(
         before = env.uptime()
         endpoint.close()
         assert env.uptime() - before < 2
+
+
+def test_an_explanation_is_asked_of_the_process_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Explaining(ReferenceExecutor):
+        def explain(self, view: str) -> Explained:
+            return Explained(view, (), ())
+
+    project, env = load(write_project(tmp_path / "project")), SystemEnv()
+    with (
+        tempfile.TemporaryDirectory(prefix="sw") as short,
+        monkeypatch.context() as patch,
+        ProjectPipeline(
+            project, env, executor=lambda p, _: lambda s, e: Explaining(p.sql, s, e)
+        ) as pipeline,
+    ):
+        patch.setattr("tempfile.tempdir", short)
+        endpoint = Endpoint(pipeline, pipeline.store.uri, env)
+        found = connect(pipeline.store.uri)
+        assert found is not None
+        with found:
+            text, document = found.explain("REVENUE")
+        assert (text, document["view"]) == ("revenue", "revenue")
+        endpoint.close()
+
+
+def test_a_push_that_is_fenced_goes_to_whoever_took_over(pipeline: ProjectPipeline) -> None:
+    """`run` may start while a push has the pipeline; no row is lost, and none comes twice."""
+    env = SystemEnv()
+    pipeline.close()
+    reach = Reach(pipeline.project, env, take_over=False)
+    assert reach.push("orders", ROWS, None, ()) == 1
+    with ProjectPipeline(pipeline.project, env) as second:
+        endpoint = Endpoint(second, second.store.uri, env)
+        assert reach.push("orders", ROWS.slice(1), None, ()) == 2
+        assert reach.push("orders", None, ROWS.select(["id"]).slice(1), ()) == 3
+        reach.close()
+        endpoint.close()
+        assert second.query("SELECT id FROM orders").to_pylist() == [{"id": 1}]
+
+
+def test_a_pipeline_whose_process_does_not_answer_is_not_fenced(
+    pipeline: ProjectPipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """F3: it may be starting, or be somebody's notebook."""
+    monkeypatch.setattr("stepwell.cli.reach._WAIT_S", 0.1)
+    other = SystemEnv()
+    monkeypatch.setattr(type(other), "pid", property(lambda self: os.getppid()))
+    reach = Reach(pipeline.project, other, take_over=False)
+    with pytest.raises(ConflictError, match="and does not answer") as caught:
+        reach.push("orders", ROWS, None, ())
+    assert "--take-over" in str(caught.value.hint)
+    assert "waiting for process" in capsys.readouterr().err
+    monkeypatch.undo()

@@ -189,6 +189,14 @@ def test_a_tail_ends_with_the_process_it_follows(folder: Path, running: Process)
     assert "has ended" in tail.text or "nothing runs the pipeline" in tail.text
 
 
+def test_a_tail_that_is_interrupted_exits_130(folder: Path, running: Process) -> None:
+    tail = Process(folder, "tail", "revenue")
+    tail.until("following revenue")
+    tail.send(signal.SIGINT)
+    assert tail.end() == 130
+    assert "Traceback" not in tail.text
+
+
 def test_once_takes_in_what_there_is_and_ends(folder: Path) -> None:
     for number in range(3):
         put_file(folder, f"orders-{number}.json", [order(number, "ada")])

@@ -126,7 +126,7 @@ class Progress:
         elif isinstance(event, Published):
             self._tell()
         elif isinstance(event, Replayed):
-            self._line(f"replaying, at transaction {event.transaction}")
+            self._replaying(event)
         else:
             text = _text(event)
             if text:
@@ -150,6 +150,14 @@ class Progress:
             which = f"transaction {first}"
         self._told, self._told_at, self._rows_told = self.transaction, at, self._rows
         self.say(f"{which}: {count(rows, 'row')} in")
+
+    def _replaying(self, event: Replayed) -> None:
+        text, at = f"replaying, at transaction {event.transaction}", self._env.uptime()
+        if self._live is not None:
+            self._line(text)
+        elif at - self._told_at >= _PAUSE_S and at - self._started >= _PAUSE_S:
+            self._told_at = at
+            self.say(text)
 
     def _line(self, text: str) -> None:
         if self._live is not None:

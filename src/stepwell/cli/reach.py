@@ -64,19 +64,19 @@ class Reach:
         self, table: str, rows: pa.Table | None, delete: pa.Table | None, bad: Sequence[BadRow]
     ) -> Transaction:
         """Durable when it returns."""
-        if self._own is not None:
+        while True:
             try:
+                if self._own is None:
+                    client = self._client()
+                    if client is not None:
+                        with client:
+                            return client.push(table, rows, delete=delete, bad=bad)
+                    self._own = ProjectPipeline(self._project, self._env)
                 return self._own.push(table, rows, delete=delete, bad=bad)
             except FencedError:
                 # For certain these rows were not taken. Whoever took over may take them.
                 self.close()
                 self._take_over = False
-        client = self._client()
-        if client is None:
-            self._own = ProjectPipeline(self._project, self._env)
-            return self._own.push(table, rows, delete=delete, bad=bad)
-        with client:
-            return client.push(table, rows, delete=delete, bad=bad)
 
     def close(self) -> None:
         own, self._own = self._own, None

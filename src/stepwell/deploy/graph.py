@@ -19,8 +19,16 @@ from stepwell.query.scope import DIALECT
 from stepwell.query.source import Span, did_you_mean
 from stepwell.query.statements import MaterializedView, Statement, Table, View, fold
 
-# Columns that Spark makes up: of generators, of windows of time, of table functions.
-_MADE_UP = re.compile(r"col\d*|pos|key|value|window|session_window|start|end|id")
+# Columns that Spark makes up, of generators and windows; and functions without parentheses.
+_MADE_UP = re.compile(
+    r"c\d+|col\d*|pos|key|value|window|session_window|start|end|id|_metadata"
+    r"|user|(current|session|local)_?(user|date|time|timestamp|timezone|catalog|database|schema)"
+)
+# Functions that give columns whose names only Spark knows.
+_MAKES_COLUMNS = re.compile(
+    r"\b(inline|inline_outer|json_tuple|stack|variant_explode\w*|from_\w+|transform)\s*\(|\)\.\*|\|>",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,35 +149,35 @@ def _columns(view: View | MaterializedView, tree: exp.Expr | None) -> set[str] |
 def _check_query(
     view: View | MaterializedView, tree: exp.Expr, columns: Mapping[str, set[str] | None]
 ) -> None:
+    if tree.find(exp.Pivot, exp.Lambda, exp.Lateral) or _MAKES_COLUMNS.search(view.query):
+        return
     known: set[str] = set()
+    aliases: set[str] = set()
     for table in tree.find_all(exp.Table):
         if not isinstance(table.this, exp.Identifier):
             return  # A function that gives a table, whose columns only Spark knows.
+        aliases.add(fold(table.alias_or_name))
         if fold(table.name) in columns:
             found = columns[fold(table.name)]
             if found is None:
                 return
             known |= found
-    if tree.find(exp.Pivot, exp.Lambda, exp.Lateral):
-        return
-    relations = {fold(name) for name in columns}
-    for node in tree.find_all(exp.Alias, exp.TableAlias, exp.CTE, exp.Table):
+    for node in tree.find_all(exp.Alias, exp.TableAlias, exp.CTE, exp.Subquery):
         known.add(fold(node.alias_or_name))
-        named = node.args.get("columns") or []
-        known |= {fold(item.name) for item in named}
-    for column in tree.find_all(exp.Column):
-        name, table_name = fold(column.name), fold(column.table)
-        odd = not re.fullmatch(r"\w+", column.name) or _MADE_UP.fullmatch(name)
-        if odd or name in known or isinstance(column.this, exp.Star):
-            continue
-        if table_name in known - relations and table_name not in _aliases(tree):
-            continue  # A field of a column.
-        shown = f"{column.table}.{column.name}" if column.table else column.name
-        raise _no_column(view, column, shown, known)
-
-
-def _aliases(tree: exp.Expr) -> set[str]:
-    return {fold(table.alias_or_name) for table in tree.find_all(exp.Table)}
+        known |= {fold(item.name) for item in node.args.get("columns") or ()}
+        if not isinstance(node, exp.Alias):
+            aliases.add(fold(node.alias_or_name))
+    named = list(tree.find_all(exp.Column))
+    for column in named:
+        if isinstance(column.this, exp.Star) and fold(column.table) not in aliases:
+            return  # All fields of a column, which only Spark knows.
+    for column in named:
+        # What stands behind any name that is no alias may be a field of a column.
+        plain = not column.table or fold(column.table) in aliases
+        odd = not re.fullmatch(r"\w+", column.name) or _MADE_UP.fullmatch(fold(column.name))
+        if plain and not odd and fold(column.name) not in known:
+            shown = f"{column.table}.{column.name}" if column.table else column.name
+            raise _no_column(view, column, shown, known)
 
 
 def _no_column(

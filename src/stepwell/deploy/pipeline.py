@@ -33,6 +33,9 @@ MakeExecutor = Callable[[Project, SparkSession | None], ExecutorFactory]
 """From a project, and a Spark session or None, to what makes its executor."""
 
 
+_DEAD_LETTERS = re.compile(r"\s*select\s+\*\s+from\s+`?(\w+)\$errors`?\s*;?\s*", re.IGNORECASE)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Rows, and the transaction as of which they are what was asked for."""
@@ -111,13 +114,14 @@ def make_executor(project: Project, spark: SparkSession | None = None) -> Execut
 
 def answer(project: Project, executor: Executor, sql: str) -> pa.Table:
     """What an executor answers. What it cannot read is told like any other mistake."""
+    dead = _DEAD_LETTERS.fullmatch(sql)
+    if dead is not None:
+        # They are no relation of the program, so executors read them and do not query them.
+        return executor.read(project.table(dead[1]).name + ERRORS)
     try:
         return executor.query(sql)
     except Unsupported as error:
         # Only the reference raises this; Spark reads whatever Spark reads.
-        whole = re.fullmatch(r"\s*select\s+\*\s+from\s+`?([\w$]+)`?\s*;?\s*", sql, re.IGNORECASE)
-        if whole and whole[1].lower().endswith(ERRORS):
-            return executor.read(whole[1])
         unknown = re.fullmatch(r"the relation (.+)", error.reason.detail)
         names = [statement.name for statement in project.statements]
         if unknown:

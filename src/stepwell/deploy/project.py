@@ -19,7 +19,7 @@ from pathlib import Path
 
 from stepwell.connectors.registry import make_sink, make_source
 from stepwell.deploy.connections import NAME, NAME_HINT, Connection, Connections
-from stepwell.deploy.document import Node, ProjectError, read_document
+from stepwell.deploy.document import Node, read_document
 from stepwell.deploy.graph import in_order
 from stepwell.deploy.references import References
 from stepwell.deploy.sections import Sections, check_shape, read_sections
@@ -292,6 +292,3 @@ def _placed(node: Node, references: References | None, make: Callable[[], object
     except ConfigError as error:
         message = references.redact(error.message) if references else error.message
         raise node.error(message, hint=error.hint) from error
-
-
-__all__ = ["FILE", "Connection", "Project", "ProjectError", "load_project"]
