@@ -294,9 +294,9 @@ def _groups_streamed(
     try:
         for number, rows in enumerate([_every(count), *batches]):
             part = source / f"{number:05}.parquet"
-            pq.write_table(rows, part.with_suffix(".tmp"))
+            pq.write_table(rows, (folder / part.name))
             begin = time.perf_counter()
-            part.with_suffix(".tmp").rename(part)
+            (folder / part.name).rename(part)
             query.processAllAvailable()
             seconds.append(time.perf_counter() - begin)
     finally:

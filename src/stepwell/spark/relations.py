@@ -37,7 +37,7 @@ SHIPPED_ROWS_MAX = 50_000
 """More rows than this Spark gets as a file: within a plan they would be slow."""
 _LIKE_SIZE = 4
 """Runs are of like size unless one is so many times larger than all after it together."""
-_LIKE_RUNS = 4
+_LIKE_RUNS = 8
 """So many of them become one."""
 MERGED_ROWS_MAX = 5_000_000
 """Up to here they are merged in memory, which is sooner done than by a job of Spark's."""
