@@ -178,15 +178,14 @@ def _text(event: Event) -> str | None:
         case Settled():
             how = "committed" if event.committed else "rolled back"
             return f"transaction {event.transaction} was open when the last writer ended: {how}"
+        case SinkFailed() if event.stops:
+            return None  # It is what the command ends with.
         case SinkFailed():
-            after = "and stops the pipeline" if event.stops else f"again in {event.retry_in_s:.1f}s"
-            return f"sink {event.sink} did not take transaction {event.transaction}, {after}: " + (
-                event.error
-            )
+            which = f"sink {event.sink} did not take transaction {event.transaction}"
+            return f"{which}, again in {event.retry_in_s:.1f}s: {event.error}"
         case SourceFailed():
-            return f"source {event.source} cannot be read, again in {event.retry_in_s:.1f}s: " + (
-                event.error
-            )
+            which = f"source {event.source} cannot be read"
+            return f"{which}, again in {event.retry_in_s:.1f}s: {event.error}"
         case FlushFailed():
             return f"not flushed, nothing is lost, tried again later: {event.error}"
         case Waiting():

@@ -1,0 +1,111 @@
+"""What `run` says while it runs: to a person, to a log, to a program."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stepwell.cli.progress import Progress
+from stepwell.engine.events import (
+    Committed,
+    FlushFailed,
+    Opened,
+    Replayed,
+    Settled,
+    SinkFailed,
+    SourceFailed,
+    Stopped,
+    Waiting,
+)
+from stepwell.model import Epoch, Transaction
+from stepwell.testing import ManualEnv
+from tests.cli.projects import put_file, write_project
+
+
+def committed(env: ManualEnv, number: int, rejected: int = 0) -> Committed:
+    return Committed(Transaction(number), env.now(), 10, rejected, ("revenue",))
+
+
+def test_a_log_is_told_of_many_transactions_once_a_second(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A line for each of thousands a second would bury what matters."""
+    env = ManualEnv()
+    with Progress(env, json=False) as progress:
+        progress(Opened("x", Epoch(1), Transaction(4), 2))
+        for number in range(5, 105):
+            progress(committed(env, number))
+        env.advance(2)
+        progress.tick()
+        progress(committed(env, 105, rejected=3))
+        progress(Stopped(Transaction(105), 101))
+    progress.end()
+    assert capsys.readouterr().err == (
+        "opened at transaction 4 (epoch 1), 2 transactions replayed\n"
+        "transaction 5: 10 rows in\n"
+        "transactions 6 to 104: 990 rows in\n"
+        "transaction 105: 3 rows rejected, see <table>$errors\n"
+        "transaction 105: 10 rows in\n"
+        "stopped at transaction 105: 101 transactions, 1,010 rows in\n"
+    )
+
+
+def test_what_goes_wrong_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    env = ManualEnv()
+    with Progress(env, json=False) as progress:
+        progress(Settled(Transaction(3), 2, committed=False))
+        progress(SinkFailed("out", Transaction(3), 1, "disk\x1b[2J full", 0.5, stops=False))
+        progress(SinkFailed("out", Transaction(3), 1, "told by the error", 0.5, stops=True))
+        progress(SourceFailed("files", "no such host", 2.0))
+        progress(FlushFailed("no space"))
+        progress(Waiting("input", "sink out takes its outbox"))
+        progress(Replayed(Transaction(9), 3, 30))
+    assert capsys.readouterr().err == (
+        "transaction 3 was open when the last writer ended: rolled back\n"
+        "sink out did not take transaction 3, again in 0.5s: disk\\x1b[2J full\n"
+        "source files cannot be read, again in 2.0s: no such host\n"
+        "not flushed, nothing is lost, tried again later: no space\n"
+        "input waits until sink out takes its outbox\n"
+    )
+
+
+def test_a_long_replay_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    env = ManualEnv()
+    with Progress(env, json=False) as progress:
+        for number in range(1, 4):
+            env.advance(2)
+            progress(Replayed(Transaction(number), 1, 10))
+    assert capsys.readouterr().err.count("replaying, at transaction") == 3
+
+
+def test_a_program_gets_every_event(capsys: pytest.CaptureFixture[str]) -> None:
+    env = ManualEnv()
+    with Progress(env, json=True) as progress:
+        progress.say("for people")
+        progress(committed(env, 1))
+    event = json.loads(capsys.readouterr().err)
+    assert (event["event"], event["rows"], event["views"]) == ("Committed", 10, ["revenue"])
+
+
+def test_a_terminal_shows_one_line_and_gets_its_cursor_back(tmp_path: Path) -> None:
+    folder = write_project(tmp_path / "project")
+    put_file(folder, "a.json", [{"id": 1, "customer": "ada", "amount": "1.00"}])
+    master, slave = pty.openpty()
+    ended = subprocess.run(
+        [sys.executable, "-m", "stepwell", "-C", str(folder), "run", "--once"],
+        stderr=slave,
+        timeout=60,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "200"},
+    )
+    os.close(slave)
+    shown = os.read(master, 100_000).decode()
+    os.close(master)
+    assert ended.returncode == 0
+    assert "stopped at transaction 1: 1 transaction, 1 row in" in shown
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
