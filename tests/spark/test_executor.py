@@ -64,7 +64,7 @@ def opened(spark: SparkSession, store: LocalStore, env: ManualEnv) -> Executor:
 def test_a_run_is_parquet_with_page_checksums_sorted_by_key(
     spark: SparkSession, local: LocalStore, tmp_path: Path
 ) -> None:
-    """K5: any reader opens it, and a flipped page is noticed."""
+    """K2: any reader opens it, and a flipped page is noticed."""
     env = ManualEnv()
     executor = opened(spark, local, env)
     run(executor, env, {"orders": Change(orders((3, "c", 1), (1, "a", 2), (2, "b", 3)))})
@@ -94,7 +94,7 @@ def test_a_damaged_run_is_named(
     border: int,
     damage: str,
 ) -> None:
-    """K2, K6: before anything is computed with it."""
+    """K2: before anything is computed with it."""
     if damage == "flipped" and border == 1:
         pytest.skip("a large run is checked page by page, when it is read")
     monkeypatch.setattr(executors, "MEMORY_ROWS_MAX", border)
@@ -115,7 +115,7 @@ def test_a_damaged_run_is_named(
 
 
 def test_runs_of_another_program_are_refused(spark: SparkSession, local: LocalStore) -> None:
-    """K6: rather than forgotten."""
+    """K2: rather than forgotten."""
     env = ManualEnv()
     executor = opened(spark, local, env)
     run(executor, env, {"clicks": Change(clicks(("a", "/")))})
@@ -200,7 +200,7 @@ def push(pipeline: Pipeline, batch: dict[str, tuple[pa.Table, pa.Table | None]])
 
 
 def test_small_runs_do_not_pile_up(spark: SparkSession, local: LocalStore) -> None:
-    """K10: however often it is flushed, a relation is read from few files."""
+    """K1: however often it is flushed, a relation is read from few files."""
     env = ManualEnv()
     executor = opened(spark, local, env)
     for number in range(20):
