@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import signal
@@ -166,18 +167,19 @@ def test_other_processes_ask_the_one_that_runs(folder: Path, running: Process) -
 def test_a_tail_shows_changes_as_they_are_committed(folder: Path, running: Process) -> None:
     tail = Process(folder, "tail", "revenue", "--max-transactions", "2")
     tail.until("following revenue")
-    wait(lambda: _is_followed(folder, tail))
+    numbers = itertools.count()
+
+    def has_seen_two() -> bool:
+        """Push until it has: it follows from some transaction on, and nobody says from which."""
+        given = json.dumps(order(next(numbers), "ada"))
+        stepwell(folder, "push", "orders", "-", given=given)
+        return tail.text.count('"_w":1') >= 2
+
+    wait(has_seen_two, lambda: tail.text)
     assert tail.end() == 0
     lines = [json.loads(line) for line in tail.text.splitlines() if line.startswith("{")]
     assert [line["_w"] for line in lines[:1]] == [1]
     assert len({line["_transaction"] for line in lines}) == 2
-
-
-def _is_followed(folder: Path, tail: Process) -> bool:
-    """Push until the tail has seen something: it follows from some transaction on."""
-    number = _is_followed.number = getattr(_is_followed, "number", 0) + 1  # type: ignore[attr-defined]
-    stepwell(folder, "push", "orders", "-", given=json.dumps(order(number, "ada")))
-    return tail.text.count('"_w":1') >= 2
 
 
 def test_a_tail_ends_with_the_process_it_follows(folder: Path, running: Process) -> None:
