@@ -26,8 +26,9 @@ help: ## Print this list
 
 setup: $(READY) ## Create .venv and install the package and its tools (again only when needed)
 
-demo: $(READY) ## Two writers race for one pipeline: one is fenced, nothing is lost
+demo: $(READY) ## Two writers race for a pipeline, and one is killed half-way: nothing is lost
 	@$(BIN)/stepwell demo
+	@$(BIN)/stepwell demo --crash
 
 test: $(READY) ## Run the tests that take minutes, not hours
 	$(PYTEST) -m "not slow and not spark" $(ARGS) $(NONE_CHOSEN)

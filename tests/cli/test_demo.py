@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from stepwell.cli import demo
+from stepwell.cli import demo, demo_crash
 from stepwell.cli.demo import Writer, judge
 from tests.cli.conftest import Run
 
@@ -138,3 +140,42 @@ def test_a_writer_that_dies_is_named_with_what_it_said(
     assert ended.exit_code == 1
     assert ended.stderr.startswith("error: writer ")
     assert ended.stderr.endswith(" of the demo failed: cannot start\n")
+
+
+def test_a_pipeline_that_is_killed_half_way_recovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """J2, J6, J7: the view, its query computed anew, the files and the sink agree."""
+    monkeypatch.setattr(demo_crash.tempfile, "tempdir", str(tmp_path))
+    assert demo_crash.show(keep=False, json=False, executor="reference")
+    shown = capsys.readouterr().out
+    assert "BROKEN" not in shown
+    assert "Nothing was lost, and nothing was written twice." in shown
+    assert "replayed" in shown
+    assert os.listdir(tmp_path) == [], "the temporary directory is gone"
+
+
+GROUP = ("ada", Decimal("1.00"), 1)
+GOOD = demo_crash.Story(
+    3, "opened at transaction 2 (epoch 2), 1 transaction replayed", 2, *[(GROUP,)] * 4, (1, 2)
+)
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        replace(GOOD, killed_at=0),
+        replace(GOOD, resumed="opened at transaction 0 (epoch 1)"),
+        replace(GOOD, view=()),
+        replace(GOOD, anew=()),
+        replace(GOOD, by_hand=()),
+        replace(GOOD, sink=()),
+        replace(GOOD, delivered=(1,)),
+        replace(GOOD, delivered=(2, 1)),
+        replace(GOOD, delivered=(1, 2, 2)),
+    ],
+)
+def test_a_crash_that_loses_something_would_be_noticed(story: demo_crash.Story) -> None:
+    """J7: a demo that cannot fail shows nothing."""
+    assert all(finding.holds for finding in demo_crash.judge(GOOD))
+    assert not all(finding.holds for finding in demo_crash.judge(story))

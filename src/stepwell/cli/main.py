@@ -367,20 +367,26 @@ def doctor(
 def demo(
     context: typer.Context,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the store, to look at it.")] = False,
+    crash: Annotated[
+        bool, typer.Option("--crash", help="Kill a pipeline on Spark half-way instead.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Let two processes race for one pipeline: nothing is lost.
 
     Runs in a temporary directory. Every row that a writer was told is durable is compared with
-    what the journal holds; the exit code is 1 if they differ.
+    what the journal holds. With --crash a pipeline is killed half-way and run again; its view is
+    compared with the input, and its sink with the view. The exit code is 1 if something differs.
 
     \b
     stepwell demo
     stepwell demo --keep
+    stepwell demo --crash
     """
-    from stepwell.cli import demo
+    from stepwell.cli import demo, demo_crash
 
-    if not demo.show(keep=keep, json=wants_json(context, json)):
+    shown = demo_crash.show if crash else demo.show
+    if not shown(keep=keep, json=wants_json(context, json)):
         raise typer.Exit(1)
 
 
