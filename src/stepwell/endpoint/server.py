@@ -114,10 +114,10 @@ class Endpoint:
                 full = len(self._busy) >= CONNECTIONS_MAX
                 if not full:
                     self._busy[thread] = connection
+                    # Within the lock: `close` waits for all that it finds, and they must have begun.
+                    thread.start()
             if full:
                 connection.close()
-            else:
-                thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
         try:
