@@ -114,7 +114,7 @@ class Endpoint:
                 full = len(self._busy) >= CONNECTIONS_MAX
                 if not full:
                     self._busy[thread] = connection
-                    # Within the lock: `close` waits for all that it finds, and they must have begun.
+                    # Within the lock: `close` waits for those it finds, which must have begun.
                     thread.start()
             if full:
                 connection.close()
