@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 
 from stepwell.deploy.pipeline import Answer, MakeExecutor, answer, check_one_query, make_executor
+from stepwell.deploy.program import check_program
 from stepwell.deploy.project import Project
 from stepwell.engine.events import Events
 from stepwell.engine.ports import Executor
@@ -65,6 +66,7 @@ def no_pipeline(project: Project) -> InvalidError:
 
 def _read(project: Project, env: Env, found: Stored, executor: MakeExecutor) -> Look:
     manifest, store = found.manifest, project.open_store(env)
+    check_program(project, manifest.program)
     journal_store = project.open_journal_store(env) or store
     check_identity(
         journal_store,

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from stepwell.deploy.program import check_program, program_of
 from stepwell.deploy.project import Project
 from stepwell.engine.events import Listener
 from stepwell.engine.pipeline import Pipeline
@@ -26,6 +27,7 @@ from stepwell.model import Transaction
 from stepwell.query.explain import Explained
 from stepwell.query.reasons import Unsupported
 from stepwell.query.source import Source, Tokens, did_you_mean
+from stepwell.state.manifest import Manifests
 
 SparkSession: TypeAlias = Any
 """A session of pyspark, which only the layer below may import."""
@@ -59,6 +61,10 @@ class ProjectPipeline(Pipeline):
     ) -> None:
         self.project = project
         self.store = project.open_store(env)
+        # Asked before the claim: who cannot have the pipeline must not fence whoever has it.
+        found = Manifests(self.store, env).latest()
+        kind = None if spark is None else "spark"
+        check_program(project, None if found is None else found.manifest.program, kind)
         super().__init__(
             self.store,
             env,
@@ -69,6 +75,7 @@ class ProjectPipeline(Pipeline):
             settings=project.sections.settings(),
             listener=listener,
             create=create,
+            program=program_of(project, kind),
         )
 
     def __enter__(self) -> ProjectPipeline:

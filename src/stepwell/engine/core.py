@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from stepwell.engine.events import (
     Events,
@@ -56,6 +57,7 @@ from stepwell.errors import (
 from stepwell.journal.entry import Cursor, Draft, Kind
 from stepwell.state.manifest import Manifest
 from stepwell.store.base import Store
+from stepwell.store.sealed import Json
 
 
 class Core:
@@ -71,6 +73,7 @@ class Core:
         settings: Settings | None = None,
         listener: Listener | None = None,
         create: bool = True,
+        program: Json = None,
     ) -> None:
         """Opening for writing: fences whoever had the pipeline, and brings it up to date."""
         self.env = env
@@ -89,6 +92,7 @@ class Core:
             history=self.settings.history,
             create=create,
         )
+        _agree(opening, program)
         manifest = opening.manifest
         made.load(manifest.runs)
         self.state = State(
@@ -391,6 +395,22 @@ class Core:
                 source.close()
             for outbox in self.state.outboxes:
                 outbox.sink.close()
+
+
+def _agree(opening: Opening, program: Json) -> None:
+    """The state is that of this program, or nobody has said whose it is: then it is from now on.
+
+    Before anything is loaded or replayed: rows stored for one query are no answer to another.
+    """
+    known = opening.manifest.program
+    if program is None or known == program:
+        return
+    if known is not None:
+        raise InvalidError(
+            "the pipeline was made by another program than the one that opens it",
+            hint="open it with the tables and views it was made with",
+        )
+    opening.commit(lambda m: replace(m, program=program), "record the program")
 
 
 def _check_names(sinks: Sequence[Sink]) -> None:

@@ -45,6 +45,7 @@ from stepwell.env import Env
 from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError, UserCodeError
 from stepwell.model import Epoch, Position, Transaction
 from stepwell.store.base import Store
+from stepwell.store.sealed import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +82,13 @@ class Pipeline:
         settings: Settings | None = None,
         listener: Listener | None = None,
         create: bool = True,
+        program: Json = None,
     ) -> None:
         """Open for writing, which is itself a write: whoever had the pipeline is fenced.
 
         Brings it up to date from the journal before it returns. Without `create` there must be a
-        pipeline already. Sources and sinks are closed together with the pipeline.
+        pipeline already. `program` says what is computed; once recorded, no other is let in.
+        Sources and sinks are closed together with the pipeline.
         """
         self._turns = Turns()
         self._current: ExplicitTransaction | None = None
@@ -106,6 +109,7 @@ class Pipeline:
             settings=settings,
             listener=listener,
             create=create,
+            program=program,
         )
 
     # Taking in
