@@ -45,6 +45,20 @@ def equality(
     return None
 
 
+def equal_columns(condition: Expr) -> tuple[str, str, bool] | None:
+    """The two columns of `a = b` or `a <=> b`, and whether NULL equals NULL in it.
+
+    Nothing else may stand on either side. `<=>` is only what maintenance writes, plainly.
+    """
+    if " <=> " in condition.sql and len(condition.columns) == 2:
+        a, b = condition.sql.split(" <=> ", 1)
+        return (a, b, True) if {a, b} == condition.columns else None
+    both = sides(condition)
+    if both is None or both[0].column is None or both[1].column is None:
+        return None
+    return both[0].column, both[1].column, False
+
+
 def _side(node: exp.Expr, condition: Expr) -> Expr:
     used = frozenset(c.name for c in node.find_all(exp.Column)) & condition.columns
     return Expr(node.sql(dialect=_DIALECT), used)

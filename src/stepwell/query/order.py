@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stepwell.query.algebra import Expr, Filter, Inner, Keys, Leaf, Node, When, walk
-from stepwell.query.conditions import sides
+from stepwell.query.algebra import Expr, Filter, Inner, Keys, Leaf, Node, When, column, walk
+from stepwell.query.conditions import equal_columns, sides
 
 BROADCAST_ROWS_MAX = 1_000_000
 _SELECTIVITY = 0.2
@@ -106,11 +106,8 @@ def _joining(node: Node, seen: set[str], on: tuple[Expr, ...]) -> set[str]:
 
 
 def _sides(condition: Expr) -> tuple[Expr, Expr] | None:
-    if " <=> " in condition.sql and len(condition.columns) == 2:
-        a, b = condition.sql.split(" <=> ", 1)
-        if a in condition.columns and b in condition.columns:
-            return Expr(a, frozenset({a})), Expr(b, frozenset({b}))
-    return sides(condition)
+    pair = equal_columns(condition)
+    return sides(condition) if pair is None else (column(pair[0]), column(pair[1]))
 
 
 def _connected(node: Node, seen: set[str], on: tuple[Expr, ...]) -> bool:

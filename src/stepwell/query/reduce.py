@@ -43,7 +43,7 @@ from stepwell.query.algebra import (
     children,
     with_children,
 )
-from stepwell.query.conditions import sides
+from stepwell.query.conditions import equal_columns
 
 Values: TypeAlias = object
 """A set of values of one column, known to the finder."""
@@ -194,8 +194,8 @@ class _Reduction:
 
     def _inner(self, node: Inner, wanted: Wanted) -> Node:
         """Along equalities from the inputs whose values are known to the others."""
-        links = [pair for pair in map(_columns, node.on) if pair is not None]
-        same = _classes(links)
+        links = [pair for pair in map(equal_columns, node.on) if pair is not None]
+        same = _classes([(a, b) for a, b, _ in links])
         known: Wanted = {}
         for name, values in wanted.items():
             self._learn(known, same.get(name, name), values)
@@ -285,14 +285,3 @@ def _classes(links: list[tuple[str, str]]) -> dict[str, str]:
 def _among(columns: tuple[str, ...], same: Mapping[str, str], known: Wanted) -> Wanted:
     """What is known of some columns."""
     return {c: known[same.get(c, c)] for c in columns if same.get(c, c) in known}
-
-
-def _columns(condition: Expr) -> tuple[str, str] | None:
-    """The two columns that a condition says are equal."""
-    if " <=> " in condition.sql and len(condition.columns) == 2:
-        a, b = condition.sql.split(" <=> ", 1)
-        return (a, b) if {a, b} == condition.columns else None
-    both = sides(condition)
-    if both is None or both[0].column is None or both[1].column is None:
-        return None
-    return both[0].column, both[1].column

@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stepwell.query.algebra import (
-    Expr,
     Filter,
     Inner,
     Keys,
@@ -35,7 +34,7 @@ from stepwell.query.algebra import (
     column,
     with_children,
 )
-from stepwell.query.conditions import sides
+from stepwell.query.conditions import equal_columns
 from stepwell.spark.conditions import fulfilling
 from stepwell.spark.finder import LookUps
 from stepwell.spark.index import comparable
@@ -163,7 +162,7 @@ class _Flattening:
         rows = [table for table in tables if table is not None]
         if len(rows) < len(tables):
             return None
-        equal = [pair for pair in map(_equal, node.on) if pair is not None]
+        equal = [pair for pair in map(equal_columns, node.on) if pair is not None]
         places = [np.arange(rows[0].num_rows)]
         for i in range(1, len(known)):
             found = self._match(known, rows, places, i, equal)
@@ -341,17 +340,6 @@ class _Chain:
 
 def _there(rows: pa.Table) -> pa.Table:
     return rows.filter(pc.not_equal(rows.column(WEIGHT), 0))
-
-
-def _equal(condition: Expr) -> tuple[str, str, bool] | None:
-    """The two columns that are equal, and whether NULL equals NULL."""
-    if " <=> " in condition.sql and len(condition.columns) == 2:
-        a, b = condition.sql.split(" <=> ", 1)
-        return (a, b, True) if {a, b} == condition.columns else None
-    both = sides(condition)
-    if both is None or both[0].column is None or both[1].column is None:
-        return None
-    return both[0].column, both[1].column, False
 
 
 def _pairs(left: list[pa.ChunkedArray], right: list[pa.ChunkedArray]) -> tuple[np.ndarray, ...]:
