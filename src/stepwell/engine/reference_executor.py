@@ -21,9 +21,7 @@ from sqlglot import exp
 
 from stepwell.engine.ports import WEIGHT, BadRow, Change, Executed, Rejected
 from stepwell.env import Env
-from stepwell.errors import CorruptError, InvalidError, TruncatedError
-from stepwell.journal import paths
-from stepwell.model import checksum
+from stepwell.errors import CorruptError, InvalidError
 from stepwell.query.algebra import Node
 from stepwell.query.bags import Bag, Row, minus, plus
 from stepwell.query.parse import catalog_of, parse_query, read
@@ -34,6 +32,7 @@ from stepwell.query.spark_values import clean
 from stepwell.query.statements import MaterializedView, Table, View, parse_statements
 from stepwell.query.types import SparkType, parse_type
 from stepwell.state.manifest import Run
+from stepwell.state.runs import read_run, write_run
 from stepwell.store.base import Store
 
 ERRORS = "$errors"
@@ -164,18 +163,10 @@ class ReferenceExecutor:
         out = pa.BufferOutputStream()
         parquet.write_table(table, out)
         body = out.getvalue().to_pybytes()
-        path = paths.run(name, self._env.new_id())
-        self._store.put_new(path, body)
-        return Run(name, path, len(body), len(items), checksum([body]))
+        return write_run(self._store, self._env, name, body, len(items))
 
     def _read(self, run: Run) -> Bag:
-        found = self._store.get(run.path)
-        where = f"{self._store.uri}/{run.path}"
-        if found is None:
-            raise TruncatedError(where, "missing", hint="restore the object from a backup")
-        if checksum([found.data]) != run.checksum:
-            raise CorruptError(where, f"expected checksum {run.checksum}", field="checksum")
-        table = parquet.read_table(pa.BufferReader(found.data))
+        table = parquet.read_table(pa.BufferReader(read_run(self._store, run)))
         weights = table.column(WEIGHT).to_pylist()
         rows = _rows(table.drop_columns([WEIGHT]))
         return Counter(dict(zip(rows, weights, strict=True)))

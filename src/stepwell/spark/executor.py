@@ -26,8 +26,6 @@ from pyspark.sql import SparkSession
 from stepwell.engine.ports import BadRow, Change, Executed, ExecutorFactory
 from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError, TruncatedError, ensure
-from stepwell.journal import paths
-from stepwell.model import checksum
 from stepwell.query.explain import Explained
 from stepwell.spark.index import comparable
 from stepwell.spark.merge import consolidated
@@ -36,6 +34,7 @@ from stepwell.spark.runs import RunFiles, parquet_bytes, plain
 from stepwell.spark.session import SessionSettings, open_session
 from stepwell.spark.views import ERRORS, Prepared, Views
 from stepwell.state.manifest import Run
+from stepwell.state.runs import read_run, write_run
 from stepwell.store.base import Store
 
 _RUNS_MAX = 8
@@ -136,7 +135,13 @@ class SparkExecutor:
         for part in relation.parts:
             if part.run is not None and part.table is None and not part.stored:
                 runs = tuple(
-                    self._put(relation.name, file.read_bytes(), pq.read_metadata(file).num_rows)
+                    write_run(
+                        self._store,
+                        self._env,
+                        relation.name,
+                        file.read_bytes(),
+                        pq.read_metadata(file).num_rows,
+                    )
                     for file in part.run.files
                 )
                 become = Part(part.types, part.rows, run=part.run, shown=part.shown, stored=runs)
@@ -148,13 +153,17 @@ class SparkExecutor:
             table = consolidated(table)
         if not table.num_rows:
             return None
-        run = self._put(relation.name, parquet_bytes(table, relation.sort), table.num_rows)
+        run = write_run(
+            self._store,
+            self._env,
+            relation.name,
+            parquet_bytes(table, relation.sort),
+            table.num_rows,
+        )
         return Part(relation.types, table.num_rows, table, stored=(run,))
 
-    def _put(self, relation: str, body: bytes, rows: int) -> Run:
-        path = paths.run(relation, self._env.new_id())
-        self._store.put_new(path, body)
-        return Run(relation, path, len(body), rows, checksum([body]))
+    def _put(self, relation: Relation, body: bytes, rows: int) -> Run:
+        return write_run(self._store, self._env, relation.name, body, rows)
 
     def flushed(self, runs: Sequence[Run]) -> None:
         for written in self._written:
@@ -191,22 +200,11 @@ class SparkExecutor:
     def _part(self, relation: Relation, run: Run, before: Sequence[Part]) -> Part:
         here = sum(part.rows for part in before if part.table is not None)
         if here + run.rows <= MEMORY_ROWS_MAX or not plain(relation.types):
-            table = pq.read_table(pa.BufferReader(self._get(run)))
+            table = pq.read_table(pa.BufferReader(read_run(self._store, run)))
             table = table.cast(arrow_schema(relation.types))
             return Part(relation.types, run.rows, table, stored=(run,))
         files = RunFiles((self._file(run),), run.rows)
         return Part(relation.types, run.rows, run=files, stored=(run,))
-
-    def _get(self, run: Run) -> bytes:
-        where = f"{self._store.uri}/{run.path}"
-        found = self._store.get(run.path)
-        if found is None:
-            raise TruncatedError(where, "missing", hint="restore the object from a backup")
-        if len(found.data) != run.size:
-            raise CorruptError(where, f"has {len(found.data)} bytes, not {run.size}", field="size")
-        if checksum([found.data]) != run.checksum:
-            raise CorruptError(where, f"expected checksum {run.checksum}", field="checksum")
-        return found.data
 
     def _file(self, run: Run) -> Path:
         """Where Spark and Arrow can read a run: in the store itself, or in a copy."""
@@ -221,7 +219,7 @@ class SparkExecutor:
             return path
         copy = self._copies / run.path
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(self._get(run))
+        copy.write_bytes(read_run(self._store, run))
         return copy
 
     # Reading
