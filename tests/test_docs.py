@@ -266,3 +266,14 @@ def comparable(text: str) -> list[str]:
     ):
         text = re.sub(pattern, name, text)
     return text.split()
+
+
+def test_the_example_is_what_init_writes() -> None:
+    """Two copies that may differ would be two examples, of which one is not tested."""
+    template, example = ROOT / "src/stepwell/cli/templates/orders", ROOT / "examples/orders"
+    written = {path.relative_to(template): path for path in template.rglob("*") if path.is_file()}
+    assert written
+    for name, path in written.items():
+        # Without its dot it is not at work where the templates are.
+        copy = example / (".gitignore" if name.name == "gitignore" else name)
+        assert copy.read_bytes() == path.read_bytes(), name

@@ -132,6 +132,11 @@ def test_a_group_that_would_have_fewer_rows_than_none_is_an_error() -> None:
         merged(sums({"a": (1, 5)}, 1), sums({"a": (-2, 0)}, 1), 1)
 
 
+def test_a_group_that_is_stored_twice_is_left_to_spark() -> None:
+    """S3: half of it would be lost."""
+    assert merged(sums({"a": (1, 5)}, 2), sums({"a": (1, 1)}, 1), 1) is None
+
+
 def test_a_sum_that_may_not_fit_is_left_to_spark() -> None:
     """S3: which raises an error instead of wrapping around."""
     huge = 9 * 10**37

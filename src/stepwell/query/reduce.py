@@ -31,7 +31,6 @@ from stepwell.query.algebra import (
     Join,
     Keys,
     Leaf,
-    Merge,
     Negate,
     Node,
     Project,
@@ -261,8 +260,6 @@ class _Reduction:
                 found = [self.values(child, child.columns[place]) for child in node.inputs]
                 known = [v for v in found if v is not None]
                 return self._finder.union(known) if len(known) == len(found) else None
-            case Merge():
-                return None
             case _:
                 return None
 

@@ -37,6 +37,8 @@ def merged(old: pa.Table, change: pa.Table, keys: int) -> pa.Table | None:
     if any(_large(table.column(name)) for table in (old, change) for name in sums):
         return None
     was = old.column(WEIGHT)
+    if old.num_rows and pc.max(pc.abs(was)).as_py() > 1:
+        return None  # A group is one row. Whatever this is, it is not to be added up here.
     gone = pc.less(was, 0)
     columns = {name: old.column(name) for name in groups}
     for name in sums:
