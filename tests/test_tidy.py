@@ -38,7 +38,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Below deploy, which will ask a process that runs to take a new program.
     "endpoint": BOTTOM | {"store", "journal", "state", "query", "engine"},
     "deploy": BOTTOM
-    | {"store", "journal", "state", "query", "engine", "spark", "connectors", "endpoint"},
+    | {"store", "journal", "state", "query", "engine", "spark", "connectors", "endpoint"}
+    | {"__init__"},
     # The test kit must be usable without Spark, and nothing but tests may depend on it.
     "testing": BOTTOM | {"store", "journal", "state", "query", "engine"},
     "ui": BOTTOM

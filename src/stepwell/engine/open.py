@@ -45,6 +45,8 @@ from stepwell.store.base import Store
 from stepwell.store.probe import probe
 
 _LOOK = 1000
+_BEFORE = ("probe", "lease", "deploy_log")
+"""What may lie where a pipeline is about to begin."""
 
 
 class Writer:
@@ -287,7 +289,7 @@ def _only_if_empty(manifests: Manifests, store: Store, journal_store: Store) -> 
         others = [
             listed.path
             for listed in place.list(limit=_LOOK)
-            if paths.parse(listed.path).kind != "probe"
+            if paths.parse(listed.path).kind not in _BEFORE
         ]
         if not others:
             continue

@@ -19,9 +19,24 @@ JOURNAL = "journal/"
 IDENTITY = "journal/identity.json"
 BOUNDARY = "gc/boundary.json"
 JOURNAL_BOUNDARY = "journal/boundary.json"
+RESOURCES = "deploy/resources.json"
+DEPLOY_LOG = "deploy/resources.json.wal/"
+DEPLOY_LOG_KEPT = "deploy/resources.json.wal.kept/"
+LEASE = "deploy/lease.json"
 
 Kind = Literal[
-    "manifest", "entry", "identity", "run", "checkpoint", "outbox", "boundary", "probe", "unknown"
+    "manifest",
+    "entry",
+    "identity",
+    "run",
+    "checkpoint",
+    "outbox",
+    "boundary",
+    "probe",
+    "resources",
+    "deploy_log",
+    "lease",
+    "unknown",
 ]
 
 
@@ -55,6 +70,10 @@ def outbox(sink: str, transaction: Transaction) -> str:
     return f"outbox/{_encode(sink)}/{transaction:020d}.parquet"
 
 
+def deploy_log(number: int) -> str:
+    return f"{DEPLOY_LOG}{number:020d}.json"
+
+
 def parse(path: str) -> Name:
     """What lies at a path; `unknown` for anything Stepwell did not name, which it never deletes.
 
@@ -65,6 +84,10 @@ def parse(path: str) -> Name:
         return Name("identity")
     if path in (BOUNDARY, JOURNAL_BOUNDARY):
         return Name("boundary")
+    if path == RESOURCES:
+        return Name("resources")
+    if path == LEASE:
+        return Name("lease")
     if path.startswith(PROBE_PREFIX):
         return Name("probe")
     for kind, pattern in _PATTERNS:
@@ -89,6 +112,7 @@ _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("entry", re.compile(r"journal/(?P<number>\d{20})\.arrow")),
     ("run", re.compile(r"runs/(?P<owner>[^/]+)/(?P<id>[^/]+)\.parquet")),
     ("checkpoint", re.compile(r"checkpoints/(?P<id>[^/]+)\.json")),
+    ("deploy_log", re.compile(re.escape(DEPLOY_LOG) + r"(?P<number>\d{20})\.json")),
     ("outbox", re.compile(r"outbox/(?P<owner>[^/]+)/(?P<number>\d{20})\.parquet")),
 )
 

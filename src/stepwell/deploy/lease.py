@@ -1,0 +1,260 @@
+"""The lease: one deploy at a time, and none that waits for the dead.
+
+    <store>/deploy/lease.json      {id, host, pid, since, beat}; id null: nobody holds it
+
+Taken and given back by compare-and-swap. The holder raises `beat` every few seconds. Whoever waits
+watches that number by its own clock: a holder that stood still for `expiry_s` is dead, whatever the
+two machines think the time is. On the same machine a process that is gone is dead at once.
+
+No safety rests on it: what a deploy changes is fenced by the manifest's epoch and by compare-and-
+swap. A crash leaves the lease held, by a process that does not beat.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from stepwell.env import Env
+from stepwell.errors import ConflictError, InvalidError, StepwellError, UnavailableError
+from stepwell.journal import paths
+from stepwell.model import format_time
+from stepwell.store.base import Store
+from stepwell.store.sealed import read_sealed, seal
+
+FORMAT = "stepwell-lease/1"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSettings:
+    beat_s: float = 5.0
+    expiry_s: float = 30.0
+    look_s: float = 0.5
+    """How often whoever waits looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    id: str
+    host: str
+    pid: int
+    since: datetime
+    beat: int
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on host {self.host} since {format_time(self.since)}"
+
+
+Alive = Callable[[str, int], "bool | None"]
+"""Whether a process is there; None: it is on another machine, so nobody knows."""
+
+
+class Lease:
+    """A lease that is held. `release` gives it back; a context does so at its end."""
+
+    def __init__(self, store: Store, owner: Owner, etag: str) -> None:
+        self._store = store
+        self._owner = owner
+        self._etag = etag
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lost: ConflictError | None = None
+
+    @property
+    def id(self) -> str:
+        return self._owner.id
+
+    def beat(self) -> None:
+        """Say that we are alive; `ConflictError` if somebody else has the lease by now."""
+        with self._lock:
+            if self._lost is not None:
+                raise self._lost.with_traceback(None)
+            self._owner = replace(self._owner, beat=self._owner.beat + 1)
+            self._etag = self._replaced(_encode(self._owner))
+
+    check = beat
+    """Before something is written: are we still the one?"""
+
+    def keep_alive(self, settings: LeaseSettings) -> None:
+        """Beat from a thread, until it is released."""
+
+        def run() -> None:
+            while not self._end.wait(settings.beat_s):
+                try:
+                    self.beat()
+                except ConflictError:
+                    return
+                except StepwellError:
+                    continue  # A store that does not answer: the next beat may get through.
+
+        self._thread = threading.Thread(target=run, name="stepwell-lease", daemon=True)
+        self._thread.start()
+
+    def release(self) -> None:
+        """Give it back. A lease that was lost meanwhile is left to whoever has it."""
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            if self._lost is None:
+                try:
+                    self._replaced(_encode(None))
+                except (ConflictError, UnavailableError):
+                    return  # Somebody has it, or it expires by itself.
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _replaced(self, data: bytes) -> str:
+        """Replace our own object; what was lost on the way is looked for before we give up."""
+        try:
+            self._store.replace_if(paths.LEASE, data, self._etag)
+        except (ConflictError, UnavailableError) as error:
+            found = self._store.get(paths.LEASE)
+            if found is not None and found.data == data:
+                return found.etag
+            if isinstance(error, UnavailableError):
+                raise
+            now = read_lease(self._store)
+            holder = "nobody" if now is None else str(now)
+            self._lost = ConflictError(
+                f"this deploy lost its lease, which {holder} has now",
+                hint="nothing more was changed; look with stepwell plan",
+            )
+            raise self._lost from error
+        found = self._store.get(paths.LEASE)
+        return self._etag if found is None else found.etag
+
+
+def read_lease(store: Store) -> Owner | None:
+    """Who holds the lease; None: nobody. Reads only."""
+    return _read(store)[0]
+
+
+def take_lease(
+    store: Store,
+    env: Env,
+    *,
+    wait_s: float,
+    settings: LeaseSettings | None = None,
+    alive: Alive | None = None,
+    waiting: Callable[[Owner], None] = lambda owner: None,
+) -> Lease:
+    """Take the lease, waiting for whoever has it; `ConflictError` with the owner's name if in vain.
+
+    A crash leaves it taken or not.
+    """
+    settings = settings or LeaseSettings()
+    alive = alive or process_alive(env)
+    until = env.uptime() + wait_s
+    seen: tuple[str, int] | None = None
+    seen_at = env.uptime()
+    told = False
+    while True:
+        owner, etag = _read(store)
+        now = env.uptime()
+        if owner is not None and (owner.id, owner.beat) != seen:
+            seen, seen_at = (owner.id, owner.beat), now
+        silent = owner is not None and now - seen_at >= settings.expiry_s
+        if owner is None or silent or alive(owner.host, owner.pid) is False:
+            lease = _take(store, env, etag)
+            if lease is not None:
+                return lease
+            continue
+        if now >= until:
+            raise ConflictError(
+                f"{owner} is deploying to {store.uri}",
+                hint="wait for it: --lock-timeout 5m. One that has died is taken over after "
+                f"{settings.expiry_s:g}s; to free its lease now: stepwell unlock {owner.id}",
+            )
+        if not told:
+            waiting(owner)
+            told = True
+        env.sleep(min(settings.look_s, max(until - now, 0.001)))
+
+
+def unlock(store: Store, id: str) -> Owner:
+    """Free a lease by its id, whoever holds it."""
+    owner, etag = _read(store)
+    if owner is None:
+        raise InvalidError(f"nobody holds the lease of {store.uri}", hint="there is nothing to do")
+    if owner.id != id:
+        raise InvalidError(
+            f"the lease of {store.uri} is {owner.id}, not {id}; {owner} holds it",
+            hint=f"stepwell unlock {owner.id}",
+        )
+    store.replace_if(paths.LEASE, _encode(None), etag or "")
+    return owner
+
+
+def process_alive(env: Env) -> Alive:
+    """Asks this machine for a process of its own."""
+
+    def alive(host: str, pid: int) -> bool | None:
+        if host != env.host:
+            return None
+        if pid == env.pid:
+            return True
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        except (PermissionError, OverflowError):
+            return True
+        return True
+
+    return alive
+
+
+def _take(store: Store, env: Env, etag: str | None) -> Lease | None:
+    """None: somebody else was faster."""
+    owner = Owner(env.new_id(), env.host, env.pid, env.now(), 0)
+    data = _encode(owner)
+    try:
+        if etag is None:
+            store.put_new(paths.LEASE, data)
+        else:
+            store.replace_if(paths.LEASE, data, etag)
+    except ConflictError:
+        pass  # Perhaps our own answer was lost: the id says whose it is.
+    found, now = _read(store)
+    return Lease(store, owner, now or "") if found is not None and found.id == owner.id else None
+
+
+def _read(store: Store) -> tuple[Owner | None, str | None]:
+    found = read_sealed(store, paths.LEASE, FORMAT)
+    if found is None:
+        return None, None
+    fields, etag = found
+    if fields.maybe("id", fields.id) is None:
+        return None, etag
+    owner = Owner(
+        fields.id("id"),
+        fields.text("host"),
+        fields.number("pid"),
+        fields.time("since"),
+        fields.number("beat"),
+    )
+    return owner, etag
+
+
+def _encode(owner: Owner | None) -> bytes:
+    if owner is None:
+        return seal(FORMAT, {"id": None})
+    return seal(
+        FORMAT,
+        {
+            "id": owner.id,
+            "host": owner.host,
+            "pid": owner.pid,
+            "since": format_time(owner.since),
+            "beat": owner.beat,
+        },
+    )

@@ -1,0 +1,193 @@
+"""The log of a deploy under way: what it is about to do, and what it has done.
+
+    <store>/deploy/resources.json.wal/00000000000000000000.json    header {session, lineage, serial}
+    <store>/deploy/resources.json.wal/00000000000000000001.json    record {session, phase, key, ...}
+
+One sealed object per record on every store, so a record is there whole or not at all. It is opened
+where there is none, written by one session, and removed from its end to its beginning, after its
+serial was saved. Removal need not survive a power cut, so any part of a log may come back: every
+record carries the serial, by which it is known to be stale. A record that is damaged is dropped if
+it is the last one, and refused if others follow it: they were acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from stepwell.env import Env
+from stepwell.errors import ConflictError, CorruptError
+from stepwell.journal import paths
+from stepwell.store.base import Listed, Store
+from stepwell.store.retry import Retry
+from stepwell.store.sealed import Fields, Json, reread, seal, unseal
+
+FORMAT = "stepwell-deploy-log/1"
+REPAIR = "stepwell state repair"
+Phase = Literal["intent", "done"]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One action on one resource, before it (`intent`) or after it (`done`)."""
+
+    phase: Phase
+    key: str
+    action: str
+    value: Json
+    """The resource as it is to be; None: it is to go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    session: str
+    lineage: str
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A log that somebody left. `header` is None where nothing but a damaged one was there."""
+
+    header: Header | None
+    stale: bool
+    """Whether its serial was saved already, so that it says nothing new."""
+    records: tuple[Record, ...]
+    dropped: tuple[str, ...]
+    """Objects that do not count: a torn end, or records of another session."""
+    objects: tuple[str, ...]
+
+
+class DeployLog:
+    """The log of one session. Each call that returned is durable."""
+
+    def __init__(self, store: Store, env: Env, header: Header) -> None:
+        """Open a new one; `ConflictError` if there is one already."""
+        self._store = store
+        self._env = env
+        self._header = header
+        self._written = 0
+        found = store.list(paths.DEPLOY_LOG, limit=1)
+        if found:
+            raise ConflictError(f"{store.uri}/{found[0].path} is there: another deploy is at work")
+        self._put({"lineage": header.lineage})
+
+    @property
+    def serial(self) -> int:
+        return self._header.serial
+
+    def append(self, record: Record) -> None:
+        """A crash leaves the record or not, whole."""
+        self._put(
+            {
+                "phase": record.phase,
+                "key": record.key,
+                "action": record.action,
+                "value": record.value,
+            }
+        )
+
+    def _put(self, content: Mapping[str, Json]) -> None:
+        path = paths.deploy_log(self._written)
+        own = self._header
+        head = {"seq": self._written, "session": own.session, "serial": own.serial}
+        data = seal(FORMAT, {**head, **content})
+
+        def put() -> None:
+            try:
+                self._store.put_new(path, data)
+            except ConflictError:
+                found = self._store.get(path)
+                # It may be our own, sent twice because the first answer was lost.
+                if found is None or found.data != data:
+                    raise ConflictError(
+                        f"{self._store.uri}/{path} was written by another deploy",
+                        hint="this one lost its lease; look with stepwell plan",
+                    ) from None
+
+        Retry().run(put, self._env, lambda: f"{path} may or may not have been written")
+        self._written += 1
+
+
+def read_log(store: Store, committed: int = 0) -> Found | None:
+    """What a deploy left, checked; None if there is nothing. Reads only.
+
+    `committed` is the serial that was saved last. `CorruptError` if a record is damaged or missing
+    and others follow it.
+    """
+    listed = store.list(paths.DEPLOY_LOG)
+    if not listed:
+        return None
+    objects = tuple(item.path for item in listed)
+    read = [_read(store, item) for item in listed]
+    known = [item for item in read if isinstance(item, Fields)]
+    if known and all(item.number("serial") <= committed for item in known):
+        header = Header(known[0].id("session"), "", known[0].number("serial"))
+        return Found(header, True, (), (), objects)
+    read = [r for r in read if isinstance(r, CorruptError) or r.number("serial") > committed]
+    if isinstance(read[-1], CorruptError):
+        read.pop()  # A torn end was never acknowledged. Two in a row were not one crash.
+    if not read:
+        return Found(None, False, (), objects, objects)
+    first = read[0]
+    if isinstance(first, CorruptError):
+        raise _damaged(first)
+    if first.number("seq") != 0:
+        raise _damaged(CorruptError(f"{store.uri}/{paths.deploy_log(0)}", "missing"))
+    header = Header(first.id("session"), first.id("lineage"), first.number("serial", least=1))
+    records: list[Record] = []
+    own = {first.object}
+    for fields in read[1:]:
+        if isinstance(fields, CorruptError):
+            raise _damaged(fields)
+        if fields.id("session") != header.session:
+            continue
+        expected = len(records) + 1
+        if fields.number("seq") != expected:
+            gap = CorruptError(f"{store.uri}/{paths.deploy_log(expected)}", "missing")
+            raise _damaged(gap)
+        records.append(_record(fields))
+        own.add(fields.object)
+    dropped = tuple(path for path in objects if f"{store.uri}/{path}" not in own)
+    return Found(header, False, tuple(records), dropped, objects)
+
+
+def remove_log(store: Store) -> None:
+    """From its end to its beginning, so that what a crash leaves is a log."""
+    for item in reversed(store.list(paths.DEPLOY_LOG)):
+        store.delete(item.path)
+
+
+def _read(store: Store, item: Listed) -> Fields | CorruptError:
+    where = f"{store.uri}/{item.path}"
+
+    def read() -> Fields:
+        found = store.get(item.path)
+        if found is None:
+            raise CorruptError(where, "missing")
+        fields = unseal(found.data, format=FORMAT, object=where)
+        if paths.parse(item.path).number != fields.number("seq"):
+            raise fields.wrong("seq", "the number in its name")
+        return fields
+
+    try:
+        return reread(read)
+    except CorruptError as error:
+        return error
+
+
+def _record(fields: Fields) -> Record:
+    phase = fields.text("phase")
+    if phase not in ("intent", "done"):
+        raise fields.wrong("phase", "intent or done")
+    kind: Phase = "done" if phase == "done" else "intent"
+    return Record(kind, fields.text("key"), fields.text("action"), fields.any("value"))
+
+
+def _damaged(error: CorruptError) -> CorruptError:
+    return CorruptError(
+        error.object,
+        f"{error.message.partition(': ')[2]}; records behind it are there, so it was no crash",
+        hint=f"nothing was changed. {REPAIR} shows what it would do",
+    )

@@ -1,0 +1,208 @@
+"""The record of what was deployed: `resources.json`, brought up to date from the log of a deploy.
+
+The manifest's program is what *is* deployed; this is the deployer's record of it, with a serial
+that moves only together with the save that persists it. A save is one compare-and-swap, so a crash
+leaves the old record or the new one. What a crash leaves in the log is merged by `recover`:
+
+    no record in it                  discarded, the serial stays
+    serial = committed + 1           outcomes, and intents that the manifest shows to have happened
+    serial <= committed              dropped: it was saved, and not removed any more
+    serial > committed + 1, another lineage, damage in the middle        refused, nothing is touched
+
+Recovering twice changes nothing more: after the save the log is stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from stepwell import __version__
+from stepwell.deploy.log import REPAIR, Found, Record, read_log, remove_log
+from stepwell.env import Env
+from stepwell.errors import ConflictError, CorruptError, InvalidError
+from stepwell.journal import paths
+from stepwell.store.base import Store
+from stepwell.store.retry import Retry
+from stepwell.store.sealed import Json, read_sealed, seal
+
+FORMAT = "stepwell-resources/1"
+FEATURES: frozenset[str] = frozenset()
+"""What a record may need of whoever reads it. One that this version lacks is refused by name."""
+
+Resources = Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class DeployState:
+    """A record as it was read. `etag` is None for one that was never saved."""
+
+    lineage: str | None = None
+    serial: int = 0
+    resources: Resources = field(default_factory=dict)
+    tool_version: str = __version__
+    etag: str | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What is to be done about a log, decided and not done yet."""
+
+    state: DeployState
+    """As it is to be."""
+    save: bool
+    log: Found | None
+    said: str | None
+    adopted: tuple[str, ...] = ()
+    """Keys of actions without an outcome which the manifest shows to have happened."""
+
+
+def read_state(store: Store) -> DeployState:
+    """The committed record; an empty one if nothing was ever deployed. Reads only."""
+    found = read_sealed(store, paths.RESOURCES, FORMAT)
+    if found is None:
+        return DeployState()
+    fields, etag = found
+    features = fields.any("features")
+    unknown = sorted(set(features) - FEATURES) if isinstance(features, list) else ["?"]
+    if unknown:
+        raise InvalidError(
+            f"{fields.object} needs {', '.join(map(str, unknown))}, which this Stepwell "
+            f"({__version__}) does not know; it was written by {fields.text('tool_version')}",
+            hint="upgrade Stepwell on this machine: pip install --upgrade stepwell",
+        )
+    resources = fields.child("resources")
+    return DeployState(
+        lineage=fields.id("lineage"),
+        serial=fields.number("serial", least=1),
+        resources={key: resources.any(key) for key in resources.names()},
+        tool_version=fields.text("tool_version"),
+        etag=etag,
+    )
+
+
+def save_state(store: Store, env: Env, state: DeployState) -> DeployState:
+    """Replace the record that was read. `ConflictError` if it is not the one any more.
+
+    A crash leaves the old record or the new one, whole.
+    """
+    resources = dict(sorted(state.resources.items()))
+    data = seal(
+        FORMAT,
+        {
+            "tool_version": __version__,
+            "lineage": state.lineage,
+            "serial": state.serial,
+            "features": sorted(FEATURES),
+            "resources": resources,
+        },
+    )
+
+    def put() -> str:
+        try:
+            if state.etag is None:
+                store.put_new(paths.RESOURCES, data)
+            else:
+                store.replace_if(paths.RESOURCES, data, state.etag)
+        except ConflictError:
+            found = store.get(paths.RESOURCES)
+            # It may be our own, sent twice because the first answer was lost.
+            if found is not None and found.data == data:
+                return found.etag
+            raise ConflictError(
+                f"{store.uri}/{paths.RESOURCES} was changed by another deploy meanwhile",
+                hint="this one lost its lease; look with stepwell plan",
+            ) from None
+        saved = store.get(paths.RESOURCES)
+        return "" if saved is None else saved.etag
+
+    etag = Retry().run(put, env, lambda: f"{paths.RESOURCES} may or may not have been saved")
+    return replace(state, resources=resources, tool_version=__version__, etag=etag)
+
+
+def merge(resources: Resources, records: tuple[Record, ...]) -> dict[str, Json]:
+    """The resources after these actions, in order."""
+    merged = dict(resources)
+    for record in records:
+        if record.value is None:
+            merged.pop(record.key, None)
+        else:
+            merged[record.key] = record.value
+    return merged
+
+
+def decide(store: Store, state: DeployState, lineage: str | None, actual: Resources) -> Recovery:
+    """What is to be done about the log. Reads only, so that `plan` may ask, too.
+
+    `lineage` is the pipeline's, `actual` what its manifest says is deployed.
+    """
+    if state.lineage is not None and lineage is not None and state.lineage != lineage:
+        raise _refused(store, paths.RESOURCES, "lineage", lineage, state.lineage)
+    log = read_log(store, state.serial)
+    if log is None:
+        return Recovery(state, False, None, None)
+    if log.header is None:
+        said = "a deploy was killed while it began its log; the log was discarded"
+        return Recovery(state, False, log, said)
+    header, committed = log.header, state.serial
+    if log.stale:
+        said = f"the log of serial {header.serial} was saved already, it was dropped"
+        return Recovery(state, False, log, said)
+    known = state.lineage or lineage
+    if known is not None and header.lineage != known:
+        raise _refused(store, paths.deploy_log(0), "lineage", known, header.lineage)
+    if header.serial > committed + 1:
+        raise _refused(
+            store,
+            paths.deploy_log(0),
+            "serial",
+            f"{committed + 1}, the one after the committed serial {committed}",
+            str(header.serial),
+        )
+    done = {(r.key, r.action) for r in log.records if r.phase == "done"}
+    adopted = tuple(
+        r.key
+        for r in log.records
+        if r.phase == "intent" and (r.key, r.action) not in done and _happened(r, actual)
+    )
+    happened = tuple(
+        r for r in log.records if r.phase == "done" or (r.key in adopted and r.phase == "intent")
+    )
+    if not happened:
+        said = "a deploy was killed before it had changed anything; its log was discarded"
+        return Recovery(state, False, log, said)
+    after = replace(
+        state,
+        lineage=header.lineage,
+        serial=header.serial,
+        resources=merge(state.resources, happened),
+    )
+    named = ", ".join(sorted({r.key for r in happened}))
+    said = f"a deploy was killed after it had changed {named}; that was recorded"
+    return Recovery(after, True, log, said, adopted)
+
+
+def recover(store: Store, env: Env, decided: Recovery) -> DeployState:
+    """Do what was decided: save, then remove the log. Killed in between, it is stale."""
+    state = decided.state
+    if decided.save:
+        state = save_state(store, env, state)
+    if decided.log is not None:
+        remove_log(store)
+    return state
+
+
+def _happened(record: Record, actual: Resources) -> bool:
+    found = actual.get(record.key)
+    if record.value is None:
+        return found is None
+    return found is not None and found.get("id") == record.value.get("id")
+
+
+def _refused(store: Store, path: str, field: str, expected: str, found: str) -> CorruptError:
+    return CorruptError(
+        f"{store.uri}/{path}",
+        f"expected {expected}, found {found}",
+        field=field,
+        hint=f"nothing was changed. {REPAIR} shows what it would do",
+    )
