@@ -20,7 +20,7 @@ from stepwell.endpoint import wire
 from stepwell.endpoint.client import Client, connect
 from stepwell.endpoint.place import socket_path
 from stepwell.endpoint.server import Endpoint
-from stepwell.engine.ports import BadRow
+from stepwell.engine.ports import BadRow, Change
 from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.env import SystemEnv
 from stepwell.errors import (
@@ -152,7 +152,7 @@ def test_an_unknown_operation_or_rows_that_are_none_are_answered(endpoint: Endpo
         for request, said in (
             ({"op": "destroy"}, "no operation destroy"),
             ({"op": "query"}, "the request has no sql"),
-            ({"op": "push", "table": "orders"}, "a push has two tables"),
+            ({"op": "push", "table": "orders"}, "a push has three tables"),
         ):
             wire.send(connection, request)
             answer = wire.receive(connection, 1000)
@@ -263,11 +263,14 @@ def test_a_push_that_is_fenced_goes_to_whoever_took_over(pipeline: ProjectPipeli
     env = SystemEnv()
     pipeline.close()
     reach = Reach(pipeline.project, env, take_over=False)
-    assert reach.push("orders", ROWS, None, ()) == 1
+    assert reach.push("orders", Change(ROWS), ()) == 1
     with ProjectPipeline(pipeline.project, env) as second:
         endpoint = Endpoint(second, second.store.uri, env)
-        assert reach.push("orders", ROWS.slice(1), None, ()) == 2
-        assert reach.push("orders", None, ROWS.select(["id"]).slice(1), ()) == 3
+        assert reach.push("orders", Change(ROWS.slice(1)), ()) == 2
+        gone = ROWS.select(["id"]).slice(1)
+        assert reach.push("orders", Change(None, gone), ()) == 3
+        assert reach.push("orders", Change(discard=gone), ()) == 4
+        assert second.read("orders$errors").num_rows == 0
         reach.close()
         endpoint.close()
         assert second.query("SELECT id FROM orders").to_pylist() == [{"id": 1}]
@@ -282,7 +285,7 @@ def test_a_pipeline_whose_process_does_not_answer_is_not_fenced(
     monkeypatch.setattr(type(other), "pid", property(lambda self: os.getppid()))
     reach = Reach(pipeline.project, other, take_over=False)
     with pytest.raises(ConflictError, match="and does not answer") as caught:
-        reach.push("orders", ROWS, None, ())
+        reach.push("orders", Change(ROWS), ())
     assert "--take-over" in str(caught.value.hint)
     assert "waiting for process" in capsys.readouterr().err
     monkeypatch.undo()

@@ -28,11 +28,12 @@ def rows(given: pa.Table | None) -> list[tuple[object, ...]]:
 
 
 class Keyed:
-    """A table with a key, as the words of `Change` define it."""
+    """A table with a key, as `Change` defines it, and the deletes that found nothing."""
 
     def __init__(self, key: Sequence[int], start: Iterable[tuple[object, ...]] = ()) -> None:
         self.key = key
         self.rows = {self.key_of(row): row for row in start}
+        self.rejected: Counter[tuple[object, ...]] = Counter()
 
     def key_of(self, row: tuple[object, ...]) -> tuple[object, ...]:
         return tuple(row[i] for i in self.key)
@@ -41,26 +42,35 @@ class Keyed:
         if put:
             self.rows[self.key_of(row)] = row
         else:
-            self.rows.pop(self.key_of(row), None)
+            self._delete(self.key_of(row))
 
     def apply(self, change: Change) -> None:
-        for key in rows(change.delete):
+        for key in rows(change.discard):
             self.rows.pop(key, None)
+        for key in rows(change.delete):
+            self._delete(key)
         for row in rows(change.put):
             self.rows[self.key_of(row)] = row
 
+    def _delete(self, key: tuple[object, ...]) -> None:
+        if self.rows.pop(key, None) is None:
+            self.rejected[key] += 1
+
 
 class Bag:
-    """A table without a key: a delete that finds nothing does nothing."""
+    """A table without a key, and the deletes that found nothing."""
 
     def __init__(self, start: Iterable[tuple[object, ...]] = ()) -> None:
         self.rows = Counter(start)
+        self.rejected: Counter[tuple[object, ...]] = Counter()
 
     def operate(self, put: bool, row: tuple[object, ...]) -> None:
         if put:
             self.rows[row] += 1
         elif self.rows[row]:
             self.rows[row] -= 1
+        else:
+            self.rejected[row] += 1
 
     def apply(self, change: Change) -> None:
         for row in rows(change.delete):

@@ -168,7 +168,8 @@ def test_inserts_and_deletes_happen_in_order() -> None:
     )
     change = fold_operations(ORDER, batch.operations)
     assert [row[:2] for row in rows(change.put)] == [(2, None), (3, "c")]
-    assert rows(change.delete) == [(1,)]
+    assert rows(change.discard) == [(1,)]
+    assert rows(change.delete) == [(3,)]
 
 
 @pytest.mark.parametrize(
@@ -195,14 +196,22 @@ def test_debezium_events(wrapped: bool) -> None:
         event("d", {"id": 2}),
         event("u", {"id": 1, "customer": "b"}, {"id": 5, "customer": "moved"}),
         event("u", None, {"id": 6, "customer": "no before"}),
+        event("u", {"id": 7}, {"id": 7, "customer": "not there yet"}),
+        event("u", {"id": 8}, {"id": 9}),
     ]
     lines = [json.dumps({"payload": e} if wrapped else e) for e in events]
     for extra in ([], ["null", '{"payload":null}', json.dumps(event("m"))]):
         batch = decode("\n".join([*lines, *extra]), changes="debezium")
         assert batch.bad == ()
         change = fold_operations(ORDER, batch.operations)
-        assert [row[:2] for row in rows(change.put)] == [(5, "moved"), (6, "no before")]
-        assert sorted(rows(change.delete)) == [(1,), (2,)]
+        assert [row[:2] for row in rows(change.put)] == [
+            (5, "moved"),
+            (6, "no before"),
+            (7, "not there yet"),
+            (9, None),
+        ]
+        assert sorted(rows(change.discard)) == [(1,), (2,)]
+        assert rows(change.delete) == [(8,)]
 
 
 def test_debezium_numbers_are_read_by_their_schema() -> None:

@@ -9,11 +9,14 @@ The factory must give an executor over `CONTRACT_SQL`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from random import Random
 
 import pyarrow as pa
 import pytest
 
+from stepwell.engine.fold import fold_changes
 from stepwell.engine.ports import WEIGHT, BadRow, Change, Executed, Executor, ExecutorFactory
 from stepwell.errors import InvalidError, StepwellError
 from stepwell.model import checksum
@@ -106,6 +109,57 @@ class ExecutorContract:
         run(executor, env, {"clicks": Change(None, clicks(("a", "/"), ("a", None)))})
         assert rows(executor, "clicks") == [("a", "/")]
         assert rows(executor, "visits") == [("a", 1)]
+
+    def test_a_delete_must_find_its_key_and_a_discard_need_not(
+        self, executor: Executor, env: ManualEnv
+    ) -> None:
+        """J13: discards come first, and the second delete of a key finds nothing."""
+        run(executor, env, {"orders": Change(orders((1, "a", 1), (2, "b", 2)))})
+        change = Change(orders((3, "c", 3)), ids(2, 2, 3, 1), ids(1, 4))
+        executed = run(executor, env, {"orders": change})
+        assert sorted(tuple(r.row) for r in executed.rejected) == [(1,), (2,), (3,)]
+        assert rows(executor, "orders") == [(3, "c", 3)]
+        assert rows(executor, "revenue") == [("c", 3, 1)]
+        with pytest.raises(InvalidError, match="clicks has no key"):
+            run(executor, env, {"clicks": Change(discard=clicks(("a", "/")))})
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_however_operations_are_split_they_come_to_the_same(
+        self, executor: Executor, env: ManualEnv, seed: int
+    ) -> None:
+        """J2, J13: the table, its views and its dead letters are those of one row at a time."""
+        random = Random(seed)
+        kept: dict[object, Row] = {}
+        pages: Counter[Row] = Counter()
+        missed: Counter[tuple[str, Row]] = Counter()
+        for _ in range(4):
+            parts: dict[str, list[Change]] = {"orders": [], "clicks": []}
+            for _ in range(random.randint(1, 12)):
+                put = random.random() < 0.5
+                key = random.randint(1, 3)
+                row = (key, random.choice("ab"), random.randint(1, 9))
+                if put:
+                    kept[key] = row
+                elif kept.pop(key, None) is None:
+                    missed["orders", (key,)] += 1
+                parts["orders"].append(Change(orders(row)) if put else Change(None, ids(key)))
+                click = (random.choice("ab"), "/")
+                if put:
+                    pages[click] += 1
+                elif pages[click]:
+                    pages[click] -= 1
+                else:
+                    missed["clicks", click] += 1
+                gone = clicks(click)
+                parts["clicks"].append(Change(gone) if put else Change(None, gone))
+            keys = executor.tables()
+            folded = {table: fold_changes(some, keys[table]) for table, some in parts.items()}
+            missed.subtract((r.table, tuple(r.row)) for r in run(executor, env, folded).rejected)
+        assert rows(executor, "orders") == sorted(kept.values())
+        assert rows(executor, "clicks") == sorted(pages.elements())
+        assert rows(executor, "visits") == sorted(Counter(c for c, _ in pages.elements()).items())
+        assert not +missed
+        assert not -missed
 
     def test_bad_rows_are_kept_with_their_source(self, executor: Executor, env: ManualEnv) -> None:
         """J13: together with what the executor rejects itself."""

@@ -17,7 +17,8 @@ from stepwell.testing import ManualEnv
 
 SQL = "CREATE TABLE k (id BIGINT PRIMARY KEY, v STRING); CREATE TABLE b (id BIGINT, v STRING);"
 ROW = st.fixed_dictionaries({"id": st.integers(0, 2), "v": st.sampled_from(["x", "y", None])})
-CHANGE = st.tuples(st.lists(ROW, max_size=3), st.lists(ROW, max_size=3))
+ROWS = st.lists(ROW, max_size=3)
+CHANGE = st.tuples(ROWS, ROWS, ROWS)
 SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})
 
 
@@ -31,11 +32,16 @@ def table(rows: list[dict[str, object]]) -> pa.Table | None:
 def test_folded_or_one_by_one_the_table_is_the_same(
     name: str,
     before: list[dict[str, object]],
-    parts: list[tuple[list[dict[str, object]], list[dict[str, object]]]],
+    parts: list[tuple[list[dict[str, object]], ...]],
 ) -> None:
-    """J2: steps of a transaction, and pushes that are committed together, keep their order."""
+    """J2: steps of a transaction, and pushes that are committed together, keep their order; a
+    delete finds nothing, or something, as it would have one by one (J13).
+    """
     env = ManualEnv()
-    changes = [Change(table(put), table(gone)) for put, gone in parts]
+    changes = [
+        Change(table(put), table(gone), table(away) if name == "k" else None)
+        for put, gone, away in parts
+    ]
     one_by_one, folded = (ReferenceExecutor(SQL, MemoryStore(env), env) for _ in range(2))
     for executor in (one_by_one, folded):
         executor.keep(executor.execute({name: Change(table(before))}, env.now()))
@@ -43,7 +49,8 @@ def test_folded_or_one_by_one_the_table_is_the_same(
         one_by_one.keep(one_by_one.execute({name: change}, env.now()))
     whole = fold_changes(changes, folded.tables()[name])
     folded.keep(folded.execute({name: whole}, env.now()))
-    assert folded.read(name).to_pylist() == one_by_one.read(name).to_pylist()
+    for relation in (name, f"{name}$errors"):
+        assert folded.read(relation).to_pylist() == one_by_one.read(relation).to_pylist()
 
 
 def test_rows_with_columns_spelled_and_typed_apart_are_put_together() -> None:
@@ -56,6 +63,13 @@ def test_rows_with_columns_spelled_and_typed_apart_are_put_together() -> None:
         fold_changes([first, Change(pa.table({"id": ["x"]}))], ("id",))
     with pytest.raises(InvalidError, match="column id of the key is missing"):
         fold_changes([first, Change(None, pa.table({"v": ["x"]}))], ("id",))
+
+
+def test_only_a_key_can_be_discarded() -> None:
+    """S2: of equal rows in a bag nobody could say how many may go."""
+    intake = Intake("push", "b", Taken(Change(discard=table([{"id": 1}])), 1, None, None))
+    with pytest.raises(InvalidError, match="b has no key, and only a key can be discarded"):
+        fold_intakes([intake], {"b": ()})
 
 
 def test_a_table_with_nothing_but_bad_rows_has_no_change() -> None:

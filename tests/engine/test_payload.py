@@ -20,18 +20,31 @@ def pushed(change: Change, *bad: BadRow) -> Taken:
 
 @pytest.mark.parametrize("put", [None, PUT])
 @pytest.mark.parametrize("delete", [None, GONE])
+@pytest.mark.parametrize("discard", [None, GONE])
 @pytest.mark.parametrize("bad", [(), (BAD,)])
 def test_data_survives_being_recorded(
-    put: pa.Table | None, delete: pa.Table | None, bad: tuple[BadRow, ...]
+    put: pa.Table | None,
+    delete: pa.Table | None,
+    discard: pa.Table | None,
+    bad: tuple[BadRow, ...],
 ) -> None:
     """J8: what cannot be read again is in the entry, deletes and bad rows included."""
-    taken = pushed(Change(put, delete), *bad)
+    taken = pushed(Change(put, delete, discard), *bad)
     item = Intake(PUSHED, "t", taken).record()
     assert item.reference is None
     again = read_again(item, None)
-    assert again.taken.change == Change(put, delete)
+    assert again.taken.change == Change(put, delete, discard)
     assert [row.where for row in again.taken.bad] == [row.where for row in bad]
     assert again.record() == item
+
+
+def test_a_row_that_is_discarded_counts_as_one_that_is_deleted() -> None:
+    """J5: what came in is the same, so entries of before there were discards still agree."""
+    deleted, discarded = (
+        Intake("files", "t", Taken(change, 1, 1, "r")).record()
+        for change in (Change(PUT, GONE), Change(PUT, None, GONE))
+    )
+    assert deleted == discarded
 
 
 def test_every_arrow_reader_opens_the_first_part() -> None:

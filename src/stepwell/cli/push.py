@@ -65,9 +65,7 @@ def show(
                 limits=limits,
             )
             for piece in pieces:
-                change = piece.change
-                made = reach.push(declared.name, change.put, change.delete, piece.bad)
-                transactions.append(made)
+                transactions.append(reach.push(declared.name, piece.change, piece.bad))
                 rows, bad = rows + piece.rows, bad + len(piece.bad)
                 if sys.stderr.isatty() and not where.json:
                     print(f"\r{count(rows, 'row')} in", end="", file=sys.stderr, flush=True)

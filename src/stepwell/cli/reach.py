@@ -11,12 +11,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-import pyarrow as pa
-
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.project import Project
 from stepwell.endpoint.client import Client, connect
-from stepwell.engine.ports import BadRow
+from stepwell.engine.ports import BadRow, Change
 from stepwell.env import Env
 from stepwell.errors import ConflictError, FencedError
 from stepwell.model import Claim, Transaction, format_time
@@ -60,19 +58,18 @@ class Reach:
         self._take_over = take_over
         self._own: ProjectPipeline | None = None
 
-    def push(
-        self, table: str, rows: pa.Table | None, delete: pa.Table | None, bad: Sequence[BadRow]
-    ) -> Transaction:
+    def push(self, table: str, change: Change, bad: Sequence[BadRow]) -> Transaction:
         """Durable when it returns."""
+        goes = {"delete": change.delete, "discard": change.discard}
         while True:
             try:
                 if self._own is None:
                     client = self._client()
                     if client is not None:
                         with client:
-                            return client.push(table, rows, delete=delete, bad=bad)
+                            return client.push(table, change.put, **goes, bad=bad)
                     self._own = ProjectPipeline(self._project, self._env)
-                return self._own.push(table, rows, delete=delete, bad=bad)
+                return self._own.push(table, change.put, **goes, bad=bad)
             except FencedError:
                 # For certain these rows were not taken. Whoever took over may take them.
                 self.close()

@@ -1,11 +1,10 @@
 """Many operations in order, folded into one change: first its deletes, then its puts.
 
-Applying the change gives what applying the operations one by one would give.
-
-With a key only the last operation of each key counts. Without one, a delete takes back a row that
-was put before it in the same step, and otherwise one that was there already; a delete that finds
-nothing does nothing. For each row this comes to `max(there - deletes, 0) + puts`, which is exactly
-what the change says.
+Applying the change gives what applying the operations one by one would give: the same table, and
+the same deletes that find nothing. With a key the rule is that of `engine/operations.py`, and of
+the puts of a key only the last is left. Without one, a delete takes back a row that was put before
+it in the same step, and otherwise one that was there already. For each row this comes to
+`max(there - deletes, 0) + puts`, which is exactly what the change says.
 """
 
 from __future__ import annotations
@@ -16,16 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stepwell.connectors.shape import Shape
+from stepwell.engine.operations import DELETE, PUT, fold_keyed
 from stepwell.engine.ports import Change
 
-PUT = "_put"
+COMES = "_put"
 
 
 def operations_schema(shape: Shape) -> pa.Schema:
     """The columns of the table, and last whether the row comes or goes. A table may have a column
     of the same name, so that one is only ever asked for by its place.
     """
-    return shape.schema.append(pa.field(PUT, pa.bool_()))
+    return shape.schema.append(pa.field(COMES, pa.bool_()))
 
 
 def fold_operations(shape: Shape, operations: pa.Table) -> Change:
@@ -33,20 +33,24 @@ def fold_operations(shape: Shape, operations: pa.Table) -> Change:
     width = len(shape.columns)
     if not operations.num_rows:
         return Change()
-    if shape.key:
-        operations = operations.take(last_of_each(operations, shape.key))
-        put = operations.column(width)
-        keys = operations.select(list(shape.key))
-        return _change(operations.remove_column(width).filter(put), keys.filter(pc.invert(put)))
     put, rows = operations.column(width), operations.remove_column(width)
     if pc.all(put).as_py():
-        return Change(rows)
-    puts, deletes = _matched(_groups(rows, range(width)), put.to_pylist())
-    return _change(rows.take(puts), rows.take(deletes))
+        return Change(rows.take(last_of_each(rows, shape.key)) if shape.key else rows)
+    if not shape.key:
+        puts, deletes = _matched(_groups(rows, range(width)).to_pylist(), put.to_pylist())
+        return Change(_some(rows, puts), _some(rows, deletes))
+    kinds = pc.if_else(put, pa.scalar(PUT, pa.int8()), pa.scalar(DELETE, pa.int8()))
+    left = fold_keyed(_groups(rows, shape.key), kinds.combine_chunks())
+    keys, kept = rows.select(list(shape.key)), rows.take(left.puts)
+    return Change(
+        _some(kept, last_of_each(kept, shape.key)),
+        _some(keys, left.deletes),
+        _some(keys, left.discards),
+    )
 
 
-def _change(put: pa.Table, delete: pa.Table) -> Change:
-    return Change(put if put.num_rows else None, delete if delete.num_rows else None)
+def _some(rows: pa.Table, places: pa.Array) -> pa.Table | None:
+    return rows.take(places) if len(places) else None
 
 
 def last_of_each(operations: pa.Table, key: Sequence[int]) -> pa.Array:
@@ -57,13 +61,13 @@ def last_of_each(operations: pa.Table, key: Sequence[int]) -> pa.Array:
         last = places.group_by(names, use_threads=False).aggregate([("at", "max")])
         return last.column("at_max").combine_chunks().sort()
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        found = {group: at for at, group in enumerate(_groups(operations, key))}
+        found = {group: at for at, group in enumerate(_groups(operations, key).to_pylist())}
         return pa.array(sorted(found.values()), pa.int64())
 
 
-def _matched(groups: Sequence[Hashable], puts: Sequence[bool]) -> tuple[pa.Array, pa.Array]:
+def _matched(groups: Sequence[int], puts: Sequence[bool]) -> tuple[pa.Array, pa.Array]:
     """The places of puts and deletes that are left when each delete takes back the last put."""
-    waiting: dict[Hashable, list[int]] = {}
+    waiting: dict[int, list[int]] = {}
     deletes: list[int] = []
     for at, (group, put) in enumerate(zip(groups, puts, strict=True)):
         if put:
@@ -76,18 +80,19 @@ def _matched(groups: Sequence[Hashable], puts: Sequence[bool]) -> tuple[pa.Array
     return pa.array(kept, pa.int64()), pa.array(deletes, pa.int64())
 
 
-def _groups(rows: pa.Table, columns: Sequence[int]) -> Sequence[Hashable]:
-    """For each row something that is equal for equal rows only."""
+def _groups(rows: pa.Table, columns: Sequence[int]) -> pa.Array:
+    """A number for each row that is equal for equal rows only."""
     try:
         numbered = _numbered(rows, columns)
         grouped = numbered.group_by(numbered.column_names[:-1], use_threads=False)
         places = grouped.aggregate([("at", "list")]).column("at_list").combine_chunks()
         order = pc.sort_indices(places.flatten())
-        numbers: list[Hashable] = places.value_parent_indices().take(order).to_pylist()
-        return numbers
+        return places.value_parent_indices().take(order)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
         values = [[_hashable(v) for v in rows.column(i).to_pylist()] for i in columns]
-        return list(zip(*values, strict=True))
+        numbers: dict[tuple[Hashable, ...], int] = {}
+        rows_of = zip(*values, strict=True)
+        return pa.array([numbers.setdefault(row, len(numbers)) for row in rows_of], pa.int64())
 
 
 def _numbered(rows: pa.Table, columns: Sequence[int]) -> pa.Table:

@@ -187,14 +187,31 @@ def _debezium_sides(columns: pa.Table, shape: Shape) -> tuple[list[_Side], pa.Ar
     before, after = _present(columns, "before"), _present(columns, "after")
     update = pc.fill_null(pc.equal(operation, "u"), False)
     put = pc.and_(pc.or_(pc.is_in(operation, pa.array(PUTS)), update), after)
-    delete = pc.and_(pc.or_(pc.fill_null(pc.equal(operation, "d"), False), update), before)
-    clear = pc.or_(put, delete)
-    if not shape.key:
-        clear = pc.and_(clear, pc.or_(pc.invert(update), pc.and_(before, after)))
-    clear = pc.and_(clear, pc.or_(pc.invert(update), after))
+    delete = pc.and_(pc.fill_null(pc.equal(operation, "d"), False), before)
+    if shape.key:
+        clear = pc.or_(pc.invert(update), pc.or_(pc.invert(before), _keeps_key(columns, shape)))
+    else:
+        delete = pc.or_(delete, pc.and_(update, before))
+        clear = pc.or_(pc.invert(update), before)
+    clear = pc.and_(pc.and_(clear, pc.or_(put, delete)), pc.or_(pc.invert(update), after))
     sides = [_chosen(False, _inner(columns, "before"), delete)]
     sides.append(_chosen(True, _inner(columns, "after"), put))
     return sides, pc.invert(clear)
+
+
+def _keeps_key(columns: pa.Table, shape: Shape) -> pa.Array:
+    """Where `before` and `after` have the same key for certain: such a row is replaced."""
+    before, after = (
+        {fold(name): side.column(name) for name in side.column_names}
+        for side in (_inner(columns, "before"), _inner(columns, "after"))
+    )
+    keeps = pa.array([True] * columns.num_rows, pa.bool_())
+    for name in (fold(shape.columns[place].name) for place in shape.key):
+        if name not in before or name not in after or before[name].type != after[name].type:
+            return pa.array([False] * columns.num_rows, pa.bool_())
+        same = pc.fill_null(pc.equal(before[name], after[name]), False)
+        keeps = pc.and_(keeps, same.combine_chunks())
+    return keeps
 
 
 def _chosen(put: bool, columns: pa.Table, mask: pa.Array) -> _Side:

@@ -41,13 +41,14 @@ class Client:
         rows: pa.Table | None = None,
         *,
         delete: pa.Table | None = None,
+        discard: pa.Table | None = None,
         bad: Sequence[BadRow] = (),
     ) -> Transaction:
         """Durable when it returns. `UnknownOutcomeError` if the process went away before."""
         told = [(item.where, item.reason, item.text) for item in bad]
         request = {"op": "push", "table": table, "bad": told}
         try:
-            send(self._connection, request, [rows, delete])
+            send(self._connection, request, [rows, delete, discard])
             answer = self._answer()
         except Gone as gone:
             raise UnknownOutcomeError(

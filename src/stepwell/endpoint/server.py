@@ -62,6 +62,7 @@ class Served(Protocol):
         rows: Any | None = None,
         *,
         delete: Any | None = None,
+        discard: Any | None = None,
         bad: Any = (),
     ) -> Transaction: ...
 
@@ -166,15 +167,15 @@ class Endpoint:
         send(connection, {"transaction": answer.transaction}, [answer.rows])
 
     def _push(self, connection: socket.socket, request: Message) -> None:
-        if len(request.tables) != 2:
-            raise InvalidError("a push has two tables: rows to put, and rows to delete")
-        put, delete = request.tables
+        if len(request.tables) != 3:
+            raise InvalidError("a push has three tables: rows to put, to delete, and to discard")
+        put, delete, discard = request.tables
         bad = [
             BadRow(str(item[0]), str(item[1]), str(item[2]))
             for item in request.header.get("bad", ())
         ]
         table = _text(request, "table")
-        transaction = self._pipeline.push(table, put, delete=delete, bad=bad)
+        transaction = self._pipeline.push(table, put, delete=delete, discard=discard, bad=bad)
         send(connection, {"transaction": transaction})
 
     def _explain(self, connection: socket.socket, request: Message) -> None:

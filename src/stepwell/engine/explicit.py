@@ -39,11 +39,12 @@ class ExplicitTransaction:
         rows: Rows | None = None,
         *,
         delete: Rows | None = None,
+        discard: Rows | None = None,
         bad: Sequence[BadRow] = (),
     ) -> None:
-        """Add rows, and deletes before them. Durable, and not visible before the commit."""
+        """Add rows, and before them deletes. Durable, and not visible before the commit."""
         with self._mine():
-            intake = pushed_intake(self._core.sources, table, rows, delete, bad)
+            intake = pushed_intake(self._core.sources, table, rows, delete, discard, bad)
             if intake.taken.rows:
                 self._core.add(Step.of([intake]))
 

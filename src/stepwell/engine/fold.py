@@ -1,9 +1,9 @@
 """Several changes of a table, one after another, as one change.
 
-A change is deletes, then puts. What comes after it may delete what it put:
+What they do together is what their rows do one by one: the same table, and the same deletes that
+find nothing.
 
-    with a key   a row put and then deleted is not put; the key is deleted all the same, for a row
-                 of it may have been there before
+    with a key   see `operations.py`
     a bag        a row put and then deleted never was; what is left of the deletes takes rows that
                  were there before
 
@@ -16,8 +16,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stepwell.engine.checksum import row_hashes
+from stepwell.engine.operations import DELETE, DISCARD, PUT, fold_keyed
 from stepwell.engine.payload import Intake
 from stepwell.engine.ports import BadRow, Change
 from stepwell.errors import InvalidError
@@ -37,7 +39,8 @@ def fold_intakes(
     bad: dict[str, list[tuple[str, BadRow]]] = {}
     for intake in intakes:
         taken = intake.taken
-        if _rows(taken.change.put) or _rows(taken.change.delete):
+        if taken.change.parts:
+            check_discards(intake.table, keys[intake.table], taken.change)
             changes.setdefault(intake.table, []).append(taken.change)
         if taken.bad:
             bad.setdefault(intake.table, []).extend((intake.source, row) for row in taken.bad)
@@ -45,16 +48,64 @@ def fold_intakes(
     return folded, bad
 
 
+def check_discards(table: str, key: Sequence[object], change: Change) -> None:
+    """`InvalidError` where a bag is to discard: of equal rows it is not said how many may go."""
+    if change.discard is not None and change.discard.num_rows and not key:
+        raise InvalidError(
+            f"{table} has no key, and only a key can be discarded",
+            hint="delete takes one equal row away",
+        )
+
+
 def fold_changes(changes: Sequence[Change], key: Sequence[str]) -> Change:
     """One change that does what these do, one after another."""
+    if len(changes) == 1:
+        return changes[0]
+    if all(part is change.put for change in changes for part in change.parts):
+        puts = [part for change in changes for part in change.parts]
+        return Change(_together(puts) if puts else None)
+    return _fold_rows(changes, key) if key else _fold_bag(changes)
+
+
+def _fold_rows(changes: Sequence[Change], key: Sequence[str]) -> Change:
+    parts: list[pa.Table] = []
+    kinds: list[pa.Array] = []
+    for change in changes:
+        every = ((change.discard, DISCARD), (change.delete, DELETE), (change.put, PUT))
+        for part, kind in every:
+            if part is not None and part.num_rows:
+                parts.append(part if kind == PUT else _columns(part, key))
+                kinds.append(pa.repeat(pa.scalar(kind, pa.int8()), part.num_rows))
+    keys = [_columns(part, key) for part in parts]
+    left = fold_keyed(_numbers(keys), pa.concat_arrays(kinds))
+    names = _together(keys)
+    return Change(
+        _some(_together(parts), left.puts),
+        _some(names, left.deletes),
+        _some(names, left.discards),
+    )
+
+
+def _some(rows: pa.Table, places: pa.Array) -> pa.Table | None:
+    return rows.take(places) if len(places) else None
+
+
+def _numbers(parts: Sequence[pa.Table]) -> pa.Array:
+    """A number for every row of every part, equal for equal rows only."""
+    lanes = zip(*(row_hashes(part) for part in parts), strict=True)
+    first, second = (pa.concat_arrays(lane).dictionary_encode() for lane in lanes)
+    width = pa.scalar(len(second.dictionary), pa.int64())
+    return pc.add(pc.multiply(first.indices.cast(pa.int64()), width), second.indices)
+
+
+def _fold_bag(changes: Sequence[Change]) -> Change:
     puts: list[pa.Table] = []
     deletes: list[pa.Table] = []
     for change in changes:
         gone = change.delete
         if gone is not None and gone.num_rows:
             if puts:
-                together = _together(puts)
-                kept, gone = (_keyed if key else _bag)(together, gone, key)
+                kept, gone = _cancelled(_together(puts), gone)
                 puts = [kept] if kept.num_rows else []
             if gone.num_rows:
                 deletes.append(gone)
@@ -63,14 +114,7 @@ def fold_changes(changes: Sequence[Change], key: Sequence[str]) -> Change:
     return Change(_together(puts) if puts else None, _together(deletes) if deletes else None)
 
 
-def _keyed(put: pa.Table, gone: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    gone = _columns(gone, key)
-    deleted = set(_hashes(gone))
-    keep = [row not in deleted for row in _hashes(_columns(put, key))]
-    return put.filter(pa.array(keep, pa.bool_())), gone
-
-
-def _bag(put: pa.Table, gone: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
+def _cancelled(put: pa.Table, gone: pa.Table) -> tuple[pa.Table, pa.Table]:
     wanted = Counter(_hashes(gone))
     there = _hashes(put)
     cancelled = wanted & Counter(there)
@@ -121,7 +165,3 @@ def _together(tables: Sequence[pa.Table]) -> pa.Table:
         return pa.concat_tables(alike, promote_options="permissive")
     except (pa.ArrowException, TypeError) as error:
         raise InvalidError(f"rows of one table differ in the types of columns: {error}") from error
-
-
-def _rows(table: pa.Table | None) -> int:
-    return 0 if table is None else int(table.num_rows)

@@ -3,7 +3,7 @@
     reference   {"position": ..., "reference": ...}   where the source stands afterwards, and from
                                                       what it reads the same rows again (J8)
     data        Arrow IPC streams one after another, each with `part` in its schema's metadata:
-                put, delete, bad; only those that hold rows
+                put, delete, discard, bad; only those that hold rows
 
 Rows that were pushed have no position. The position stands beside the reference, so that replaying
 the journal is enough to know where every source is.
@@ -85,9 +85,12 @@ def read_again(item: Input, source: Source | None) -> Intake:
 
 
 def checksum_taken(taken: Taken) -> Checksum:
-    """Of all rows that came in, whatever is done with them."""
-    parts = [checksum_rows(rows, what) for what, rows in _parts(taken)]
-    return add_checksums(parts)
+    """Of all rows that came in, whatever is done with them.
+
+    A row that is discarded came in as one that is deleted, and counts as such.
+    """
+    came = [("delete" if what == "discard" else what, rows) for what, rows in _parts(taken)]
+    return add_checksums([checksum_rows(rows, what) for what, rows in came])
 
 
 def encode_taken(taken: Taken) -> bytes:
@@ -110,13 +113,13 @@ def decode_data(data: object, object: str) -> tuple[Change, tuple[BadRow, ...]]:
             rows = pa.ipc.open_stream(reader).read_all()
             metadata = dict(rows.schema.metadata or {})
             what = metadata.pop(_PART, b"").decode()
-            if what not in ("put", "delete", "bad") or what in parts:
+            if what not in ("put", "delete", "discard", "bad") or what in parts:
                 raise CorruptError(object, f"holds a part {what!r}", field="data")
             parts[what] = rows.replace_schema_metadata(metadata or None)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise CorruptError(object, f"not Arrow IPC streams: {error}", field="data") from error
     bad = tuple(BadRow(**row) for row in parts["bad"].to_pylist()) if "bad" in parts else ()
-    return Change(parts.get("put"), parts.get("delete")), bad
+    return Change(parts.get("put"), parts.get("delete"), parts.get("discard")), bad
 
 
 def _parts(taken: Taken) -> list[tuple[str, pa.Table]]:
@@ -127,7 +130,9 @@ def _parts(taken: Taken) -> list[tuple[str, pa.Table]]:
             for b in taken.bad
         ]
         bad = pa.Table.from_pylist(rows, _BAD)
-    parts = [("put", taken.change.put), ("delete", taken.change.delete), ("bad", bad)]
+    change = taken.change
+    parts = [("put", change.put), ("delete", change.delete), ("discard", change.discard)]
+    parts.append(("bad", bad))
     return [(what, rows) for what, rows in parts if rows is not None and rows.num_rows]
 
 

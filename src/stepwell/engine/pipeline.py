@@ -120,15 +120,18 @@ class Pipeline:
         rows: Rows | None = None,
         *,
         delete: Rows | None = None,
+        discard: Rows | None = None,
         bad: Sequence[BadRow] = (),
     ) -> Transaction:
         """Put rows into a table, and delete some first; the number of the transaction.
+
+        A key that is deleted and is not there is a dead letter; one that is discarded is not.
 
         Durable and visible when it returns. When it raises, nothing was taken in, unless it is
         `UnknownOutcomeError`: then open the pipeline again and look. `bad` is for whoever reads
         rows from a file: what could not be read goes to the dead letters.
         """
-        pushed = Push(pushed_intake(self._core.sources, table, rows, delete, bad))
+        pushed = Push(pushed_intake(self._core.sources, table, rows, delete, discard, bad))
         if not pushed.intake.taken.rows:
             with self._turn("push"):
                 return self._core.state.transaction

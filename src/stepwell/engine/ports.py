@@ -29,14 +29,26 @@ WEIGHT = "_w"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happens to one table: first the deletes, then the puts.
+    """What happens to one table, one row after another: discards, then deletes, then puts.
 
-    In a table with a key a put replaces the row with that key, the last put of a key wins, and a
-    delete needs the key's columns only. Without a key a delete takes away one equal row.
+    In a table with a key a put replaces the row with that key, the last put of a key wins, and
+    deletes and discards need the key's columns only. Without a key a delete takes away one equal
+    row, and nothing is discarded.
+
+    A delete that finds nothing is rejected, the second of two as well. A discard takes a row away
+    if it is there, and does not mind if it is not: it stands for a key that was put and deleted
+    again, whose delete did find a row when it happened.
     """
 
     put: pa.Table | None = None
     delete: pa.Table | None = None
+    discard: pa.Table | None = None
+
+    @property
+    def parts(self) -> tuple[pa.Table, ...]:
+        """The parts that hold rows, in the order in which they happen."""
+        every = (self.discard, self.delete, self.put)
+        return tuple(part for part in every if part is not None and part.num_rows)
 
 
 @dataclass(frozen=True, slots=True)

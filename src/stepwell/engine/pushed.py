@@ -42,11 +42,12 @@ def pushed_intake(
     table: str,
     rows: Rows | None,
     delete: Rows | None,
+    discard: Rows | None = None,
     bad: Sequence[BadRow] = (),
 ) -> Intake:
     """What was pushed, with the table as it was declared."""
-    change = Change(_table(rows), _table(delete))
-    count = sum(part.num_rows for part in (change.put, change.delete) if part is not None)
+    change = Change(_table(rows), _table(delete), _table(discard))
+    count = sum(part.num_rows for part in change.parts)
     taken = Taken(change, count + len(bad), None, None, tuple(bad))
     return Intake(PUSHED, sources.table(table), taken)
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from sqlglot import exp
 
+from stepwell.engine.fold import check_discards
 from stepwell.engine.ports import WEIGHT, BadRow, Change, Executed, Rejected
 from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError
@@ -246,20 +247,21 @@ def _normalise(table: Table, change: Change, there: Bag) -> tuple[Bag, list[Reje
     columns = tuple(column.name for column in table.columns)
     key = [columns.index(name) for name in table.key]
     by_key = {tuple(row[i] for i in key): row for row in there} if key else {}
-    gone: set[Row] = set()
+    check_discards(table.name, key, change)
+    for row in _given(table, change.discard, table.key, rejected):
+        old = by_key.pop(row, None)
+        if old is not None:
+            delta[old] -= 1
     for row in _given(table, change.delete, table.key or columns, rejected):
-        if row in gone:
-            continue  # A key that is deleted twice was there.
         if key:
             old = by_key.pop(row, None)
         else:
             old = row if there[row] + delta[row] > 0 else None
         if old is None:
-            rejected.append(Rejected(table.name, row, "delete of a row that is not there"))
-            continue
-        delta[old] -= 1
-        if key:
-            gone.add(row)
+            what = "key" if key else "row"
+            rejected.append(Rejected(table.name, row, f"delete of a {what} that is not there"))
+        else:
+            delta[old] -= 1
     for row in _given(table, change.put, columns, rejected):
         if key:
             old = by_key.get(tuple(row[i] for i in key))

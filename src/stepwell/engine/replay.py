@@ -219,4 +219,4 @@ def _sums(parts: Iterable[tuple[str, Sum]]) -> dict[str, Sum]:
 
 def _deletes(gathered: Gathered) -> bool:
     changes = [intake.taken.change for intake in gathered.intakes]
-    return any(change.delete is not None and change.delete.num_rows for change in changes)
+    return any(part is not change.put for change in changes for part in change.parts)

@@ -152,4 +152,4 @@ class Sources:
 
 
 def _size(change: Change) -> int:
-    return sum(part.nbytes for part in (change.put, change.delete) if part is not None)
+    return sum(part.nbytes for part in change.parts)

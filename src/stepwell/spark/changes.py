@@ -2,7 +2,8 @@
 
 In a table with a key a put replaces the row with that key, the last put of a key wins, and a delete
 names a key. Without a key rows are a bag: a put adds a row, a delete takes one equal row away.
-A delete that finds nothing is rejected and said so; no count ever goes below zero.
+A delete that finds nothing is rejected and said so; no count ever goes below zero. A discard does
+not mind whether its key is there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stepwell.engine.fold import check_discards
 from stepwell.engine.ports import Change, Rejected
 from stepwell.errors import InvalidError
 from stepwell.query.statements import Table
@@ -30,28 +32,36 @@ def normalise(
     table: Table, key: tuple[int, ...], change: Change, lookup: Lookup
 ) -> tuple[pa.Table, list[Rejected]]:
     """The change set of a table, and what was rejected."""
-    put, deleted = _typed(table, change.put, range(len(table.columns))), None
+    check_discards(table.name, key, change)
+    put = _typed(table, change.put, range(len(table.columns)))
     if key:
-        deleted = _typed(table, change.delete, key)
-        return _keyed(table, key, put, deleted, lookup)
+        deleted, discarded = _typed(table, change.delete, key), _typed(table, change.discard, key)
+        return _keyed(table, key, put, deleted, discarded, lookup)
     deleted = _typed(table, change.delete, range(len(table.columns)))
     return _bag(table, put, deleted, lookup)
 
 
 def _keyed(
-    table: Table, key: tuple[int, ...], put: pa.Table, deleted: pa.Table, lookup: Lookup
+    table: Table,
+    key: tuple[int, ...],
+    put: pa.Table,
+    deleted: pa.Table,
+    discarded: pa.Table,
+    lookup: Lookup,
 ) -> tuple[pa.Table, list[Rejected]]:
     names = [f"c{i}" for i in key]
     put = put.take(_last(put, names))
-    touched = pa.concat_tables([put.select(names), deleted.select(names)])
+    touched = pa.concat_tables([part.select(names) for part in (put, deleted, discarded)])
     if not touched.num_rows:
         return _weighted(put, 1), []
     old = lookup(touched, key)
     rejected: list[Rejected] = []
     if deleted.num_rows:
-        there = set(_rows(old, names))
+        there = set(_rows(old, names)).difference(_rows(discarded, names))
         for row in _rows(deleted, names):
-            if row not in there:
+            if row in there:
+                there.remove(row)
+            else:
                 rejected.append(Rejected(table.name, row, "delete of a key that is not there"))
     change = pa.concat_tables([_weighted(old.drop_columns([WEIGHT]), -1), _weighted(put, 1)])
     return consolidated(change), rejected
