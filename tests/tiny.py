@@ -10,15 +10,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from stepwell.engine.open import Writer, open_writer
-from stepwell.env import Env
-from stepwell.journal import paths
+from stepwell.env import Env, Rising
 from stepwell.journal.entry import Cursor, Draft, Input, Kind, Recorded
 from stepwell.journal.journal import Settings
 from stepwell.journal.log import Log
 from stepwell.journal.trim import trim
-from stepwell.model import Checksum, Transaction, checksum
+from stepwell.model import Transaction, checksum
+from stepwell.state.checkpoint import adding, write_checkpoint
 from stepwell.state.history import History
-from stepwell.state.manifest import CheckpointRef, Manifest, Manifests, Run
+from stepwell.state.manifest import Manifest, Manifests, Run
+from stepwell.state.runs import write_run
 from stepwell.store.base import Store
 from stepwell.store.sealed import seal, unseal
 
@@ -48,7 +49,7 @@ class Tiny:
     ) -> None:
         self.store = store
         self.journal_store = journal_store or store
-        self.env = env
+        self.env = Rising(env)
         self.settings = settings or Settings()
         self.unflushed: list[str] = []
         self.writer: Writer = open_writer(
@@ -59,6 +60,7 @@ class Tiny:
             settings=self.settings,
             history=history,
         )
+        self.env.above(self.writer.manifest.floor)
 
     def _replay(self, recorded: Recorded) -> None:
         self.unflushed += rows_of(recorded)
@@ -77,10 +79,9 @@ class Tiny:
         rows = list(self.unflushed)
         runs: tuple[Run, ...] = ()
         if rows:
-            path = paths.run("t", self.env.new_id())
             body = seal(RUN_FORMAT, {"rows": rows})
-            self.store.put_new(path, body)
-            runs = (Run("t", path, len(body), len(rows), Checksum(checksum([body]))),)
+            runs = (write_run(self.store, self.env, "t", body, len(rows)),)
+        floor = self.env.new_id()
 
         def change(before: Manifest) -> Manifest:
             return replace(
@@ -88,20 +89,16 @@ class Tiny:
                 runs=before.runs + runs,
                 replay=tip,
                 transaction=Transaction(before.transaction + len(rows)),
+                floor=floor,
             )
 
         self.writer.commit(change, "flush")
         self.unflushed = []
 
     def checkpoint(self, keep: int = 2) -> None:
-        """Name the version that holds everything flushed; drop the oldest beyond so many."""
-        id, held = self.env.new_id(), self.writer.held
-        named = CheckpointRef(id, paths.checkpoint(id), held.id, held.manifest.transaction)
-
-        def change(before: Manifest) -> Manifest:
-            return replace(before, checkpoints=(*before.checkpoints, named)[-keep:])
-
-        self.writer.commit(change, "checkpoint")
+        """Keep what is flushed; drop the oldest beyond so many."""
+        ref = write_checkpoint(self.store, self.env, self.writer.manifest)
+        self.writer.commit(adding(ref, keep), "checkpoint")
 
     def rows(self) -> list[str]:
         return [*flushed_rows(self.store, self.writer.manifest), *self.unflushed]

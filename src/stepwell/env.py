@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+import threading
 import time
 from datetime import datetime, timedelta, timezone
 from typing import Protocol
@@ -74,6 +75,49 @@ class SystemEnv:
         return ulid(self.now(), int.from_bytes(os.urandom(10), "big"))
 
 
+class Rising:
+    """Another's world, in which every id is above those before, whatever the clock does."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._last = ""
+        self._lock = threading.Lock()
+
+    @property
+    def host(self) -> str:
+        return self._env.host
+
+    @property
+    def pid(self) -> int:
+        return self._env.pid
+
+    def now(self) -> datetime:
+        return self._env.now()
+
+    def uptime(self) -> float:
+        return self._env.uptime()
+
+    def sleep(self, seconds: float) -> None:
+        self._env.sleep(seconds)
+
+    def jitter(self) -> float:
+        return self._env.jitter()
+
+    def above(self, floor: str | None) -> Rising:
+        """From now on, ids are above this one as well."""
+        with self._lock:
+            self._last = max(self._last, floor or "")
+        return self
+
+    def new_id(self) -> str:
+        with self._lock:
+            new = self._env.new_id()
+            if new <= self._last:
+                new = _next_millisecond(self._last) + new[10:]
+            self._last = new
+            return new
+
+
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [first + second for first in _CROCKFORD for second in _CROCKFORD]
@@ -86,5 +130,20 @@ def ulid(at: datetime, randomness: int) -> str:
     '00000000000000000000000001'
     """
     milliseconds = (at - EPOCH) // timedelta(milliseconds=1)
-    number = (milliseconds << 80) | (randomness & ((1 << 80) - 1))
+    return _format((milliseconds << 80) | (randomness & ((1 << 80) - 1)))
+
+
+def _format(number: int) -> str:
     return "".join([_PAIRS[(number >> shift) & 1023] for shift in range(120, -1, -10)])
+
+
+def _next_millisecond(last: str) -> str:
+    """The first 10 characters of ids made just after `last`: its milliseconds, and one.
+
+    >>> _next_millisecond("000000000Z0000000000000001")
+    '0000000010'
+    """
+    milliseconds = 0
+    for character in last[:10]:
+        milliseconds = milliseconds * 32 + _CROCKFORD.index(character)
+    return _format((milliseconds + 1) << 80)[:10]

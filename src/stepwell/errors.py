@@ -93,6 +93,10 @@ class JournalStoreMismatch(InvalidError):  # noqa: N818 - the public name in doc
     """The journal store is not the one that holds this pipeline's unreplayed entries."""
 
 
+class CheckpointMissing(InvalidError):  # noqa: N818 - the public name in docs and messages
+    """There is no such checkpoint, or not any more."""
+
+
 class CorruptError(StepwellError):
     """Stored bytes are not what was written. Names the object and, where known, the field."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 from stepwell.model import NO_CHECKSUM, Transaction, format_time
@@ -11,6 +12,8 @@ from stepwell.state.manifest import CheckpointRef, Pin
 from stepwell.state.manifest import Run as StoredRun
 from stepwell.store.sealed import seal
 from tests.cli.conftest import Pipeline, Run, flip
+
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 def test_the_latest_version_says_who_holds_the_pipeline(run: Run, pipeline: Pipeline) -> None:
@@ -41,17 +44,19 @@ def test_runs_checkpoints_and_pins_are_listed(run: Run, pipeline: Pipeline) -> N
             manifest,
             transaction=Transaction(3),
             runs=(StoredRun("orders", "runs/orders/x.parquet", 2_500_000, 1234, NO_CHECKSUM),),
-            checkpoints=(CheckpointRef(id, f"checkpoints/{id}.json", 2, Transaction(3)),),
-            pins=(Pin(id, "s3://acme/clone", id),),
+            checkpoints=(CheckpointRef(id, Transaction(3), NEW_YEAR, 9, NO_CHECKSUM, "mine"),),
         ),
         "test",
+    )
+    pipeline.writer.commit(
+        lambda manifest: replace(manifest, pins=(Pin(id, "s3://acme/clone", id),)), "test"
     )
     shown = [
         line.split() for line in run("inspect", "manifest", pipeline.directory).stdout.splitlines()
     ]
     assert ["transaction", "3"] in shown
     assert ["orders", "1,234", "2.5", "MB", "runs/orders/x.parquet"] in shown
-    assert [id, "2", "3", f"checkpoints/{id}.json"] in shown
+    assert [id, "3", "2026-01-01T00:00:00.000000Z", "mine"] in shown
     assert [id, id, "s3://acme/clone"] in shown
 
 

@@ -6,22 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from stepwell.errors import CollectedError, CorruptError, FencedError, UnavailableError
-from stepwell.journal import paths
+from stepwell.errors import FencedError, UnavailableError
 from stepwell.journal.journal import Settings
+from stepwell.state.checkpoint import read_checkpoint
 from stepwell.state.history import History, collect_history
-from stepwell.state.manifest import Manifests, Pin, Stored
+from stepwell.state.manifest import Manifests, Stored
 from stepwell.store.base import Store
 from stepwell.store.memory import MemoryStore
 from stepwell.store.retry import Retry
 from stepwell.testing import Crash, FaultyStore, ManualEnv, When, crash_at, fail_at
 from tests.pausing import PausingStore, Task
-from tests.tiny import Tiny, stored_rows
+from tests.tiny import Tiny, flushed_rows, stored_rows
 
 SETTINGS = Settings(barrier_keep_s=3600, retry=Retry(attempts=3))
 FEW = History(versions=4, slack=4)
 NEVER = History(versions=10**6)
-ID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
 
 def opened(store: Store, seed: int = 0, history: History = FEW) -> Tiny:
@@ -53,12 +52,12 @@ def due() -> MemoryStore:
 
 
 def check(store: MemoryStore) -> None:
-    """The rows are there, and so is the version that the checkpoint names."""
+    """The rows are there, and so is the checkpoint, which needs no version of the manifest."""
     assert stored_rows(store, ManualEnv()) == ["a", "b"]
-    (checkpoint,) = latest(store).manifest.checkpoints
-    kept = Manifests(store, ManualEnv()).read(checkpoint.manifest)
-    assert kept is not None
-    assert kept.manifest.transaction == checkpoint.transaction == 1
+    (ref,) = latest(store).manifest.checkpoints
+    kept = read_checkpoint(store, ref.id, ref).state
+    assert kept.transaction == ref.transaction == 1
+    assert flushed_rows(store, kept) == ["a"]
 
 
 def test_hundreds_of_openings_without_a_write_keep_few_manifests() -> None:
@@ -82,58 +81,6 @@ def test_a_pipeline_that_was_never_collected_is_caught_up_with_bit_by_bit() -> N
     history = replace(FEW, collected_max=30)
     left = [len(ids(opened(store, 100 + seed, history).store)) for seed in range(6)]
     assert left == [52, 24, 5, 7, 5, 7]
-
-
-def test_what_a_checkpoint_names_stays() -> None:
-    """F5: a version kept for a checkpoint outlives every opening, until the checkpoint goes."""
-    store = due()
-    for seed in range(100):
-        opened(store, seed)
-    check(store)
-    assert len(ids(store)) <= FEW.versions + FEW.slack + 3
-    last = opened(store, 200)
-    last.writer.commit(lambda m: replace(m, checkpoints=()), "drop the checkpoint")
-    for seed in range(FEW.slack + 1):
-        opened(store, seed)
-    assert ids(store)[0] > 20
-    assert stored_rows(store, ManualEnv()) == ["a", "b"]
-
-
-@pytest.mark.parametrize("damage", ["missing", "flipped", "cut", "later format"])
-def test_a_checkpoint_that_cannot_be_read_stops_the_collection(damage: str) -> None:
-    """F10: what may be needed to repair it is not deleted (K3); the opening goes on and says so."""
-    store = due()
-    (checkpoint,) = latest(store).manifest.checkpoints
-    path = paths.manifest(checkpoint.manifest)
-    good = store.get(path)
-    assert good is not None
-    store.delete(path)
-    if damage != "missing":
-        bad = {
-            "flipped": good.data[:60] + b"#" + good.data[61:],
-            "cut": good.data[:-1],
-            "later format": good.data.replace(b"manifest/1", b"manifest/2"),
-        }[damage]
-        store.put_new(path, bad)
-    before = ids(store)
-    tiny = opened(store, 1)
-    assert path in str(tiny.writer.uncollected)
-    assert set(before) < set(ids(store))
-    assert tiny.rows() == ["a", "b"]
-    tiny.push("c")
-
-
-def test_a_pin_of_a_checkpoint_that_is_not_listed_stops_the_collection() -> None:
-    """F10: which version the clone needs cannot be told, so none goes (K3)."""
-    store = due()
-    Manifests(store, ManualEnv()).amend(
-        lambda m: replace(m, pins=(Pin(ID, "s3://clone", ID),)), "pin"
-    )
-    before = ids(store)
-    tiny = opened(store, 1)
-    assert "s3://clone" in str(tiny.writer.uncollected)
-    assert isinstance(tiny.writer.uncollected, CorruptError)
-    assert set(before) < set(ids(store))
 
 
 def calls_of_an_opening(history: History) -> int:
@@ -160,7 +107,7 @@ def test_killed_at_every_call_of_an_opening_that_collects(when: When) -> None:
 def test_an_opening_that_cannot_collect_serves_all_the_same(when: When) -> None:
     """F10: a request that fails while collecting is kept as the reason, and fails nothing."""
     without, calls = calls_of_an_opening(NEVER), calls_of_an_opening(FEW)
-    assert calls - without > 8, "the boundary, what is protected, the latest, then the deletes"
+    assert calls - without > 8, "the boundary, the latest, then the deletes"
     for number in range(without + 1, calls + 1):
         store = due()
         tiny = opened(FaultyStore(store, fail_at(number, when)), 1)
@@ -189,35 +136,13 @@ def test_two_that_open_and_collect_at_once_leave_one_writer_and_every_row() -> N
         assert opened(store, 99).rows() == ["a", "b"]
 
 
-def test_a_checkpoint_taken_while_another_writer_opens_and_collects() -> None:
-    """F6: at every pause either the checkpoint loses to the fence, or its version is kept."""
-    nothing = History(versions=0, slack=0)
-
-    def taking(store: MemoryStore) -> Task:
-        return Task(lambda: opened(PausingStore(store), 1, nothing).checkpoint())
-
-    outcomes = set()
-    for pause in range(taking(due()).run().steps + 1):
-        store = due()
-        task = taking(store).run(pause)
-        opened(store, 2, nothing)
-        task.run()
-        opened(store, 3, nothing)
-        manifests = Manifests(store, ManualEnv())
-        named = [item.manifest for item in latest(store).manifest.checkpoints]
-        assert all(manifests.read(version) for version in named)
-        outcomes.add((type(task.error), len(named)))
-    assert outcomes == {(FencedError, 1), (CollectedError, 2), (type(None), 2)}
-
-
-def test_a_collector_that_stalled_deletes_nothing_that_was_named_since() -> None:
+def test_a_collector_that_stalled_deletes_only_what_is_superseded() -> None:
     """F8: it wakes up with old knowledge, and what it knows to be superseded still is."""
     store = due()
     stalled = latest(store)
     for seed in range(10):
-        tiny = opened(store, seed, NEVER)
-        tiny.checkpoint(keep=99)
-    named = {item.manifest for item in latest(store).manifest.checkpoints}
+        opened(store, seed, NEVER)
+    kept = [id for id in ids(store) if id >= stalled.id]
     collect_history(Manifests(store, ManualEnv()), stalled, History(versions=0, slack=0))
-    assert named <= set(ids(store))
+    assert list(ids(store)) == kept
     assert opened(store, 50).rows() == ["a", "b"]

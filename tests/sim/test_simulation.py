@@ -14,7 +14,7 @@ import pytest
 from stepwell.engine import open as opening
 from stepwell.errors import ConflictError, StepwellError, UnavailableError, UnknownOutcomeError
 from stepwell.journal import journal, trim
-from stepwell.state import history, manifest
+from stepwell.state import manifest
 from stepwell.store import sequenced
 from stepwell.store.retry import Retry
 from tests import tiny
@@ -129,11 +129,6 @@ def plant_no_look_at_the_boundary(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sequenced.Boundary, "read", read)
 
 
-def plant_checkpoints_not_protected(patch: pytest.MonkeyPatch) -> None:
-    """Whoever opens collects the versions that checkpoints need."""
-    patch.setattr(history, "_protected", lambda manifests, manifest: frozenset())
-
-
 def plant_unknown_taken_for_unavailable(patch: pytest.MonkeyPatch) -> None:
     """A commit that may have been made is reported as not made, and is made once more."""
 
@@ -184,7 +179,6 @@ def plant_absent_when_unavailable(patch: pytest.MonkeyPatch) -> None:
         plant_lost_answer_taken_for_failure,
         plant_flush_past_the_tip,
         plant_no_look_at_the_boundary,
-        plant_checkpoints_not_protected,
         plant_unknown_taken_for_unavailable,
         plant_absent_when_unavailable,
     ],

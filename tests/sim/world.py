@@ -29,7 +29,8 @@ from stepwell.journal import codec, paths
 from stepwell.journal.entry import Recorded
 from stepwell.journal.journal import Settings
 from stepwell.journal.log import JournalReader, Log
-from stepwell.model import Bytes, Position
+from stepwell.model import Bytes, Position, checksum
+from stepwell.state import checkpoint
 from stepwell.state.history import History
 from stepwell.state.manifest import FORMAT, Manifest, Manifests, Pin, from_json
 from stepwell.store.base import Listed, Object, Store
@@ -277,8 +278,10 @@ def pinner(process: Process) -> None:
 
 
 def pinned(id: str, manifest: Manifest) -> Manifest:
-    checkpoint = manifest.checkpoints[-1].id if manifest.checkpoints else id
-    return replace(manifest, pins=(*manifest.pins, Pin(id, "clone", checkpoint)))
+    if not manifest.checkpoints:
+        raise InvalidError("there is no checkpoint to pin")
+    pin = Pin(id, "clone", manifest.checkpoints[-1].id)
+    return replace(manifest, pins=(*manifest.pins, pin))
 
 
 def reader(process: Process) -> None:
@@ -403,9 +406,10 @@ class Checker:
             return []
         if not self._world.pinned <= {pin.id for pin in manifest.pins}:
             raise ViolationError("a pin was lost to another commit")
-        for checkpoint in manifest.checkpoints:
-            if paths.manifest(checkpoint.manifest) not in self._world.main._objects:
-                raise ViolationError(f"checkpoint {checkpoint.id} needs {checkpoint.manifest}")
+        for ref in manifest.checkpoints:
+            self._check_checkpoint(ref.id, ref.checksum)
+        for pin in manifest.pins:
+            self._check_checkpoint(pin.checkpoint, None)
         rows = [row for run in manifest.runs for row in self._run(run.path)]
         cursor = manifest.replay
         objects = self._world.journal._objects
@@ -422,6 +426,17 @@ class Checker:
         if not self._world.acknowledged <= set(rows):
             raise ViolationError(f"lost rows: {self._world.acknowledged - set(rows)}")
         return rows
+
+    def _check_checkpoint(self, id: str, expected: str | None) -> None:
+        """Readable, and equal to what it was."""
+        found = self._world.main._objects.get(paths.checkpoint(id))
+        if found is None or expected not in (None, checksum([found[0]])):
+            raise ViolationError(f"checkpoint {id} is gone or was replaced")
+        if found[0] not in self._manifests:
+            fields = unseal(found[0], format=checkpoint.FORMAT, object=id)
+            self._manifests[found[0]] = from_json(fields.child("state"))
+        for run in self._manifests[found[0]].runs:
+            self._run(run.path)
 
     def check_seen(self, reader: str, seen: list[str]) -> None:
         if not set(seen) <= set(self.check()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -23,6 +24,7 @@ from stepwell.state.manifest import (
     JournalRef,
     Manifest,
     Manifests,
+    Parent,
     Pin,
     Run,
     Status,
@@ -36,7 +38,9 @@ from stepwell.testing import Crash, FaultyStore, ManualEnv, crash_at, fail_at
 from tests.pausing import PausingStore, Task
 
 ID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+OTHER = "01BX5ZZKBKACTAV9WEVGEMMVRZ"
 ENV = ManualEnv()
+DAY = timedelta(days=1)
 FULL = Manifest(
     lineage=ID,
     claim=Claim(Epoch(7), "höst", 4711, ENV.now()),
@@ -51,9 +55,14 @@ FULL = Manifest(
         outbox=(Undelivered("out", Transaction(12), "outbox/out/12.parquet", 9, checksum([b"o"])),),
         dead_letters=(DeadLetters("t", 2),),
     ),
-    checkpoints=(CheckpointRef(ID, f"checkpoints/{ID}.json", 3, Transaction(5)),),
+    checkpoints=(
+        CheckpointRef(
+            ID, Transaction(5), ENV.now(), 99, checksum([b"c"]), "before", ENV.now() + DAY
+        ),
+    ),
     pins=(Pin(ID, "s3://bucket/clone", ID),),
-    parent={"uri": "file:///p"},
+    parent=Parent("file:///p", ID, ID, ID, ("out",)),
+    floor=ID,
 )
 
 
@@ -118,6 +127,17 @@ def spots(value: object, path: tuple[object, ...] = ()) -> list[tuple[object, ..
     return found
 
 
+MAY_BE_NULL = [
+    ("journal", "id"),
+    ("checkpoints", 0, "name"),
+    ("checkpoints", 0, "expires"),
+    ("parent",),
+    ("parent", "pin"),
+]
+MAY_BE_ABSENT = [("progress",), ("floor",)]
+"""As in a pipeline that has taken nothing in yet."""
+
+
 def test_any_field_missing_or_of_a_wrong_type_is_named() -> None:
     """K2: malformed metadata under a right seal names object and field: never a traceback or a
     default.
@@ -140,10 +160,10 @@ def test_any_field_missing_or_of_a_wrong_type_is_named() -> None:
                 holder[spot[-1]] = None if damage is object else damage
             if type(damage) is type(_at(whole, spot)) and damage != -1:
                 continue  # Of the right type: another value, not damage.
-            if spot == ("journal", "id") and damage is object:
+            if spot in MAY_BE_NULL and damage is object:
                 continue
-            if spot == ("progress",) and damage == "drop":
-                continue  # As in a pipeline that has taken nothing in yet.
+            if spot in MAY_BE_ABSENT and damage == "drop":
+                continue
             with pytest.raises(CorruptError) as corrupt:
                 from_json(Fields(body, "the-object"))
             assert corrupt.value.object == "the-object"
@@ -329,6 +349,11 @@ RULES = {
         "progress": Progress(sinks=(SinkAt("out", Transaction(13)),))
     },
     "checkpoints_are_distinct": {"checkpoints": FULL.checkpoints * 2},
+    "floor_moves_forward": {"floor": "01ARZ3NDEKTSV4RRFFQ69G5FAU"},
+    "checkpoints_are_born_above_the_floor": {
+        "checkpoints": (replace(FULL.checkpoints[0], id="01ARZ3NDEKTSV4RRFFQ69G5FAU"),)
+    },
+    "pins_name_what_is_there": {"pins": (Pin(OTHER, "s3://bucket/clone", OTHER),)},
     "pins_are_distinct": {"pins": FULL.pins * 2},
 }
 
@@ -403,6 +428,7 @@ def test_an_amendment_takes_no_epoch_and_the_holder_builds_upon_it() -> None:
     store, manifests = begun()
     holder = manifests.begin()
     pin = Pin(ID, "clone", ID)
+    holder.commit(lambda m: replace(m, checkpoints=FULL.checkpoints), "checkpoint")
     amended = manifests.amend(lambda m: replace(m, pins=(pin,)), "pin")
     assert amended.epoch == 1
     assert holder.commit(advance(), "flush").manifest.pins == (pin,)

@@ -69,7 +69,7 @@ def _render(screen: Screen, where: str, stored: Stored, ids: Sequence[int]) -> N
             ("replay", _replay(manifest)),
             ("journal", _journal(manifest)),
             ("program", "none yet" if manifest.program is None else "see --json"),
-            ("parent", "none" if manifest.parent is None else plain(str(manifest.parent))),
+            ("parent", "none" if manifest.parent is None else plain(manifest.parent.store)),
             ("runs", count(len(manifest.runs), "file") if manifest.runs else "none"),
             ("checkpoints", str(len(manifest.checkpoints) or "none")),
             ("pins", str(len(manifest.pins) or "none")),
@@ -80,13 +80,13 @@ def _render(screen: Screen, where: str, stored: Stored, ids: Sequence[int]) -> N
         for run in manifest.runs
     ]
     checkpoints = [
-        Row((item.id, str(item.manifest), str(item.transaction)), plain(item.path))
+        Row((item.id, str(item.transaction), format_time(item.created)), plain(item.name or ""))
         for item in manifest.checkpoints
     ]
     pins = [Row((pin.id, pin.checkpoint), plain(pin.clone)) for pin in manifest.pins]
     tables: list[tuple[str, tuple[str, ...], list[Row]]] = [
         ("Runs", ("relation", ">rows", ">bytes", "path"), runs),
-        ("Checkpoints", ("id", ">manifest", ">transaction", "path"), checkpoints),
+        ("Checkpoints", ("id", ">transaction", "created", "name"), checkpoints),
         ("Pins", ("id", "checkpoint", "clone"), pins),
     ]
     for title, headings, rows in tables:

@@ -1,14 +1,9 @@
 """Superseded manifest versions: how many stay, and the collection of the rest.
 
-Every opening and every commit supersedes a version. Nothing needs an old one but a checkpoint, and
-people who want to see what happened; yet each name in the listing costs time. So whoever opens a
-pipeline for writing collects, now and then, what lies behind the last few.
+Every opening and every commit supersedes a version. Nothing needs an old one: a checkpoint is an
+object of its own. Only people may want to see what happened; yet each name in the listing costs
+time. So whoever opens a pipeline for writing collects, now and then, what lies behind the last few.
 
-* The version the collector holds stays, with the last few before it and every version that a
-  checkpoint names. Those are read first; if one cannot be, nothing is deleted (K3).
-* A checkpoint to come does not name what was collected. It is made by a holder and names a version
-  of that holder's own time. Holders before the collector are fenced: theirs are in the manifest it
-  holds, or are never committed. Its own, and those of holders after it, lie above.
 * No clock is looked at: an author that stalled is stopped by the boundary, which every create
   reads, and not by the age of anything (F8).
 
@@ -19,8 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepwell.errors import CorruptError, TruncatedError
-from stepwell.state.manifest import Manifest, Manifests, Stored
+from stepwell.state.manifest import Manifests, Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,29 +40,5 @@ def collect_history(manifests: Manifests, held: Stored, history: History) -> tup
     boundary = manifests.boundary.read("manifest")
     if held.id - boundary <= enough:
         return ()
-    keep = _protected(manifests, held.manifest)
     up_to = min(held.id - 1 - history.versions, boundary + history.collected_max)
-    return manifests.collect(up_to, keep)
-
-
-def _protected(manifests: Manifests, manifest: Manifest) -> frozenset[int]:
-    """The versions that checkpoints need, each of them read."""
-    versions = {checkpoint.id: checkpoint.manifest for checkpoint in manifest.checkpoints}
-    for id, version in versions.items():
-        if manifests.read(version) is None:
-            raise TruncatedError(
-                manifests.where(version),
-                f"missing, though checkpoint {id} needs it",
-                hint="no manifest was collected. Restore the object from a backup, or delete the "
-                "checkpoint",
-            )
-    for pin in manifest.pins:
-        if pin.checkpoint not in versions:
-            raise CorruptError(
-                manifests.store.uri,
-                f"clone {pin.clone} pins checkpoint {pin.checkpoint}, which the manifest does not "
-                "list; which version it needs is not known",
-                field="pins",
-                hint="no manifest was collected",
-            )
-    return frozenset(versions.values())
+    return manifests.collect(up_to)

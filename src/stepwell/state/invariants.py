@@ -108,6 +108,25 @@ def checkpoints_are_distinct(before: Manifest, after: Manifest) -> bool:
     return _distinct(item.id for item in after.checkpoints)
 
 
+def floor_moves_forward(before: Manifest, after: Manifest) -> bool:
+    """A collector that read the version before deletes what is unnamed up to its floor."""
+    return (after.floor or "") >= (before.floor or "")
+
+
+def checkpoints_are_born_above_the_floor(before: Manifest, after: Manifest) -> bool:
+    """A collector may delete, at any time, an object at or below the floor that nothing names."""
+    known = {item.id for item in before.checkpoints} | {pin.checkpoint for pin in before.pins}
+    new = [item.id for item in after.checkpoints if item.id not in known]
+    return all(id > (before.floor or "") for id in new)
+
+
+def pins_name_what_is_there(before: Manifest, after: Manifest) -> bool:
+    """A pin comes while its checkpoint is named; the parent may let that go later."""
+    known = {item.id for item in before.checkpoints} | {pin.checkpoint for pin in before.pins}
+    new = [pin.checkpoint for pin in after.pins if pin not in before.pins]
+    return all(checkpoint in known for checkpoint in new)
+
+
 def pins_are_distinct(before: Manifest, after: Manifest) -> bool:
     """A clone killed and run again must not pin twice: one of the pins would never be freed."""
     return _distinct(pin.id for pin in after.pins)
@@ -130,6 +149,9 @@ _ALWAYS: tuple[Rule, ...] = (
     outbox_holds_what_is_undelivered,
     nothing_is_delivered_before_it_is_recorded,
     checkpoints_are_distinct,
+    floor_moves_forward,
+    checkpoints_are_born_above_the_floor,
+    pins_name_what_is_there,
     pins_are_distinct,
 )
 

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from enum import Enum
 
 from stepwell.env import Env
@@ -67,16 +68,23 @@ class Run:
     checksum: Checksum
     low: Json = None
     high: Json = None
+    root: str | None = None
+    """The store it lies in, where that is another pipeline's: a clone's parent, or its parent."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRef:
-    """A checkpoint that is kept; its own object lists every file it needs."""
+    """A checkpoint that is kept; its own object (`state/checkpoint`) holds all it needs."""
 
     id: str
-    path: str
-    manifest: int
     transaction: Transaction
+    created: datetime
+    size: int
+    checksum: Checksum
+    """Of its object, which so cannot be taken for another's."""
+    name: str | None = None
+    """Given by a person: it then stays until it is deleted, or expires."""
+    expires: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,19 @@ class Pin:
     id: str
     clone: str
     checkpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """Where a clone came from."""
+
+    store: str
+    lineage: str
+    checkpoint: str
+    pin: str | None
+    """Its pin in the parent; None once nothing of the parent's is needed any more."""
+    sinks: tuple[str, ...] = ()
+    """The parent's sinks, which are off in the clone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +135,9 @@ class Manifest:
     progress: Progress = NO_PROGRESS
     checkpoints: tuple[CheckpointRef, ...] = ()
     pins: tuple[Pin, ...] = ()
-    parent: Json = None
+    parent: Parent | None = None
+    floor: str | None = None
+    """An id: what lies at or below it and is named by nothing in here will never be named."""
 
 
 Change = Callable[[Manifest], Manifest]
@@ -357,15 +380,32 @@ def to_json(manifest: Manifest) -> dict[str, Json]:
         "transaction": manifest.transaction,
         "journal": _flat(manifest.journal),
         "program": manifest.program,
-        "runs": [_flat(run) for run in manifest.runs],
+        "runs": [_run_to_json(run) for run in manifest.runs],
         **known,
-        "checkpoints": [_flat(checkpoint) for checkpoint in manifest.checkpoints],
+        "checkpoints": [
+            {
+                **_flat(item),
+                "created": format_time(item.created),
+                "expires": None if item.expires is None else format_time(item.expires),
+            }
+            for item in manifest.checkpoints
+        ],
         "pins": [_flat(pin) for pin in manifest.pins],
-        "parent": manifest.parent,
+        "parent": None
+        if manifest.parent is None
+        else {**_flat(manifest.parent), "sinks": list(manifest.parent.sinks)},
+        **({} if manifest.floor is None else {"floor": manifest.floor}),
     }
 
 
-def _flat(value: Cursor | JournalRef | Run | CheckpointRef | Pin) -> dict[str, Json]:
+def _run_to_json(run: Run) -> dict[str, Json]:
+    body = _flat(run)
+    if run.root is None:
+        del body["root"]
+    return body
+
+
+def _flat(value: Cursor | JournalRef | Run | CheckpointRef | Pin | Parent) -> dict[str, Json]:
     # Not asdict(), which copies every key range deeply.
     return {item.name: getattr(value, item.name) for item in fields(value)}
 
@@ -401,6 +441,7 @@ def from_json(body: Fields) -> Manifest:
                 checksum=Checksum(run.checksum("checksum")),
                 low=run.any("low"),
                 high=run.any("high"),
+                root=run.text("root") if "root" in run.names() else None,
             )
             for run in body.children("runs")
         ),
@@ -410,9 +451,12 @@ def from_json(body: Fields) -> Manifest:
         checkpoints=tuple(
             CheckpointRef(
                 id=item.id("id"),
-                path=item.text("path"),
-                manifest=item.number("manifest", least=1),
                 transaction=Transaction(item.number("transaction")),
+                created=item.time("created"),
+                size=item.number("size"),
+                checksum=Checksum(item.checksum("checksum")),
+                name=item.maybe("name", item.text),
+                expires=item.maybe("expires", item.time),
             )
             for item in body.children("checkpoints")
         ),
@@ -420,5 +464,19 @@ def from_json(body: Fields) -> Manifest:
             Pin(id=pin.id("id"), clone=pin.text("clone"), checkpoint=pin.id("checkpoint"))
             for pin in body.children("pins")
         ),
-        parent=body.any("parent"),
+        parent=None if body.any("parent") is None else _parent(body.child("parent")),
+        floor=body.id("floor") if "floor" in body.names() else None,
+    )
+
+
+def _parent(body: Fields) -> Parent:
+    sinks = body.any("sinks")
+    if not isinstance(sinks, list) or not all(isinstance(name, str) for name in sinks):
+        raise body.wrong("sinks", "a list of names")
+    return Parent(
+        store=body.text("store"),
+        lineage=body.id("lineage"),
+        checkpoint=body.id("checkpoint"),
+        pin=body.maybe("pin", body.id),
+        sinks=tuple(sinks),
     )

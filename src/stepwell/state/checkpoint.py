@@ -1,0 +1,279 @@
+"""Checkpoints: a moment of a pipeline in one object, which holds all that restoring it needs.
+
+    <store>/checkpoints/<ulid>.json      {id, created, state}
+
+`state` is the body of the manifest at that moment; its runs and its undelivered output are the list
+of every file the checkpoint needs, with size and checksum (K5). That list is the only one: restore,
+verification, collection and clones all read it.
+
+The object comes first and counts once a manifest names it. A crash in between leaves an object that
+nobody names; collection removes it. Changes to the list of checkpoints are compare-and-swap like
+every commit, so of a collector and whoever names a checkpoint one comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from stepwell.env import Env, Rising
+from stepwell.errors import (
+    CheckpointMissing,
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    TruncatedError,
+)
+from stepwell.journal import paths
+from stepwell.model import Checksum, checksum, format_time
+from stepwell.state.manifest import CheckpointRef, Manifest, Manifests, from_json, to_json
+from stepwell.store.base import Store
+from stepwell.store.sealed import reread, seal, unseal
+
+FORMAT = "stepwell-checkpoint/1"
+KEEP = 2
+"""How many checkpoints without a name stay, if nobody says otherwise (K10)."""
+_TRIES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file that a state needs."""
+
+    path: str
+    size: int
+    checksum: Checksum
+    root: str | None = None
+    """The store it lies in, if not the pipeline's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    id: str
+    created: datetime
+    state: Manifest
+    """Without checkpoints and pins."""
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        return files_of(self.state)
+
+
+def files_of(manifest: Manifest) -> tuple[File, ...]:
+    """Every file that a manifest needs by itself, its checkpoints left out."""
+    runs = [File(run.path, run.size, run.checksum, run.root) for run in manifest.runs]
+    outbox = [File(item.path, item.size, item.checksum) for item in manifest.progress.outbox]
+    return (*runs, *outbox)
+
+
+def write_checkpoint(
+    store: Store,
+    env: Env,
+    state: Manifest,
+    *,
+    name: str | None = None,
+    keep_s: float | None = None,
+) -> CheckpointRef:
+    """Store a checkpoint of a state, durably; it counts once a manifest names it.
+
+    `env` draws ids above the floor of the manifest that will be built upon.
+    """
+    id, created = env.new_id(), env.now()
+    body = seal(
+        FORMAT,
+        {
+            "id": id,
+            "created": format_time(created),
+            "state": to_json(replace(state, checkpoints=(), pins=())),
+        },
+    )
+    store.put_new(paths.checkpoint(id), body)
+    return CheckpointRef(
+        id=id,
+        transaction=state.transaction,
+        created=created,
+        size=len(body),
+        checksum=checksum([body]),
+        name=name,
+        expires=None if keep_s is None else created + timedelta(seconds=keep_s),
+    )
+
+
+def read_checkpoint(store: Store, id: str, ref: CheckpointRef | None = None) -> Checkpoint:
+    """A checkpoint's object, checked. `ref` is what the manifest says of it, where it does."""
+    return reread(lambda: _read(store, id, ref))
+
+
+def _read(store: Store, id: str, ref: CheckpointRef | None) -> Checkpoint:
+    path = paths.checkpoint(id)
+    where = f"{store.uri}/{path}"
+    found = store.get(path)
+    if found is None:
+        raise TruncatedError(
+            where,
+            "missing, though the manifest names it",
+            hint="restore the object from a backup, or delete the checkpoint",
+        )
+    fields = unseal(found.data, format=FORMAT, object=where)
+    if fields.id("id") != id:
+        raise fields.wrong("id", f"{id}, as in its name")
+    if ref is not None and checksum([found.data]) != ref.checksum:
+        raise CorruptError(
+            where,
+            f"expected checksum {ref.checksum}, as the manifest has it",
+            field="checksum",
+            hint="it was replaced: restore the object from a backup, or delete the checkpoint",
+        )
+    return Checkpoint(id, fields.time("created"), from_json(fields.child("state")))
+
+
+def check_name(name: str) -> str:
+    """A name a person gave to a checkpoint."""
+    if not name.strip() or len(name) > 200 or not name.isprintable():
+        raise InvalidError(
+            f"not a name for a checkpoint: {name!r}",
+            hint="give up to 200 printable characters, for example before-migration",
+        )
+    return name
+
+
+def find_checkpoint(manifest: Manifest, wanted: str, where: str) -> CheckpointRef:
+    """By id, by name (the newest of that name), or by the beginning of an id."""
+    found = [item for item in manifest.checkpoints if item.id == wanted.upper()]
+    found = found or [item for item in manifest.checkpoints if item.name == wanted][-1:]
+    found = found or [item for item in manifest.checkpoints if item.id.startswith(wanted.upper())]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(item.name or item.id for item in manifest.checkpoints[-5:])
+    raise CheckpointMissing(
+        f"{where} has {'several checkpoints' if found else 'no checkpoint'} {wanted}",
+        hint=f"there are: {known}" if known else "there is none: stepwell checkpoint create",
+    )
+
+
+# Changes to the list, each a function from one manifest to the next
+
+
+def adding(
+    ref: CheckpointRef, keep: int = KEEP, now: datetime | None = None
+) -> Callable[[Manifest], Manifest]:
+    """Name a checkpoint, and let go of those that retention does not keep."""
+
+    def change(manifest: Manifest) -> Manifest:
+        kept = retained(manifest, keep, now or ref.created)
+        return replace(manifest, checkpoints=(*kept, ref))
+
+    return change
+
+
+def retained(manifest: Manifest, keep: int, now: datetime) -> tuple[CheckpointRef, ...]:
+    """Those that stay beside one more: named, unexpired, pinned, or among the newest `keep`."""
+    items = manifest.checkpoints
+    newest = {item.id for item in items[len(items) - (keep - 1) :]} if keep > 1 else set()
+    pinned = {pin.checkpoint for pin in manifest.pins}
+
+    def stays(item: CheckpointRef) -> bool:
+        if item.id in pinned or item.id in newest:
+            return True
+        if item.expires is not None:
+            return item.expires > now
+        return item.name is not None
+
+    return tuple(item for item in items if stays(item))
+
+
+def dropping(id: str, where: str) -> Callable[[Manifest], Manifest]:
+    """Let a checkpoint go. A clone's pin keeps what the clone needs of it."""
+
+    def change(manifest: Manifest) -> Manifest:
+        ref = find_checkpoint(manifest, id, where)
+        return replace(
+            manifest, checkpoints=tuple(i for i in manifest.checkpoints if i.id != ref.id)
+        )
+
+    return change
+
+
+def refreshing(id: str, expires: datetime | None, where: str) -> Callable[[Manifest], Manifest]:
+    """Give a checkpoint another lifetime; None: for ever."""
+
+    def change(manifest: Manifest) -> Manifest:
+        ref = find_checkpoint(manifest, id, where)
+        changed = replace(ref, expires=expires)
+        return replace(
+            manifest,
+            checkpoints=tuple(changed if i.id == ref.id else i for i in manifest.checkpoints),
+        )
+
+    return change
+
+
+def checkpoint_as_it_lies(
+    manifests: Manifests, env: Env, *, name: str | None = None, keep_s: float | None = None
+) -> CheckpointRef:
+    """Name the state that is flushed, without being the writer and without disturbing it.
+
+    What came after it is in the journal. A flush that comes in between may have raised the floor
+    above the new object, which a collector may then remove: it is written anew.
+    """
+    ids = Rising(env)
+    for _ in range(_TRIES):
+        found = manifests.latest()
+        if found is None:
+            raise InvalidError(f"{manifests.store.uri} holds no pipeline")
+        state = found.manifest
+        ids.above(state.floor)
+        ref = write_checkpoint(manifests.store, ids, state, name=name, keep_s=keep_s)
+
+        def change(
+            manifest: Manifest, ref: CheckpointRef = ref, state: Manifest = state
+        ) -> Manifest:
+            if (manifest.floor, manifest.runs) != (state.floor, state.runs):
+                raise ConflictError("the pipeline was flushed meanwhile")
+            return replace(manifest, checkpoints=(*manifest.checkpoints, ref))
+
+        try:
+            manifests.amend(change, "checkpoint")
+        except ConflictError:
+            continue
+        return ref
+    raise ConflictError(f"checkpoint: overtaken by {_TRIES} flushes in a row")
+
+
+# Are its files there?
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A file that is not as a list says."""
+
+    file: File
+    where: str
+    what: str
+
+
+Stores = Callable[[str | None], Store]
+"""The store of a root; None: the pipeline's own."""
+
+
+def check_files(files: Iterable[File], stores: Stores) -> tuple[Damage, ...]:
+    """Which files are missing or have another size: by listing, so it grows with their number."""
+    by_root: dict[str | None, list[File]] = {}
+    for file in files:
+        by_root.setdefault(file.root, []).append(file)
+    return tuple(
+        damage for root, wanted in by_root.items() for damage in _check(stores(root), wanted)
+    )
+
+
+def _check(store: Store, wanted: Sequence[File]) -> Iterator[Damage]:
+    folders = sorted({file.path.rpartition("/")[0] + "/" for file in wanted})
+    sizes = {item.path: item.size for folder in folders for item in store.list(folder)}
+    for file in wanted:
+        size = sizes.get(file.path)
+        where = f"{store.uri}/{file.path}"
+        if size is None:
+            yield Damage(file, where, "missing")
+        elif size != file.size:
+            yield Damage(file, where, f"has {size} bytes, not {file.size}")
