@@ -44,14 +44,14 @@ def write(tell: Tell, options: dict[str, object], keyed: bool, first: int) -> No
         sink.write(LINEAGE, Transaction(number), change)
 
 
-def run(tell: Tell, flush_every_s: float, **given: object) -> None:
+def run(tell: Tell, checkpoint_every_s: float, **given: object) -> None:
     """Run a pipeline, telling its number when it is open and after each transaction."""
 
     def listen(event: object) -> None:
         if isinstance(event, Committed):
             tell(int(event.transaction))
 
-    with open_pipeline(**given, flush_every_s=flush_every_s, listener=listen) as pipeline:  # type: ignore[arg-type]
+    with open_pipeline(**given, checkpoint_every_s=checkpoint_every_s, listener=listen) as pipeline:  # type: ignore[arg-type]
         tell(int(pipeline.transaction_number))
         while True:
             pipeline.run(once=True)
@@ -63,7 +63,7 @@ def open_pipeline(
     sources: object,
     sinks: object,
     *,
-    flush_every_s: float = 1000.0,
+    checkpoint_every_s: float = 1000.0,
     listener: Callable[[object], None] | None = None,
 ) -> Pipeline:
     """A pipeline in a folder; sources and sinks are options by name."""
@@ -84,7 +84,7 @@ def open_pipeline(
             make_sink(name, options, options["view"], env, base=base)
             for name, options in sinks.items()
         ],
-        settings=Settings(limits=Limits(rows_max=50), flush_every_s=flush_every_s),
+        settings=Settings(limits=Limits(rows_max=50), checkpoint_every_s=checkpoint_every_s),
         listener=listener,
     )
 

@@ -81,7 +81,7 @@ def test_a_pipeline_that_is_killed_again_and_again_delivers_each_row_once(
         for round in range(6):
             feed(tmp_path, round, chance)
             numbers = chance.choice([1, 2, 5])
-            process.kill("run", numbers, chance.uniform(0, 0.1), flush_every_s=0.05, **given)
+            process.kill("run", numbers, chance.uniform(0, 0.1), checkpoint_every_s=0.05, **given)
     with open_pipeline(**given) as pipeline:  # type: ignore[arg-type]
         pipeline.run(once=True)
         assert pipeline.deliver()
@@ -105,7 +105,7 @@ def test_a_file_that_was_changed_between_run_and_replay_stops_the_pipeline(
     out = {"view": "revenue", "type": "files", "path": "out", "format": "json"}
     given = {"folder": str(tmp_path), "sql": SQL, "sources": SOURCES, "sinks": {"out": out}}
     with victims() as process:
-        process.kill("run", 4, 0, flush_every_s=1000, **given)
+        process.kill("run", 4, 0, checkpoint_every_s=1000, **given)
     held = make_sink("out", out, "revenue", SystemEnv(), base=tmp_path).last()
     for path in (tmp_path / "in").iterdir():
         path.write_text(path.read_text().replace("1", "2"))

@@ -50,7 +50,7 @@ def test_every_key_becomes_a_setting(write: Write) -> None:
     assert settings.limits.bytes_max == 64 * 2**20
     assert settings.latency_s_max == 1.5
     assert settings.on_error == "fail"
-    assert settings.flush_every_s == 300
+    assert settings.checkpoint_every_s == 300
     assert project.sections.executor == "reference"
     assert project.sections.spark.master == "local[2]"
     assert project.sections.spark.conf["spark.ui.enabled"] is False
@@ -64,7 +64,7 @@ def test_a_small_project_has_defaults(write: Write) -> None:
     assert (project.sources, project.sinks) == ((), ())
     assert project.sections.executor == "spark"
     assert project.sections.spark.master == "local[*]"
-    assert project.sections.settings().flush_every_s == 60
+    assert project.sections.settings().checkpoint_every_s == 60
 
 
 def test_a_target_changes_what_it_names_and_nothing_else(write: Write) -> None:

@@ -574,7 +574,7 @@ def test_disk_full_while_flushing_leaves_the_transaction_committed() -> None:
     """Scenario 88, K1: the error is shown, the rows are safe in the journal, and memory agrees."""
     world = World()
     faulty = FaultyStore(world.store)
-    pipeline = world.open(faulty, replace(SETTINGS, flush_every_s=5.0), strike=False)
+    pipeline = world.open(faulty, replace(SETTINGS, checkpoint_every_s=5.0), strike=False)
     put_new = faulty.put_new
 
     def full(path: str, data: Any) -> None:

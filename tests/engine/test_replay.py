@@ -83,7 +83,7 @@ def test_a_transaction_whose_input_differs_is_not_published() -> None:
     world.sinks["one"].down = True
     pipeline.run(once=True, max_transactions=1)
     lost_after = len(world.shelves["one"].batches)
-    pipeline._core.settings = replace(SETTINGS, flush_every_s=1e9)
+    pipeline._core.settings = replace(SETTINGS, checkpoint_every_s=1e9)
     with pytest.raises(Crash):
         pipeline._core.flush = crash  # type: ignore[method-assign]
         pipeline.run(once=True)
@@ -181,7 +181,7 @@ def test_fed_together_or_apart_the_state_is_the_same(
 def test_the_recorded_time_is_the_time_of_replay() -> None:
     """J11: what a view takes for now does not move when it is computed again."""
     world = World()
-    pipeline = world.open(settings=replace(SETTINGS, flush_every_s=1e9), sinks={})
+    pipeline = world.open(settings=replace(SETTINGS, checkpoint_every_s=1e9), sinks={})
     times = []
 
     def spy(inner: object) -> object:
@@ -237,7 +237,7 @@ def test_an_explicit_transaction_left_open_is_rolled_back_and_its_sources_rewoun
 def test_an_automatic_transaction_left_open_is_verified_and_committed() -> None:
     """J4: as far as it was recorded, because that much was acknowledged."""
     world = fed()
-    latency = replace(SETTINGS, latency_s_max=100.0, limits=Limits(2), flush_every_s=1e9)
+    latency = replace(SETTINGS, latency_s_max=100.0, limits=Limits(2), checkpoint_every_s=1e9)
     counting = FaultyStore(world.store)
     world.open(counting, latency, sinks={"one": "revenue"}, strike=False)
     opened = len(counting.calls)

@@ -203,7 +203,7 @@ def test_flushing_at_every_transaction_or_never_makes_no_difference() -> None:
     """J6, scenario 31: when the replay position moves is nobody's business."""
     expected, _ = uninterrupted()
     for bytes_max, every_s in ((0, 0.0), (1, 1e9), (10**9, 1e9)):
-        settings = replace(SETTINGS, memory_bytes_max=bytes_max, flush_every_s=every_s)
+        settings = replace(SETTINGS, memory_bytes_max=bytes_max, checkpoint_every_s=every_s)
         made = world()
         work(made.open(settings=settings), [])
         assert outcome(made, SETTINGS) == expected

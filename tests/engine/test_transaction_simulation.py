@@ -60,7 +60,7 @@ class Life:
         self.settings = Settings(
             limits=Limits(chance.choice([1, 2, 5])),
             latency_s_max=chance.choice([0.0, 0.0, 5.0]),
-            flush_every_s=chance.choice([0.0, 10.0, 1e9, 1e9]),
+            checkpoint_every_s=chance.choice([0.0, 10.0, 1e9, 1e9]),
             memory_bytes_max=chance.choice([1, 300, 10**9, 10**9, 10**9]),
             outbox=OutboxSettings(
                 transactions_max=chance.choice([2, 5, 100]), wait_s_first=0.5, wait_s_max=2.0
@@ -292,7 +292,7 @@ def test_the_lives_are_not_idle() -> None:
         outcomes.update(life.pushed.values())
     for event in ("write fail", "write crash", "last fail", "put_new fail", "put_new crash"):
         assert seen[event] > 2, event
-    assert sum(seen[f"{operation} crash"] for operation in _OWN) > 3
+    assert sum(seen[f"{operation} crash"] for operation in _OWN) > 2
     assert seen["read ok"] > 20
     assert seen["poll crash"] > 0
     assert seen["zombie woke"] > 5
@@ -360,10 +360,10 @@ def plant_flush_past_the_state(patch: pytest.MonkeyPatch) -> None:
     """Scenario 32 broken: the replay position moves, and the runs stay as they were."""
     original = flush.flush
 
-    def late(state: Any, store: Any, before: Any, cursor: Any, commit: Any) -> bool:
+    def late(state: Any, store: Any, env: Any, before: Any, *others: Any) -> object:
         runs, state.executor.flush = state.executor.flush, lambda: before.runs
         try:
-            return original(state, store, before, cursor, commit)
+            return original(state, store, env, before, *others)
         finally:
             state.executor.flush = runs
 

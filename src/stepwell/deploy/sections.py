@@ -80,7 +80,8 @@ class Sections:
         return Settings(
             limits=Limits(self.transaction.rows_max, self.transaction.bytes_max),
             latency_s_max=self.transaction.latency_s_max,
-            flush_every_s=self.checkpoint.every_s,
+            checkpoint_every_s=self.checkpoint.every_s,
+            checkpoint_keep=self.checkpoint.keep,
             on_error=self.transaction.on_error,
         )
 

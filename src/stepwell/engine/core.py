@@ -10,11 +10,12 @@ ends the handle: then every later call raises it, and opening again is the way o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from stepwell.engine.events import (
+    Checkpointed,
     Events,
     FlushFailed,
     Listener,
@@ -23,7 +24,7 @@ from stepwell.engine.events import (
     Settled,
     Waiting,
 )
-from stepwell.engine.flush import flush
+from stepwell.engine.flush import Wanted, flush
 from stepwell.engine.open import Opening, take_over
 from stepwell.engine.outbox import Outbox
 from stepwell.engine.payload import Intake
@@ -43,7 +44,7 @@ from stepwell.engine.transaction import (
     step_entry,
     transact,
 )
-from stepwell.env import Env
+from stepwell.env import Env, Rising
 from stepwell.errors import (
     ConfigError,
     FencedError,
@@ -55,7 +56,8 @@ from stepwell.errors import (
     ensure,
 )
 from stepwell.journal.entry import Cursor, Draft, Kind
-from stepwell.state.manifest import Manifest
+from stepwell.state.checkpoint import dropping
+from stepwell.state.manifest import CheckpointRef, Manifest, Stored
 from stepwell.store.base import Store
 from stepwell.store.sealed import Json
 
@@ -76,17 +78,18 @@ class Core:
         program: Json = None,
     ) -> None:
         """Opening for writing: fences whoever had the pipeline, and brings it up to date."""
-        self.env = env
+        ids = Rising(env)
+        self.env: Env = ids
         self.settings = settings or Settings()
         self.events = Events(listener)
         self._store = store
-        made = executor(store, env)
+        made = executor(store, self.env)
         waits = self.settings.source_wait_s_first, self.settings.source_wait_s_max
         self.sources = Sources(sources, tuple(made.tables()), env, waits, self.events)
         _check_names(sinks)
         opening = take_over(
             store,
-            env,
+            self.env,
             journal_store=journal_store,
             settings=self.settings.journal,
             history=self.settings.history,
@@ -94,6 +97,7 @@ class Core:
         )
         _agree(opening, program)
         manifest = opening.manifest
+        ids.above(manifest.floor)
         made.load(manifest.runs)
         self.state = State(
             executor=made,
@@ -118,7 +122,7 @@ class Core:
         # Only now: what is recorded was taken in under the rules of its time.
         self.state.on_error = self.settings.on_error
         self._writer = opening.serve()
-        self._last_flush = env.uptime()
+        self._last_checkpoint = env.uptime()
         self._begin_serving(replay.transactions)
 
     def _outbox(self, sink: Sink, manifest: Manifest) -> Outbox:
@@ -137,7 +141,7 @@ class Core:
     def _flush_on_the_way(self, opening: Opening, cursor: Cursor) -> None:
         """A long replay is flushed as it goes, or a crash would begin it anew."""
         if self.state.executor.unflushed_bytes() >= self.settings.memory_bytes_max:
-            flush(self.state, self._store, opening.manifest, cursor, opening.commit)
+            flush(self.state, self._store, self.env, opening.manifest, cursor, opening.commit)
 
     def _begin_serving(self, replayed: int) -> None:
         open = self.state.open
@@ -347,37 +351,61 @@ class Core:
 
     def flush(self) -> bool:
         """Make the manifest hold everything; False if it did. Only between two transactions."""
+        return self._flush() is not None
+
+    def checkpoint(self, name: str | None = None, keep_s: float | None = None) -> CheckpointRef:
+        """Flush, and keep that state, in one commit (C1). Only between two transactions (J9)."""
+        wanted = Wanted(name, keep_s, self.settings.checkpoint_keep)
+        held = self._flush(wanted)
+        if held is None:
+            raise UnknownOutcomeError("a checkpoint that is wanted is taken")
+        self._last_checkpoint = self.env.uptime()
+        ref = held.manifest.checkpoints[-1]
+        self.events.emit(Checkpointed(ref.id, ref.transaction, ref.name))
+        return ref
+
+    def delete_checkpoint(self, id_or_name: str) -> None:
+        self._writer.commit(dropping(id_or_name, self._store.uri), "delete a checkpoint")
+
+    def _flush(self, wanted: Wanted | None = None) -> Stored | None:
         self.boundary()
-        flushed = flush(
+        return flush(
             self.state,
             self._store,
+            self.env,
             self._writer.manifest,
             self._writer.journal.tip,
             self._writer.commit,
+            wanted,
         )
-        self._last_flush = self.env.uptime()
-        return flushed
 
     def flush_if_due(self) -> None:
         """An error is told, and tried again later: what is not flushed is in the journal."""
         state = self.state
         if state.open is not None or state.broken is not None:
             return
-        large = state.executor.unflushed_bytes() >= self.settings.memory_bytes_max
-        late = self.env.uptime() - self._last_flush >= self.settings.flush_every_s
-        if large or late:
-            self.flush_now()
+        if self.env.uptime() - self._last_checkpoint >= self.settings.checkpoint_every_s:
+            self._last_checkpoint = self.env.uptime()
+            if not self._kept:
+                self.attempt(self.checkpoint)
+        elif state.executor.unflushed_bytes() >= self.settings.memory_bytes_max:
+            self.attempt(self.flush)
 
-    def flush_now(self) -> None:
-        """The same, due or not."""
-        self._last_flush = self.env.uptime()
+    @property
+    def _kept(self) -> bool:
+        """Whether the last checkpoint holds everything, or there is nothing to hold."""
+        checkpoints = self._writer.manifest.checkpoints
+        return self.state.transaction == (checkpoints[-1].transaction if checkpoints else 0)
+
+    def attempt(self, act: Callable[[], object]) -> None:
+        """Flush or checkpoint; an error is told, and fails nobody."""
         try:
-            self.flush()
+            act()
         except Exception as error:  # noqa: BLE001 - what is recorded does not fail because of it
             self.events.emit(FlushFailed(str(getattr(error, "message", error))))
 
     def close(self) -> None:
-        """Leave in good order: flush, then let go of the pipeline, its sources and its sinks.
+        """Leave in good order: a checkpoint, then let go of the pipeline, sources and sinks.
 
         An explicit transaction that is still open is taken back.
         """
@@ -386,7 +414,10 @@ class Core:
             if open is not None and open.explicit:
                 self.abort()
             self.deliver()
-            self.flush()
+            if self._kept:
+                self.flush()
+            else:
+                self.checkpoint()
         except (FencedError, UnknownOutcomeError):
             pass  # There is nothing of ours to leave.
         finally:

@@ -104,6 +104,15 @@ class Flushed:
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """A checkpoint was taken."""
+
+    id: str
+    transaction: Transaction
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class FlushFailed:
     """Nothing is lost: what was not flushed is in the journal, and will be tried again."""
 
@@ -136,6 +145,7 @@ Event: TypeAlias = (
     | SinkFailed
     | SourceFailed
     | Flushed
+    | Checkpointed
     | FlushFailed
     | Waiting
     | Stopped

@@ -1,42 +1,69 @@
 """Making the manifest hold what is in memory, so that replay need not.
 
-    1 runs               of what no run holds yet
-    2 outbox files       of output that a sink does not hold yet
-    3 manifest commit    runs, replay position, transaction, progress: all of it, or nothing
-    4 files of the outbox that no manifest names any more are removed
+    1 outbox files       of output that a sink does not hold yet
+    2 runs               of what no run holds yet
+    3 checkpoint         if one is wanted: the state that the next step commits, as an object
+    4 manifest commit    runs, replay position, transaction, progress, checkpoint: all, or nothing
+    5 files of the outbox that no manifest names any more are removed
 
-A crash, or an error, before 3 leaves files that nothing refers to: the journal still has all of it.
-Memory forgets that something is unflushed only after 3, so the two agree after every error (K1).
+A crash, or an error, before 4 leaves files that nothing refers to: the journal still has all of it.
+Memory forgets that something is unflushed only after 4, so the two agree after every error (K1).
+A flush reaches to the end of the journal, barriers included, so after one the replay range is empty
+(C1); a checkpoint is taken even if there was nothing else to write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from stepwell.engine.events import Flushed
 from stepwell.engine.transaction import State
+from stepwell.env import Env
 from stepwell.errors import StepwellError, UnknownOutcomeError, ensure
+from stepwell.journal import paths
 from stepwell.journal.entry import Cursor
-from stepwell.state.manifest import Change, Manifest, Stored
+from stepwell.state.checkpoint import KEEP, adding, write_checkpoint
+from stepwell.state.manifest import Change, Manifest, Run, Stored
 from stepwell.state.progress import DeadLetters, Progress, SourceAt, Undelivered
 from stepwell.store.base import Store
 
 Commit = Callable[[Change, str], Stored]
 
 
-def flush(state: State, store: Store, before: Manifest, cursor: Cursor, commit: Commit) -> bool:
-    """Flush everything up to a place in the journal; False if the manifest has it all.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A checkpoint that is wanted, and how many without a name are to stay with it."""
 
-    `cursor` is the end of a transaction, and the last that memory holds.
+    name: str | None = None
+    keep_s: float | None = None
+    keep: int = KEEP
+
+
+def flush(
+    state: State,
+    store: Store,
+    env: Env,
+    before: Manifest,
+    cursor: Cursor,
+    commit: Commit,
+    wanted: Wanted | None = None,
+) -> Stored | None:
+    """Flush everything up to a place in the journal; None if the manifest has it all.
+
+    `cursor` is the end of a transaction, and the last that memory holds. `env` draws ids above the
+    floor, and in rising order. A checkpoint that is wanted is the last of the manifest's.
     """
     state.check()
     ensure(state.open is None, "a flush comes between two transactions")
     progress = _progress(state)
-    if _holds(before, state, cursor, progress):
-        return False
+    if wanted is None and _holds(before, state, cursor, progress):
+        return None
     runs = state.executor.flush()
+    _check_born_above(before, runs)
+    # Whatever this writer has written so far is in `runs`, or is rubbish.
+    floor = env.new_id()
 
     def change(manifest: Manifest) -> Manifest:
         return replace(
@@ -45,9 +72,15 @@ def flush(state: State, store: Store, before: Manifest, cursor: Cursor, commit: 
             replay=cursor,
             transaction=state.transaction,
             progress=progress,
+            floor=floor,
         )
 
-    after = commit(change, "flush").manifest
+    if wanted is None:
+        after = commit(change, "flush")
+    else:
+        ref = write_checkpoint(store, env, change(before), name=wanted.name, keep_s=wanted.keep_s)
+        add = adding(ref, wanted.keep)
+        after = commit(lambda manifest: add(change(manifest)), "checkpoint")
     try:
         state.executor.flushed(runs)
     except BaseException as error:
@@ -56,9 +89,16 @@ def flush(state: State, store: Store, before: Manifest, cursor: Cursor, commit: 
             hint="open the pipeline again",
         )
         raise
-    _remove(store, before.progress.outbox, after)
+    _remove(store, before.progress.outbox, after.manifest)
     state.events.emit(Flushed(state.transaction, cursor.position, len(runs)))
-    return True
+    return after
+
+
+def _check_born_above(before: Manifest, runs: Sequence[Run]) -> None:
+    """A collector may delete, at any time, a run at or below the floor that nothing names."""
+    known = {run.path for run in before.runs}
+    ids = [paths.parse(run.path).id or "" for run in runs if run.path not in known]
+    ensure(all(id > (before.floor or "") for id in ids), "runs are born above the floor")
 
 
 def _progress(state: State) -> Progress:
@@ -80,8 +120,8 @@ def _holds(before: Manifest, state: State, cursor: Cursor, progress: Progress) -
 
 
 def _remove(store: Store, before: tuple[Undelivered, ...], after: Manifest) -> None:
-    """What a checkpoint may still need is left to collection."""
-    if after.checkpoints:
+    """What a checkpoint or a clone may still need is left to collection."""
+    if after.checkpoints or after.pins:
         return
     named = {item.path for item in after.progress.outbox}
     for item in before:

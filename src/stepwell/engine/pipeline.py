@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -44,6 +44,8 @@ from stepwell.engine.turns import Turns
 from stepwell.env import Env
 from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError, UserCodeError
 from stepwell.model import Epoch, Position, Transaction
+from stepwell.state.checkpoint import check_name
+from stepwell.state.manifest import CheckpointRef
 from stepwell.store.base import Store
 from stepwell.store.sealed import Json
 
@@ -95,7 +97,7 @@ class Pipeline:
         self._pushes: deque[Push] = deque()
         self._tails: list[Tail] = []
         self._stop = threading.Event()
-        self._flush_wanted = False
+        self._wanted_at_end: list[Callable[[], object]] = []
         self._deliverers: Deliverers | None = None
         self._running = False
         self._closed = False
@@ -260,11 +262,37 @@ class Pipeline:
         ends.
         """
         if self._current is not None and self._turns.mine:
-            self._flush_wanted = True
+            self._wanted_at_end.append(self._core.flush)
             self._core.events.emit(Waiting("flush", "the end of the open transaction"))
             return False
         with self._turn("flush"):
             return self._core.flush()
+
+    def checkpoint(
+        self, name: str | None = None, *, keep_s: float | None = None
+    ) -> CheckpointRef | None:
+        """Flush, and keep that state: until it is deleted, or for a time.
+
+        Inside an explicit transaction it waits for the boundary, as a flush does (J9); the thread
+        that holds the transaction gets None.
+        """
+        if name is not None:
+            check_name(name)
+        if self._current is not None and self._turns.mine:
+            self._wanted_at_end.append(lambda: self._core.checkpoint(name, keep_s))
+            self._core.events.emit(Waiting("checkpoint", "the end of the open transaction"))
+            return None
+        with self._turn("checkpoint"):
+            return self._core.checkpoint(name, keep_s)
+
+    def checkpoints(self) -> tuple[CheckpointRef, ...]:
+        """Those that are kept, oldest first."""
+        return self._core.manifest.checkpoints
+
+    def delete_checkpoint(self, id_or_name: str) -> None:
+        """Let a checkpoint go; its files go when they are collected."""
+        with self._turn("checkpoint"):
+            self._core.delete_checkpoint(id_or_name)
 
     def deliver(self) -> bool:
         """Send what waits for sinks now; whether nothing waits any more."""
@@ -358,9 +386,9 @@ class Pipeline:
         self._current = None
         if done is not None:
             self._after(done)
-        if self._flush_wanted:
-            self._flush_wanted = False
-            self._core.flush_now()
+        wanted, self._wanted_at_end = self._wanted_at_end, []
+        for act in wanted:
+            self._core.attempt(act)
 
     def _forget(self, tail: Tail) -> None:
         self._tails = [other for other in self._tails if other is not tail]

@@ -167,7 +167,7 @@ class ReferenceExecutor:
         return write_run(self._store, self._env, name, body, len(items))
 
     def _read(self, run: Run) -> Bag:
-        table = parquet.read_table(pa.BufferReader(read_run(self._store, run)))
+        table = parquet.read_table(pa.BufferReader(read_run(self._store, run, self._env)))
         weights = table.column(WEIGHT).to_pylist()
         rows = _rows(table.drop_columns([WEIGHT]))
         return Counter(dict(zip(rows, weights, strict=True)))

@@ -8,6 +8,7 @@ from stepwell.engine.outbox import OutboxSettings
 from stepwell.engine.ports import Limits
 from stepwell.engine.transaction import OnError
 from stepwell.journal.journal import Settings as JournalSettings
+from stepwell.state.checkpoint import KEEP
 from stepwell.state.history import History
 
 
@@ -16,7 +17,10 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     latency_s_max: float = 0.0
     """How long a transaction of the loop stays open for more steps; 0: every step is one."""
-    flush_every_s: float = 60.0
+    checkpoint_every_s: float = 60.0
+    """How often a pipeline that has work to do takes a checkpoint: a flush that is kept."""
+    checkpoint_keep: int = KEEP
+    """How many checkpoints without a name stay."""
     memory_bytes_max: int = 256 * 1024 * 1024
     """State that no run holds yet; more than that is flushed at once."""
     on_error: OnError = "dead_letter"

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from stepwell.engine.ports import BadRow, Change, Executed, ExecutorFactory
 from stepwell.env import Env
-from stepwell.errors import CorruptError, InvalidError, TruncatedError, ensure
+from stepwell.errors import CorruptError, InvalidError, ensure
 from stepwell.query.explain import Explained
 from stepwell.spark.index import comparable
 from stepwell.spark.merge import consolidated
@@ -34,7 +34,7 @@ from stepwell.spark.runs import RunFiles, parquet_bytes, plain
 from stepwell.spark.session import SessionSettings, open_session
 from stepwell.spark.views import ERRORS, Prepared, Views
 from stepwell.state.manifest import Run
-from stepwell.state.runs import read_run, write_run
+from stepwell.state.runs import check_file, read_run, write_run
 from stepwell.store.base import Store
 
 _RUNS_MAX = 8
@@ -200,7 +200,7 @@ class SparkExecutor:
     def _part(self, relation: Relation, run: Run, before: Sequence[Part]) -> Part:
         here = sum(part.rows for part in before if part.table is not None)
         if here + run.rows <= MEMORY_ROWS_MAX or not plain(relation.types):
-            table = pq.read_table(pa.BufferReader(read_run(self._store, run)))
+            table = pq.read_table(pa.BufferReader(read_run(self._store, run, self._env)))
             table = table.cast(arrow_schema(relation.types))
             return Part(relation.types, run.rows, table, stored=(run,))
         files = RunFiles((self._file(run),), run.rows)
@@ -208,18 +208,12 @@ class SparkExecutor:
 
     def _file(self, run: Run) -> Path:
         """Where Spark and Arrow can read a run: in the store itself, or in a copy."""
-        if self._store.uri.startswith(_LOCAL):
-            path = Path(self._store.uri.removeprefix(_LOCAL)) / run.path
-            if not path.exists():
-                raise TruncatedError(str(path), "missing", hint="restore it from a backup")
-            if path.stat().st_size != run.size:
-                raise CorruptError(
-                    str(path), f"has {path.stat().st_size} bytes, not {run.size}", field="size"
-                )
-            return path
+        uri = run.root or self._store.uri
+        if uri.startswith(_LOCAL):
+            return check_file(Path(uri.removeprefix(_LOCAL)) / run.path, run)
         copy = self._copies / run.path
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(read_run(self._store, run))
+        copy.write_bytes(read_run(self._store, run, self._env))
         return copy
 
     # Reading

@@ -5,12 +5,19 @@ A crash while one is written leaves an object that no manifest names, or none; i
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from stepwell.env import Env
 from stepwell.errors import CorruptError, TruncatedError
 from stepwell.journal import paths
 from stepwell.model import checksum
 from stepwell.state.manifest import Run
 from stepwell.store.base import Store
+from stepwell.store.locate import open_store
+
+_CHUNK = 1024 * 1024
+_REPAIR = "stepwell restore repairs it from the newest whole checkpoint and the journal"
 
 
 def write_run(store: Store, env: Env, relation: str, body: bytes, rows: int) -> Run:
@@ -20,14 +27,41 @@ def write_run(store: Store, env: Env, relation: str, body: bytes, rows: int) -> 
     return Run(relation, path, len(body), rows, checksum([body]))
 
 
-def read_run(store: Store, run: Run) -> bytes:
+def store_of(store: Store, root: str | None, env: Env) -> Store:
+    """The store in which a file of this pipeline lies: its own, or one that it was cloned from."""
+    return store if root is None else open_store(root, env)
+
+
+def read_run(store: Store, run: Run, env: Env) -> bytes:
     """The bytes of a run, checked against its size and checksum."""
+    store = store_of(store, run.root, env)
     where = f"{store.uri}/{run.path}"
     found = store.get(run.path)
     if found is None:
-        raise TruncatedError(where, "missing", hint="restore the object from a backup")
+        raise TruncatedError(where, "missing", hint=_REPAIR)
     if len(found.data) != run.size:
-        raise CorruptError(where, f"has {len(found.data)} bytes, not {run.size}", field="size")
+        what = f"has {len(found.data)} bytes, not {run.size}"
+        raise CorruptError(where, what, field="size", hint=_REPAIR)
     if checksum([found.data]) != run.checksum:
-        raise CorruptError(where, f"expected checksum {run.checksum}", field="checksum")
+        what = f"expected checksum {run.checksum}"
+        raise CorruptError(where, what, field="checksum", hint=_REPAIR)
     return found.data
+
+
+def check_file(path: Path, run: Run) -> Path:
+    """A run that is read where it lies: the same checks, without holding it in memory (K7)."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            found = checksum(iter(lambda: file.read(_CHUNK), b"")) if size == run.size else None
+    except FileNotFoundError:
+        raise TruncatedError(str(path), "missing", hint=_REPAIR) from None
+    if found is None:
+        raise CorruptError(
+            str(path), f"has {size} bytes, not {run.size}", field="size", hint=_REPAIR
+        )
+    if found != run.checksum:
+        raise CorruptError(
+            str(path), f"expected checksum {run.checksum}", field="checksum", hint=_REPAIR
+        )
+    return path

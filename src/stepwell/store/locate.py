@@ -15,6 +15,7 @@ from stepwell.env import Env
 from stepwell.errors import ConfigError
 from stepwell.store.base import Store
 from stepwell.store.local import LocalStore
+from stepwell.store.memory import SHARED
 
 if TYPE_CHECKING:
     from stepwell.store.answers import Scheme
@@ -41,6 +42,8 @@ def open_store(
     for known in BUCKETS:
         if scheme == known:
             return _open_bucket(known, address, env, settings, options)
+    if uri_or_path in SHARED:
+        return SHARED[uri_or_path]
     if scheme == "memory":
         raise ConfigError(
             "a memory:// store ends with its process, so it has no address to open",

@@ -12,7 +12,19 @@ from datetime import datetime
 from stepwell.env import Env
 from stepwell.errors import ConflictError
 from stepwell.model import Bytes
-from stepwell.store.base import Listed, Object, check_path, check_prefix, check_range, join, page
+from stepwell.store.base import (
+    Listed,
+    Object,
+    Store,
+    check_path,
+    check_prefix,
+    check_range,
+    join,
+    page,
+)
+
+SHARED: dict[str, Store] = {}
+"""Stores in memory that can be opened by their address within this process: for tests."""
 
 
 class MemoryStore:
