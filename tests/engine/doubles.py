@@ -20,6 +20,7 @@ from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import WEIGHT, BadRow, Change, Delivered, Limits, Taken
 from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.engine.settings import Settings
+from stepwell.engine.target import Target
 from stepwell.errors import ConflictError, ReplayMismatchError, UnavailableError
 from stepwell.journal.journal import Settings as JournalSettings
 from stepwell.model import Transaction
@@ -227,6 +228,7 @@ class World:
         journal_store: Store | None = None,
         sinks: Mapping[str, str] | None = None,
         strike: bool = True,
+        base: Target | None = None,
     ) -> Pipeline:
         """A process that opens the pipeline; on a faulty store everything it touches is struck."""
         store = faulty or self.store
@@ -256,6 +258,7 @@ class World:
             settings=settings,
             journal_store=journal_store,
             listener=self.events.append,
+            base=base,
         )
 
     def check(self, pipeline: Pipeline) -> None:

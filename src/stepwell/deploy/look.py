@@ -8,16 +8,13 @@ and the look begins again.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from stepwell.deploy.pipeline import Answer, MakeExecutor, answer, check_one_query, make_executor
 from stepwell.deploy.program import check_program
 from stepwell.deploy.project import Project
-from stepwell.engine.events import Events
 from stepwell.engine.ports import Executor
 from stepwell.engine.replay import Replay
 from stepwell.engine.sources import Sources
-from stepwell.engine.transaction import State
+from stepwell.engine.transaction import load_state
 from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError
 from stepwell.journal.identity import check_identity, read_identity
@@ -76,16 +73,7 @@ def _read(project: Project, env: Env, found: Stored, executor: MakeExecutor) -> 
         closed=manifest.journal.closed,
     )
     made = executor(project, None)(store, env)
-    made.load(manifest.runs)
-    state = State(
-        executor=made,
-        keys=made.tables(),
-        outboxes=(),
-        events=Events(),
-        transaction=manifest.transaction,
-        positions={at.name: at.position for at in manifest.progress.sources},
-        dead_letters=Counter({d.table: d.rows for d in manifest.progress.dead_letters}),
-    )
+    state = load_state(made, manifest)
     sources = Sources(project.make_sources(env), tuple(made.tables()), env)
     try:
         replay = Replay(state, sources, rows_max=project.sections.settings().replay_rows_max)

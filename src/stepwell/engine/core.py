@@ -9,9 +9,8 @@ ends the handle: then every later call raises it, and opening again is the way o
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from stepwell.engine.events import (
@@ -32,14 +31,15 @@ from stepwell.engine.ports import ExecutorFactory, Limits, Sink, Source
 from stepwell.engine.replay import Replay
 from stepwell.engine.settings import Settings
 from stepwell.engine.sources import Sources
+from stepwell.engine.target import Goal, Target, choose, difference, replay_to
 from stepwell.engine.transaction import (
     Done,
     Gathered,
     Open,
-    State,
     Step,
     closing,
     committed,
+    load_state,
     settle,
     step_entry,
     transact,
@@ -56,6 +56,8 @@ from stepwell.errors import (
     ensure,
 )
 from stepwell.journal.entry import Cursor, Draft, Kind
+from stepwell.journal.log import Log
+from stepwell.model import Transaction
 from stepwell.state.checkpoint import dropping
 from stepwell.state.manifest import CheckpointRef, Manifest, Stored
 from stepwell.store.base import Store
@@ -76,13 +78,20 @@ class Core:
         listener: Listener | None = None,
         create: bool = True,
         program: Json = None,
+        base: Target | None = None,
     ) -> None:
-        """Opening for writing: fences whoever had the pipeline, and brings it up to date."""
+        """Opening for writing: fences whoever had the pipeline, and brings it up to date.
+
+        `base`: start from a checkpoint instead of the manifest's runs, for they are damaged. If it
+        also says how far to go, everything after is undone, and sinks are let go.
+        """
         ids = Rising(env)
         self.env: Env = ids
         self.settings = settings or Settings()
         self.events = Events(listener)
         self._store = store
+        self._journal_store = journal_store or store
+        self._make = executor
         made = executor(store, self.env)
         waits = self.settings.source_wait_s_first, self.settings.source_wait_s_max
         self.sources = Sources(sources, tuple(made.tables()), env, waits, self.events)
@@ -94,36 +103,49 @@ class Core:
             settings=self.settings.journal,
             history=self.settings.history,
             create=create,
+            replay_from=None if base is None else base.checkpoint.state.replay,
         )
         _agree(opening, program)
         manifest = opening.manifest
         ids.above(manifest.floor)
-        made.load(manifest.runs)
-        self.state = State(
-            executor=made,
-            keys=made.tables(),
-            outboxes=tuple(self._outbox(sink, manifest) for sink in sinks),
-            events=self.events,
-            transaction=manifest.transaction,
-            positions={at.name: at.position for at in manifest.progress.sources},
-            dead_letters=Counter({d.table: d.rows for d in manifest.progress.dead_letters}),
-        )
-        for outbox in self.state.outboxes:
+        goes_back = base is not None and base.transaction is not None
+        outboxes = () if goes_back else tuple(self._outbox(sink, manifest) for sink in sinks)
+        begin = manifest if base is None else base.checkpoint.state
+        self.state = load_state(made, begin, outboxes, self.events)
+        if base is not None:
+            self.state.origin = base.checkpoint
+        for outbox in outboxes:
             outbox.ask()
+        replayed, present = self._replay(opening, base)
+        # Only now: what is recorded was taken in under the rules of its time.
+        self.state.on_error = self.settings.on_error
+        self._writer = opening.serve()
+        self._last_checkpoint = env.uptime()
+        if goes_back:
+            self.state.open = None
+            self.state.transaction = Transaction(present + 1)
+        self._begin_serving(replayed)
+        if base is not None:
+            self.checkpoint()
+
+    def _replay(self, opening: Opening, base: Target | None) -> tuple[int, Transaction]:
+        """How many transactions were replayed, and the last one that the journal has."""
         replay = Replay(
             self.state,
             self.sources,
             rows_max=self.settings.replay_rows_max,
             fed=lambda cursor: self._flush_on_the_way(opening, cursor),
         )
+        goal = None if base is None else base.transaction
+        present = opening.manifest.transaction
         for recorded in opening.replay():
-            replay.feed(recorded)
+            draft = recorded.entry.draft
+            if draft.closes:
+                present = max(present, draft.transaction)
+            if goal is None or draft.transaction <= goal:
+                replay.feed(recorded)
         self.state.open = replay.finish()
-        # Only now: what is recorded was taken in under the rules of its time.
-        self.state.on_error = self.settings.on_error
-        self._writer = opening.serve()
-        self._last_checkpoint = env.uptime()
-        self._begin_serving(replay.transactions)
+        return replay.transactions, present
 
     def _outbox(self, sink: Sink, manifest: Manifest) -> Outbox:
         progress = manifest.progress
@@ -134,12 +156,15 @@ class Core:
             self.env,
             at=next((at for at in progress.sinks if at.name == sink.name), None),
             kept=[item for item in progress.outbox if item.sink == sink.name],
+            since=manifest.transaction,
             settings=self.settings.outbox,
             events=self.events,
         )
 
     def _flush_on_the_way(self, opening: Opening, cursor: Cursor) -> None:
         """A long replay is flushed as it goes, or a crash would begin it anew."""
+        if self.state.origin is not None:
+            return  # The manifest is further than this; it is told once, at the end.
         if self.state.executor.unflushed_bytes() >= self.settings.memory_bytes_max:
             flush(self.state, self._store, self.env, opening.manifest, cursor, opening.commit)
 
@@ -362,6 +387,45 @@ class Core:
         self._last_checkpoint = self.env.uptime()
         ref = held.manifest.checkpoints[-1]
         self.events.emit(Checkpointed(ref.id, ref.transaction, ref.name))
+        return ref
+
+    def choose(self, goal: Goal) -> Target:
+        """Where to go back to."""
+        self.boundary()
+        log = Log(self._journal_store, self.manifest.lineage)
+        return choose(goal, self._store, log, self.manifest, self.env)
+
+    def go_back(self, target: Target) -> CheckpointRef:
+        """Make the state that of an earlier transaction, as the next one; sinks get the difference.
+
+        One commit: a crash leaves the pipeline as it was, or all of it done. When it raises, this
+        handle may be of no use any more, and opening again is the way on.
+        """
+        self.boundary()
+        state = self.state
+        log = Log(self._journal_store, self.manifest.lineage)
+        past = load_state(self._make(self._store, self.env), target.checkpoint.state)
+        replay_to(target, past, self.sources, log, self.settings.replay_rows_max)
+        number = state.next
+        try:
+            with ExitStack() as stack:
+                for outbox in state.outboxes:
+                    stack.enter_context(outbox.held_back())
+                    view = outbox.sink.view
+                    change = difference(state.executor.read(view), past.executor.read(view))
+                    if change.num_rows:
+                        outbox.offer(number, change)
+                state.executor, state.origin = past.executor, target.checkpoint
+                state.positions, state.dead_letters = past.positions, past.dead_letters
+                state.transaction = number
+                ref = self.checkpoint()
+        except BaseException as error:
+            state.broken = UnknownOutcomeError(
+                f"the pipeline was not restored: {getattr(error, 'message', error)}",
+                hint="open the pipeline again: it is as it was, or restored",
+            )
+            raise
+        self.deliver()
         return ref
 
     def delete_checkpoint(self, id_or_name: str) -> None:

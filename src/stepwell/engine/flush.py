@@ -24,7 +24,13 @@ from stepwell.env import Env
 from stepwell.errors import StepwellError, UnknownOutcomeError, ensure
 from stepwell.journal import paths
 from stepwell.journal.entry import Cursor
-from stepwell.state.checkpoint import KEEP, adding, write_checkpoint
+from stepwell.state.checkpoint import (
+    KEEP,
+    Checkpoint,
+    adding,
+    find_checkpoint,
+    write_checkpoint,
+)
 from stepwell.state.manifest import Change, Manifest, Run, Stored
 from stepwell.state.progress import DeadLetters, Progress, SourceAt, Undelivered
 from stepwell.store.base import Store
@@ -61,11 +67,15 @@ def flush(
     if wanted is None and _holds(before, state, cursor, progress):
         return None
     runs = state.executor.flush()
-    _check_born_above(before, runs)
+    origin = state.origin
+    _check_born_above(before, runs, origin)
     # Whatever this writer has written so far is in `runs`, or is rubbish.
     floor = env.new_id()
 
     def change(manifest: Manifest) -> Manifest:
+        if origin is not None:
+            # Whoever let it go meanwhile may have collected its files.
+            find_checkpoint(manifest, origin.id, store.uri)
         return replace(
             manifest,
             runs=runs,
@@ -81,6 +91,7 @@ def flush(
         ref = write_checkpoint(store, env, change(before), name=wanted.name, keep_s=wanted.keep_s)
         add = adding(ref, wanted.keep)
         after = commit(lambda manifest: add(change(manifest)), "checkpoint")
+    state.origin = None
     try:
         state.executor.flushed(runs)
     except BaseException as error:
@@ -94,9 +105,9 @@ def flush(
     return after
 
 
-def _check_born_above(before: Manifest, runs: Sequence[Run]) -> None:
+def _check_born_above(before: Manifest, runs: Sequence[Run], origin: Checkpoint | None) -> None:
     """A collector may delete, at any time, a run at or below the floor that nothing names."""
-    known = {run.path for run in before.runs}
+    known = {run.path for run in (*before.runs, *(origin.state.runs if origin else ()))}
     ids = [paths.parse(run.path).id or "" for run in runs if run.path not in known]
     ensure(all(id > (before.floor or "") for id in ids), "runs are born above the floor")
 

@@ -34,7 +34,7 @@ from stepwell.errors import (
     ensure,
 )
 from stepwell.journal import paths
-from stepwell.journal.entry import Draft, Recorded
+from stepwell.journal.entry import Cursor, Draft, Recorded
 from stepwell.journal.identity import Identity, check_identity, read_identity, write_identity
 from stepwell.journal.journal import Journal, Settings
 from stepwell.journal.log import Log
@@ -214,10 +214,12 @@ def take_over(
     settings: Settings | None = None,
     history: History | None = None,
     create: bool = True,
+    replay_from: Cursor | None = None,
 ) -> Opening:
     """Steps 1 to 5: claim a pipeline and fence its writer. In an empty store, begin one.
 
     Without `create` an empty store is refused: where a pipeline is expected, a disk may be missing.
+    `replay_from`: an earlier place than the manifest's, that of a checkpoint, for a repair.
     """
     settings = settings or Settings()
     journal_store = journal_store or store
@@ -246,7 +248,7 @@ def take_over(
         env,
         lineage=claimed.lineage,
         epoch=holder.claim.epoch,
-        replayed=claimed.replay,
+        replayed=replay_from or claimed.replay,
         guard=holder,
         settings=settings,
         seen=seen,

@@ -26,8 +26,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -100,10 +100,11 @@ class Outbox:
         *,
         at: SinkAt | None = None,
         kept: Sequence[Undelivered] = (),
+        since: Transaction = Transaction(0),
         settings: OutboxSettings | None = None,
         events: Events | None = None,
     ) -> None:
-        """`at` and `kept` are what the manifest knows of this sink."""
+        """`at` and `kept` are what the manifest knows of this sink, `since` up to where."""
         self.sink = sink
         self.new = at is None
         """Whether the pipeline has never had this sink: it begins with the whole view."""
@@ -119,7 +120,9 @@ class Outbox:
         """Held while the sink is asked or written to, which may take long; taken first."""
         parcels = [_Parcel(item.transaction, item.size, None, item) for item in kept]
         self._parcels = deque(sorted(parcels, key=lambda parcel: parcel.transaction))
-        self._offered = max([self.delivered, *(parcel.transaction for parcel in self._parcels)])
+        self._known = Transaction(0) if self.new else since
+        self._offered = max(self.delivered, self._known)
+        self._held = False
         self._certain = False
         self._settled = False
         self._failures = 0
@@ -130,11 +133,13 @@ class Outbox:
 
     def wants(self, transaction: Transaction) -> bool:
         """Whether the output of a transaction that is replayed may have to be sent."""
-        return not self.new and transaction > self.delivered
+        return not self.new and transaction > max(self.delivered, self._offered)
 
     def offer(self, transaction: Transaction, change: pa.Table) -> None:
         """Take a change in. What the sink is known to hold is dropped."""
         with self._lock:
+            if transaction <= self._known:
+                return  # A repair replays it; what is left of it to send is kept in files.
             ensure(
                 transaction > self._offered,
                 f"sink {self.sink.name} is offered transactions in rising order: "
@@ -144,6 +149,16 @@ class Outbox:
             self._offered = transaction
             if transaction > self.delivered:
                 self._parcels.append(_Parcel(transaction, change.nbytes, change))
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """Nothing is sent meanwhile, and nothing ever again if it fails: what is offered here does
+        not count before a manifest names it.
+        """
+        with self._sending:
+            self._held = True
+        yield
+        self._held = False
 
     def begin(self, transaction: Transaction, view: pa.Table) -> None:
         """A sink that is new to the pipeline receives the view as it is, under the last number."""
@@ -209,7 +224,7 @@ class Outbox:
     def _is_due(self) -> bool:
         with self._lock:
             waits = self._env.uptime() < self._until
-            return bool(self._parcels) and self.stopped is None and not waits
+            return bool(self._parcels) and self.stopped is None and not waits and not self._held
 
     def _attempt(self, step: Callable[[], None]) -> bool:
         try:

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import Literal
 
@@ -39,6 +40,7 @@ from stepwell.engine.run import Loop
 from stepwell.engine.settings import Settings
 from stepwell.engine.sources import SourceStatus
 from stepwell.engine.tail import Tail
+from stepwell.engine.target import Goal, Target
 from stepwell.engine.transaction import Done
 from stepwell.engine.turns import Turns
 from stepwell.env import Env
@@ -85,12 +87,13 @@ class Pipeline:
         listener: Listener | None = None,
         create: bool = True,
         program: Json = None,
+        base: Target | None = None,
     ) -> None:
         """Open for writing, which is itself a write: whoever had the pipeline is fenced.
 
         Brings it up to date from the journal before it returns. Without `create` there must be a
         pipeline already. `program` says what is computed; once recorded, no other is let in.
-        Sources and sinks are closed together with the pipeline.
+        Sources and sinks are closed together with the pipeline. `base` is for `restore.py`.
         """
         self._turns = Turns()
         self._current: ExplicitTransaction | None = None
@@ -112,6 +115,7 @@ class Pipeline:
             listener=listener,
             create=create,
             program=program,
+            base=base,
         )
 
     # Taking in
@@ -293,6 +297,29 @@ class Pipeline:
         """Let a checkpoint go; its files go when they are collected."""
         with self._turn("checkpoint"):
             self._core.delete_checkpoint(id_or_name)
+
+    def restore(
+        self,
+        checkpoint: str | None = None,
+        *,
+        transaction: int | None = None,
+        time: datetime | None = None,
+    ) -> CheckpointRef:
+        """Go back to a checkpoint, a transaction, or a time; the checkpoint of that new state.
+
+        Transactions after it are undone: by a new one, of which every sink gets the difference.
+        What sources can read again comes in again; rows that were pushed do not.
+        """
+        goal = Goal(checkpoint, transaction, time)
+        if goal.repairs:
+            raise InvalidError("restore: to which checkpoint, transaction or time?")
+        with self._turn("restore"):
+            return self._core.go_back(self._core.choose(goal))
+
+    def go_back(self, target: Target) -> CheckpointRef:
+        """The same, to where `choose` has found."""
+        with self._turn("restore"):
+            return self._core.go_back(target)
 
     def deliver(self) -> bool:
         """Send what waits for sinks now; whether nothing waits any more."""

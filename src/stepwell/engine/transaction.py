@@ -36,6 +36,8 @@ from stepwell.engine.ports import Executed, Executor
 from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError, ensure
 from stepwell.journal.entry import Draft, Input, Kind
 from stepwell.model import Transaction
+from stepwell.state.checkpoint import Checkpoint
+from stepwell.state.manifest import Manifest
 from stepwell.store.sealed import Json
 
 OnError = Literal["dead_letter", "fail"]
@@ -114,6 +116,8 @@ class State:
     """Where each source stands after it."""
     dead_letters: Counter[str] = field(default_factory=Counter)
     open: Open | None = None
+    origin: Checkpoint | None = None
+    """The checkpoint that this state was loaded from, until a manifest holds it."""
     broken: StepwellError | None = None
     """Why memory and journal may disagree; only opening again helps."""
 
@@ -132,6 +136,25 @@ class State:
     def check(self) -> None:
         if self.broken is not None:
             raise self.broken.with_traceback(None)
+
+
+def load_state(
+    executor: Executor,
+    manifest: Manifest,
+    outboxes: tuple[Outbox, ...] = (),
+    events: Events | None = None,
+) -> State:
+    """What a manifest holds, ready for what comes after it."""
+    executor.load(manifest.runs)
+    return State(
+        executor=executor,
+        keys=executor.tables(),
+        outboxes=outboxes,
+        events=events or Events(),
+        transaction=manifest.transaction,
+        positions={at.name: at.position for at in manifest.progress.sources},
+        dead_letters=Counter({d.table: d.rows for d in manifest.progress.dead_letters}),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,7 @@ def adding(
 def retained(manifest: Manifest, keep: int, now: datetime) -> tuple[CheckpointRef, ...]:
     """Those that stay beside one more: named, unexpired, pinned, or among the newest `keep`."""
     items = manifest.checkpoints
-    newest = {item.id for item in items[len(items) - (keep - 1) :]} if keep > 1 else set()
+    newest = {item.id for item in items[max(0, len(items) - keep + 1) :]}
     pinned = {pin.checkpoint for pin in manifest.pins}
 
     def stays(item: CheckpointRef) -> bool:

@@ -1,0 +1,341 @@
+"""Restoring: state, sources and sinks go back together, in one commit; damage is repaired."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from stepwell.engine.pipeline import Pipeline
+from stepwell.engine.restore import Restored, preview, restore
+from stepwell.engine.target import Goal, Target
+from stepwell.errors import (
+    CheckpointMissing,
+    CorruptError,
+    InvalidError,
+    StepwellError,
+    TruncatedError,
+)
+from stepwell.journal import paths
+from stepwell.journal.trim import trim
+from stepwell.model import Position
+from stepwell.state.checkpoint import read_checkpoint
+from stepwell.state.manifest import Manifest, Manifests
+from stepwell.store.memory import MemoryStore
+from stepwell.testing import Crash, FaultyStore, When, crash_at
+from tests.engine.doubles import SETTINGS, Feed, World, contents, everything, order
+
+SPARSE = replace(SETTINGS, checkpoint_every_s=1e9)
+
+
+def latest(world: World) -> Manifest:
+    found = Manifests(world.store, world.env).latest()
+    assert found is not None
+    return found.manifest
+
+
+def history() -> tuple[World, list[dict[str, Any]]]:
+    """Six transactions, checkpoints after 1 ("one"), 3 and 6; what the pipeline held after each."""
+    world = World()
+    pipeline = world.open(settings=SPARSE)
+    seen = [everything(pipeline)]
+    for id in range(1, 7):
+        world.env.advance(60)
+        rows = [order(id, "ab"[id % 2], id * 10), order(1, "a", id)]
+        pipeline.push("orders", rows if id != 4 else [order(2, None, 7)])
+        seen.append(everything(pipeline))
+        if id == 1:
+            pipeline.checkpoint("one")
+        if id == 3:
+            pipeline.checkpoint()
+        if id == 5:
+            pipeline.flush()
+    pipeline.close()
+    return world, seen
+
+
+def at(world: World, goal: Goal, faulty: FaultyStore | None = None) -> Restored:
+    found = preview(goal, world.store, world.store, world.env)
+
+    def open(target: Target | None) -> Pipeline:
+        return world.open(faulty, SPARSE, base=target, strike=False)
+
+    return restore(goal, found.target, open)
+
+
+@pytest.mark.parametrize("wanted", range(1, 7))
+def test_back_to_any_transaction(wanted: int) -> None:
+    """K9: a checkpoint and the journal after it lead to every transaction that is kept."""
+    world, seen = history()
+    done = at(world, Goal(transaction=wanted))
+    assert everything(done.pipeline) == seen[wanted]
+    assert done.pipeline.transaction_number == 7, "numbers go on: going back is a new transaction"
+    assert done.damage is None
+    world.check(done.pipeline)
+    assert done.pipeline.push("orders", [order(50, "z", 1)]) == 8
+    world.check(done.pipeline)
+    again = world.open()
+    assert (50, "z", 1) in contents(again, "orders")
+    world.check(again)
+
+
+def test_back_to_a_checkpoint_by_name_and_to_a_time() -> None:
+    """K9: by name, by the beginning of an id, by time; sinks get the difference, once."""
+    for goal, wanted in (
+        (Goal(checkpoint="one"), 1),
+        (Goal(time=World().env.now() + timedelta(seconds=60 * 4 + 30)), 4),
+        (Goal(time=World().env.now() + timedelta(seconds=60 * 3)), 3),
+    ):
+        world, seen = history()
+        done = at(world, goal)
+        assert everything(done.pipeline) == seen[wanted]
+        for name, shelf in world.shelves.items():
+            numbers = [number for number, _ in shelf.batches]
+            assert numbers == sorted(set(numbers)), name
+        assert world.shelves["revenue"].batches[-1][0] == 7
+        world.check(done.pipeline)
+
+
+def test_back_and_forth() -> None:
+    """K9: a restore can be taken back as long as what it undid is kept."""
+    world, seen = history()
+    at(world, Goal(transaction=2)).pipeline.close()
+    done = at(world, Goal(transaction=5))
+    assert everything(done.pipeline) == seen[5]
+    assert done.pipeline.transaction_number == 8
+    world.check(done.pipeline)
+    done.pipeline.push("orders", [order(70)])
+    third = everything(done.pipeline)
+    done.pipeline.push("orders", [order(71)])
+    done.pipeline.close()
+    done = at(world, Goal(transaction=9))
+    assert everything(done.pipeline) == third
+    world.check(done.pipeline)
+
+
+def test_sources_go_back_and_their_rows_come_again() -> None:
+    """K9: what can be read again is taken in again; pushed rows are told to be lost."""
+    world = World(feeds={"feed": Feed("orders").put(*map(order, range(6)))})
+    pipeline = world.open(settings=SPARSE)
+    pipeline.run(once=True, max_transactions=1)
+    pipeline.checkpoint("early")
+    pipeline.run(once=True)
+    everything_read = contents(pipeline, "orders")
+    pipeline.push("orders", [order(80), order(81)])
+    pipeline.close()
+    goal = Goal(checkpoint="early")
+    found = preview(goal, world.store, world.store, world.env)
+    assert found.undone.present == 3
+    assert dict(found.undone.again) == {"feed": 3}
+    assert dict(found.undone.lost) == {"orders": 2}
+    assert set(found.undone.ahead) == {"revenue"}
+    done = at(world, goal)
+    assert len(contents(done.pipeline, "orders")) == 3
+    done.pipeline.run(once=True)
+    assert contents(done.pipeline, "orders") == everything_read
+    world.check(done.pipeline)
+
+
+def test_looking_at_what_would_be_undone_changes_nothing() -> None:
+    world, _ = history()
+    before = {item.path: item.size for item in world.store.list()}
+    preview(Goal(transaction=2), world.store, world.store, world.env)
+    assert {item.path: item.size for item in world.store.list()} == before
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("goal", [Goal(checkpoint="one"), Goal(transaction=4)])
+def test_killed_at_every_call_of_a_restore(when: When, goal: Goal) -> None:
+    """K1, scenario 44: the pipeline is as it was, or restored; restoring again gives the same."""
+    wanted = goal.transaction or 1
+    outcomes = set()
+    number = 0
+    while True:
+        number += 1
+        world, seen = history()
+        faulty = FaultyStore(world.store, crash_at(number, when))
+        try:
+            at(world, goal, faulty)
+        except Crash:
+            pass
+        else:
+            break
+        pipeline = world.open()
+        found = everything(pipeline)
+        outcomes.add(seen.index(found))
+        world.check(pipeline)
+        pipeline.close()
+        done = at(world, goal)
+        assert everything(done.pipeline) == seen[wanted]
+        world.check(done.pipeline)
+    assert outcomes == {wanted, 6}
+
+
+def damage_runs_of(world: World, manifest: Manifest, how: str) -> list[str]:
+    """Damage each run that only this state names."""
+    checkpoints = [read_checkpoint(world.store, ref.id, ref) for ref in manifest.checkpoints]
+    older = [item for item in checkpoints if item.state.transaction < manifest.transaction]
+    shared = {file.path for item in older for file in item.files}
+    own = [run.path for run in manifest.runs if run.path not in shared]
+    for path in own:
+        found = world.store.get(path)
+        assert found is not None
+        world.store.delete(path)
+        if how == "cut":
+            world.store.put_new(path, found.data[:-1])
+        if how == "flip":
+            world.store.put_new(path, found.data[:9] + b"\xff" + found.data[10:])
+    return own
+
+
+@pytest.mark.parametrize("how", ["missing", "cut"])
+def test_the_newest_checkpoint_is_damaged(how: str) -> None:
+    """K9, K6: opening names the files; a repair starts from the one before and replays the rest."""
+    world, seen = history()
+    batches = {name: list(shelf.batches) for name, shelf in world.shelves.items()}
+    own = damage_runs_of(world, latest(world), how)
+    assert own
+    with pytest.raises(CorruptError) as corrupt:
+        world.open()
+    assert any(path in str(corrupt.value) for path in own)
+    found = preview(Goal(), world.store, world.store, world.env)
+    assert len(found.target.passed_over) == 1
+    assert any(path in found.target.passed_over[0][1] for path in own)
+    done = at(world, Goal())
+    assert everything(done.pipeline) == seen[6]
+    assert done.pipeline.transaction_number == 6
+    world.check(done.pipeline)
+    assert {name: shelf.batches for name, shelf in world.shelves.items()} == batches
+    done.pipeline.push("orders", [order(60)])
+    done.pipeline.close()
+    world.check(world.open())
+
+
+@pytest.mark.parametrize("how", ["missing", "cut", "flip"])
+def test_back_from_a_state_that_cannot_be_read(how: str) -> None:
+    """K9: there is no difference to send, so sinks are let go, and told to be emptied."""
+    world, seen = history()
+    damage_runs_of(world, latest(world), how)
+    done = at(world, Goal(checkpoint="one"))
+    assert done.damage is not None
+    assert everything(done.pipeline) == seen[1]
+    assert done.pipeline.transaction_number == 7
+    done.pipeline.close()
+    with pytest.raises(InvalidError) as refused:
+        world.open()
+    assert "empty the sink" in str(refused.value)
+    for name in list(world.shelves):
+        del world.shelves[name]
+    again = world.open()
+    world.check(again)
+    assert again.push("orders", [order(9)]) == 8
+    world.check(again)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_every_call_of_a_repair(when: When) -> None:
+    """K9, K1: damaged as it was, or repaired; repairing again gives the same."""
+    number = 0
+    while True:
+        number += 1
+        world, seen = history()
+        damage_runs_of(world, latest(world), "missing")
+        try:
+            at(world, Goal(), FaultyStore(world.store, crash_at(number, when)))
+        except Crash:
+            pass
+        else:
+            break
+        done = at(world, Goal())
+        assert everything(done.pipeline) == seen[6]
+        world.check(done.pipeline)
+    assert number > 20
+
+
+def test_a_repair_with_a_sink_that_is_behind() -> None:
+    """K9, J7: what a sink lacks is in its outbox or comes by replay; nothing twice, in order."""
+    world = World()
+    pipeline = world.open(settings=SPARSE)
+    pipeline.push("orders", [order(1)])
+    pipeline.checkpoint("one")
+    world.sinks["revenue"].down = True
+    for id in range(2, 5):
+        pipeline.push("orders", [order(id)])
+    pipeline.flush()
+    pipeline.push("orders", [order(9)])
+    damage_runs_of(world, latest(world), "missing")
+    done = at(world, Goal(checkpoint=None))
+    assert done.pipeline.deliver()
+    world.check(done.pipeline)
+    assert [number for number, _ in world.shelves["revenue"].batches] == [1, 2, 3, 4, 5]
+
+
+def test_goals_that_cannot_be_reached() -> None:
+    """K10: each says what there is instead, and nothing is changed."""
+    world, _ = history()
+    cases: list[tuple[Goal, str]] = [
+        (Goal(checkpoint="two"), "no checkpoint two"),
+        (Goal(transaction=99), "not to 99"),
+        (Goal(time=world.env.now() - timedelta(days=1)), "no checkpoint from which"),
+    ]
+    for goal, told in cases:
+        with pytest.raises((CheckpointMissing, TruncatedError)) as missing:
+            preview(goal, world.store, world.store, world.env)
+        assert told in str(missing.value)
+    with pytest.raises(InvalidError):
+        preview(Goal(), MemoryStore(world.env), MemoryStore(world.env), world.env)
+    with pytest.raises(InvalidError):
+        world.open().restore()
+
+
+def test_a_trimmed_journal_leads_only_to_checkpoints() -> None:
+    """K9: what was trimmed cannot be replayed, and that is told before anything is done."""
+    world, seen = history()
+    trim(world.store, world.env, Position(latest(world).replay.position), barrier_keep_s=0)
+    with pytest.raises(CheckpointMissing):
+        preview(Goal(transaction=4), world.store, world.store, world.env)
+    assert (
+        preview(Goal(checkpoint="one"), world.store, world.store, world.env).undone.known is False
+    )
+    done = at(world, Goal(checkpoint="one"))
+    assert everything(done.pipeline) == seen[1]
+    world.check(done.pipeline)
+
+
+def test_a_checkpoint_deleted_meanwhile_stops_the_restore() -> None:
+    """Scenarios 46, 64: its files may be collected any time, so nothing is built upon them."""
+    world, seen = history()
+    found = preview(Goal(checkpoint="one"), world.store, world.store, world.env)
+    pipeline = world.open(settings=SPARSE)
+    pipeline.delete_checkpoint("one")
+    with pytest.raises(CheckpointMissing):
+        pipeline.go_back(found.target)
+    with pytest.raises(StepwellError):
+        pipeline.push("orders", [order(1)])
+    assert everything(world.open()) == seen[6]
+
+
+def test_a_checkpoint_of_another_program_is_refused() -> None:
+    """D11: rows stored for one query are no answer to another."""
+    world, _ = history()
+    Manifests(world.store, world.env).amend(lambda m: replace(m, program={"other": 1}), "deploy")
+    with pytest.raises(InvalidError) as refused:
+        preview(Goal(checkpoint="one"), world.store, world.store, world.env)
+    assert "not those the pipeline has now" in str(refused.value)
+    with pytest.raises(CheckpointMissing):
+        preview(Goal(), world.store, world.store, world.env)
+
+
+def test_restored_files_are_protected_by_the_new_state() -> None:
+    """K5: after going back, the runs of that time are the pipeline's own again."""
+    world, _ = history()
+    old = read_checkpoint(world.store, latest(world).checkpoints[0].id)
+    done = at(world, Goal(checkpoint="one"))
+    assert {run.path for run in old.state.runs} <= {run.path for run in latest(world).runs}
+    done.pipeline.delete_checkpoint("one")
+    done.pipeline.push("orders", [order(3)])
+    done.pipeline.flush()
+    assert paths.checkpoint(old.id) in {item.path for item in world.store.list()}
+    world.check(world.open())
