@@ -18,7 +18,6 @@ REQUIREMENTS = TESTS.parent / "docs" / "internals" / "requirements.md"
 
 NOT_YET = {
     *("K3", "K5", "K6", "K7", "K9", "K10", "K11"),
-    *("C1", "C2", "C3", "C4", "C5", "C6", "C7"),
     *("D6", "D7", "D8", "D9", "D11"),
 }
 

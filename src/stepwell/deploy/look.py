@@ -46,6 +46,7 @@ def look(project: Project, env: Env, *, executor: MakeExecutor | None = None) ->
         found = manifests.latest()
         if found is None:
             raise no_pipeline(project)
+        manifests.check_ready(found.manifest)
         try:
             return _read(project, env, found, executor or make_executor)
         except CorruptError:

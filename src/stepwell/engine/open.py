@@ -234,6 +234,7 @@ def take_over(
         )
     seen = Position(0)
     if found is not None:
+        manifests.check_ready(found.manifest)
         _check_journal(journal_store, found.manifest)
         found, seen = _look_ahead(manifests, journal_store, found)
     probe(store, env)
@@ -256,7 +257,7 @@ def take_over(
     barrier = journal.take_over()
     return Opening(
         Writer(holder, journal, barrier),
-        JournalRef(id=journal_id, closed=False),
+        replace(claimed.journal, id=journal_id, closed=False),
         manifests,
         history or History(),
     )

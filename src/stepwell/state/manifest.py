@@ -107,6 +107,8 @@ class Parent:
     """Its pin in the parent; None once nothing of the parent's is needed any more."""
     sinks: tuple[str, ...] = ()
     """The parent's sinks, which are off in the clone."""
+    until: Position = Position(0)
+    """The last entry of the parent's journal that the clone holds, in its runs or its journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,8 @@ class JournalRef:
 
     id: str | None = None
     closed: bool = False
+    store: str | None = None
+    """Of a clone: where its journal lies, if not beside its state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +212,7 @@ class Manifests:
             if found is None:
                 raise InvalidError(f"{self.store.uri} holds no pipeline")
             before = found.manifest
-            self._refuse_unless_ready(before)
+            self.check_ready(before)
             after = replace(before, claim=self._claim(Epoch(found.epoch + 1)))
             invariants.check_claim(before, after)
             try:
@@ -233,22 +237,23 @@ class Manifests:
     def amend(self, change: Change, doing: str) -> Stored:
         """Commit a change without being the holder: a clone's pin, a checkpoint dropped.
 
-        It takes no epoch, and the holder builds upon it. Any number of conflicts are retried.
+        It takes no epoch, and the holder builds upon it. Any number of conflicts are retried. A
+        change that changes nothing is not committed.
         """
         for _ in range(_TRIES):
             found = self.latest()
             if found is None:
                 raise InvalidError(f"{self.store.uri} holds no pipeline")
             after = change(found.manifest)
+            if after == found.manifest:
+                return found
             invariants.check_commit(found.manifest, after)
             with suppress(ConflictError):
                 return self.create(found.id + 1, after)
         raise ConflictError(f"{doing}: {_TRIES} attempts in a row were lost to other commits")
 
-    def _claim(self, epoch: Epoch) -> Claim:
-        return Claim(epoch, self._env.host, self._env.pid, self._env.now())
-
-    def _refuse_unless_ready(self, manifest: Manifest) -> None:
+    def check_ready(self, manifest: Manifest) -> None:
+        """Refuse a clone that was not completed, and what is being destroyed."""
         if manifest.status is Status.INCOMPLETE:
             raise InvalidError(
                 f"{self.store.uri} is a clone that was not completed; it cannot be opened",
@@ -259,6 +264,9 @@ class Manifests:
                 f"{self.store.uri} is being destroyed; it cannot be opened",
                 hint="destroy it again to finish",
             )
+
+    def _claim(self, epoch: Epoch) -> Claim:
+        return Claim(epoch, self._env.host, self._env.pid, self._env.now())
 
     def _stored(self, version: Version) -> Stored:
         manifest = from_json(version.body)
@@ -378,9 +386,9 @@ def to_json(manifest: Manifest) -> dict[str, Json]:
         "status": manifest.status.value,
         "replay": _flat(manifest.replay),
         "transaction": manifest.transaction,
-        "journal": _flat(manifest.journal),
+        "journal": _known(manifest.journal, "store"),
         "program": manifest.program,
-        "runs": [_run_to_json(run) for run in manifest.runs],
+        "runs": [_known(run, "root") for run in manifest.runs],
         **known,
         "checkpoints": [
             {
@@ -398,10 +406,11 @@ def to_json(manifest: Manifest) -> dict[str, Json]:
     }
 
 
-def _run_to_json(run: Run) -> dict[str, Json]:
-    body = _flat(run)
-    if run.root is None:
-        del body["root"]
+def _known(value: Run | JournalRef, name: str) -> dict[str, Json]:
+    """All fields, but for one that stands there only if it says something."""
+    body = _flat(value)
+    if body[name] is None:
+        del body[name]
     return body
 
 
@@ -430,7 +439,11 @@ def from_json(body: Fields) -> Manifest:
             epoch=Epoch(replay.number("epoch")),
         ),
         transaction=Transaction(body.number("transaction")),
-        journal=JournalRef(id=journal.maybe("id", journal.id), closed=journal.flag("closed")),
+        journal=JournalRef(
+            id=journal.maybe("id", journal.id),
+            closed=journal.flag("closed"),
+            store=journal.text("store") if "store" in journal.names() else None,
+        ),
         program=body.any("program"),
         runs=tuple(
             Run(
@@ -479,4 +492,5 @@ def _parent(body: Fields) -> Parent:
         checkpoint=body.id("checkpoint"),
         pin=body.maybe("pin", body.id),
         sinks=tuple(sinks),
+        until=Position(body.number("until")),
     )

@@ -1,0 +1,146 @@
+"""The tail of one pipeline's journal, written anew as the beginning of another's.
+
+Every entry keeps its position, its author's epoch and all it recorded. Its lineage is the new
+pipeline's, and it names the entry before it in the new chain, which hangs on the place in the old
+one where the copy begins. The same entries give the same bytes, so whoever copies again finds what
+is there already. A crash leaves the first entries of the copy, each whole.
+
+Entries may be missing only at the beginning, and only if they provably held nothing that counts:
+the first one with data begins the very transaction that comes next (C4). Transactions are numbered
+without a gap, so none lay in between. Anything else that is missing is lost data: an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from stepwell.errors import ConflictError, TruncatedError
+from stepwell.journal import paths
+from stepwell.journal.codec import encode
+from stepwell.journal.entry import Cursor, Kind, Recorded
+from stepwell.journal.log import Log
+from stepwell.model import Position, Transaction
+
+_BATCH = 16
+"""How many entries are read before the boundary is looked at, and then written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Which part of a journal: what comes after a place where `transaction` was the last one."""
+
+    after: Cursor
+    transaction: Transaction
+    until: Position
+
+
+def last_entry(log: Log, after: Position) -> Position:
+    """The last position taken above one, with or without gaps before it; `after` if none is."""
+    listing = log.store.list(paths.JOURNAL, after=paths.entry(after))
+    names = [paths.parse(item.path) for item in listing]
+    taken = [name.number for name in names if name.kind == "entry" and name.number is not None]
+    return Position(max([int(after), *taken]))
+
+
+def copy_tail(source: Log, copy: Log, lineage: str, tail: Tail) -> tuple[Cursor, int]:
+    """Copy, or go on copying; where the copy begins, and how many entries it has."""
+    return _Copying(source, copy, lineage, tail).run()
+
+
+class _Copying:
+    def __init__(self, source: Log, copy: Log, lineage: str, tail: Tail) -> None:
+        self._source = source
+        self._copy = copy
+        self._lineage = lineage
+        self._tail = tail
+        # What lies behind the boundary is not read: a stalled writer may have filled a hole that
+        # the collector left, and what it wrote there was never acknowledged (F8).
+        self._trimmed = source.trimmed()
+
+    def run(self) -> tuple[Cursor, int]:
+        begin = self._begin()
+        theirs: Cursor | None = begin if begin == self._tail.after else None
+        ours = begin
+        while ours.position < self._tail.until:
+            last = Position(min(ours.position + _BATCH, self._tail.until))
+            batch: list[Recorded] = []
+            for number in range(ours.next, last + 1):
+                found, copied = self._read(Position(number))
+                # Of the chain of those that only the copy has, the copy is the witness.
+                theirs = None if copied else self._follow(theirs, found)
+                batch.append(found)
+            self._check_not_trimmed(ours.next)
+            for found in batch:
+                ours = self._write(ours, found)
+        return begin, self._tail.until - begin.position
+
+    def _begin(self) -> Cursor:
+        """The place before the first entry that there is, if none before it counted."""
+        after, first = self._tail.after, self._tail.after.next
+        while first <= self._tail.until and self._find(first) is None:
+            first = Position(first + 1)
+        if first == after.next:
+            return after
+        for number in range(first, self._tail.until + 1):
+            found = self._find(Position(number))
+            if found is None or found[0].entry.is_barrier:
+                continue
+            draft = found[0].entry.draft
+            if (
+                draft.kind is Kind.STEP
+                and draft.step <= 1
+                and draft.transaction == self._tail.transaction + 1
+            ):
+                return Cursor(Position(first - 1), after.checksum, after.epoch)
+            break
+        raise self._lost(after.next)
+
+    def _find(self, position: Position) -> tuple[Recorded, bool] | None:
+        """An entry, and whether it is from the copy, because the source has it no more."""
+        found = None if position <= self._trimmed else self._source.read(position)
+        if found is not None:
+            return found, False
+        found = self._copy.read(position)
+        return None if found is None else (found, True)
+
+    def _read(self, position: Position) -> tuple[Recorded, bool]:
+        found = self._find(position)
+        if found is None:
+            raise self._lost(position)
+        return found
+
+    def _follow(self, cursor: Cursor | None, found: Recorded) -> Cursor:
+        entry = found.entry
+        before = cursor or Cursor(Position(entry.position - 1), entry.previous)
+        return before.advance(found, self._source.where(entry.position))[0]
+
+    def _check_not_trimmed(self, first: Position) -> None:
+        trimmed = self._source.trimmed()
+        if trimmed > self._trimmed and trimmed >= first:
+            raise TruncatedError(
+                self._source.where(first),
+                f"the journal was trimmed up to position {trimmed} while it was copied",
+                hint="run the same command again: it goes on if it can",
+            )
+
+    def _write(self, cursor: Cursor, found: Recorded) -> Cursor:
+        entry = replace(found.entry, lineage=self._lineage, previous=cursor.checksum)
+        encoded = encode(entry)
+        where = self._copy.where(entry.position)
+        try:
+            self._copy.store.put_new(paths.entry(entry.position), encoded.parts)
+        except ConflictError:
+            there = self._copy.read(entry.position)
+            if there is None or there.checksum != encoded.checksum:
+                raise ConflictError(f"{where} is not the entry that was to be copied there") from (
+                    None
+                )
+        return cursor.advance(Recorded(entry, encoded.checksum), where)[0]
+
+    def _lost(self, position: Position) -> TruncatedError:
+        return TruncatedError(
+            self._source.where(position),
+            f"the entry is missing, and positions up to {self._tail.until} were to be copied",
+            hint="what it held is in no checkpoint that was chosen: choose a later one, or restore "
+            "the object from a backup",
+        )

@@ -1,0 +1,401 @@
+"""Clones: a second pipeline that begins where another is, without a copy of its files.
+
+    1 begin      the clone's manifest, version 1, `incomplete`: a lineage of its own, its parent,
+                 the whole state with every run's `root`, the store it lies in
+    2 pin        in the parent, by compare-and-swap: the files stay for as long as the clone lives
+    3 journal    what the parent recorded after that state, up to `parent.until`, is written anew
+    4 complete   the clone's manifest, `ready`
+
+Of a checkpoint that is named, the clone is exactly that. Otherwise it is the parent as of now: the
+state that is flushed is made a checkpoint as it lies, and the journal after it comes along, up to
+where it reached when the clone began. A transaction that was open there is settled when the clone
+is opened (J4). The parent's writer is not disturbed, and what it does from then on is its own.
+
+All that an attempt decides is in version 1, so every later attempt, and every other process at it
+at the same time, comes to the same result (C6). A crash leaves before 1 at most a checkpoint in the
+parent, which expires; then a clone that cannot be opened, and a rerun goes on with it.
+
+Runs of another kind of store (a directory, a bucket) cannot be read through one session. They are
+copied between 3 and 4, and afterwards the pin is freed; `copy` asks for the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from stepwell.env import Env
+from stepwell.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    JournalStoreMismatch,
+    StepwellError,
+)
+from stepwell.journal import paths
+from stepwell.journal.copy import Tail, copy_tail, last_entry
+from stepwell.journal.identity import Identity, check_identity, read_identity, write_identity
+from stepwell.journal.log import Log
+from stepwell.model import Claim, Position
+from stepwell.state.checkpoint import (
+    Checkpoint,
+    checkpoint_as_it_lies,
+    dropping,
+    find_checkpoint,
+    read_checkpoint,
+)
+from stepwell.state.manifest import (
+    JournalRef,
+    Manifest,
+    Manifests,
+    Parent,
+    Pin,
+    Run,
+    Status,
+    Stored,
+)
+from stepwell.state.pins import checkpoint_name, free_pin, make_pin
+from stepwell.state.progress import Progress
+from stepwell.state.runs import read_run
+from stepwell.store.base import Store
+from stepwell.store.locate import open_store
+from stepwell.store.probe import probe
+
+_KEEP_S = 24 * 3600.0
+"""How long a checkpoint taken for a clone stays if the clone is not gone on with."""
+_TRIES = 100
+_LOOK = 1000
+_BEFORE = ("probe", "lease", "deploy_log")
+
+
+@dataclass(frozen=True, slots=True)
+class Cloned:
+    """What a clone is, and what making it took."""
+
+    manifest: Manifest
+    entries: int = 0
+    """How many entries of the journal it got."""
+    files: int = 0
+    """How many files were copied; the others stay where they are."""
+    bytes: int = 0
+    made: bool = True
+    """False: it was there already, and nothing was done."""
+
+
+def clone(
+    source: Store,
+    destination: Store,
+    env: Env,
+    *,
+    source_journal: Store | None = None,
+    journal_store: Store | None = None,
+    checkpoint: str | None = None,
+    copy: bool = False,
+    copied: Callable[[int, int], None] = lambda done, total: None,
+) -> Cloned:
+    """Make a clone, or go on with one that was begun; a finished one is left as it is.
+
+    `journal_store` is the clone's own, by default beside its state; the parent's is not inherited
+    (C3). Another parent or checkpoint than the one it was begun with is refused, and nothing is
+    changed. `copied` hears of bytes copied, and of how many there are.
+    """
+    _refuse_overlap(source, destination)
+    parent, clone = Manifests(source, env), Manifests(destination, env)
+    begun = clone.latest()
+    if begun is None:
+        begun = _begin(
+            parent, clone, env, source_journal or source, journal_store, destination, checkpoint
+        )
+    manifest, origin = begun.manifest, _same(parent, begun, clone, checkpoint, journal_store)
+    if manifest.status is Status.READY:
+        return Cloned(_let_go(clone, begun, env), made=False)
+    make_pin(parent, Pin(manifest.lineage, destination.uri, origin.checkpoint))
+    journal_store = _journal_of(manifest, destination, journal_store, env)
+    manifest, entries = _copy_journal(manifest, source_journal or source, journal_store, env)
+    files = bytes = 0
+    if copy or _kind(source) != _kind(destination):
+        manifest, files, bytes = _copy_files(manifest, destination, env, copied)
+    done = clone.amend(_completing(manifest), "complete the clone")
+    return Cloned(_let_go(clone, done, env), entries, files, bytes)
+
+
+# 1 begin
+
+
+def _begin(
+    parent: Manifests,
+    clone: Manifests,
+    env: Env,
+    source_journal: Store,
+    journal_store: Store | None,
+    destination: Store,
+    checkpoint: str | None,
+) -> Stored:
+    _ready(parent)
+    occupied = _occupied(destination, journal_store)
+    if occupied is not None:
+        begun = clone.latest()
+        if begun is not None:  # By somebody else, just now.
+            return begun
+        raise occupied
+    probe(destination, env)
+    if journal_store is not None:
+        probe(journal_store, env)
+    lineage = env.new_id()
+    if checkpoint is None:
+        chosen, until = _as_of_now(parent, source_journal, env, lineage)
+    else:
+        found = find_checkpoint(_ready(parent).manifest, checkpoint, parent.store.uri)
+        chosen = read_checkpoint(parent.store, found.id, found)
+        until = chosen.state.replay.position
+    # Read last: whoever wrote the entries up to there had claimed its epoch before.
+    latest = _ready(parent).manifest
+    first = _first(chosen, until, latest, parent.store.uri, lineage, env)
+    if journal_store is not None and journal_store.uri != destination.uri:
+        first = replace(first, journal=JournalRef(store=journal_store.uri))
+    try:
+        return clone.create(1, first)
+    except ConflictError:
+        # Somebody else began it just now. Theirs is as good, or it is refused.
+        _drop_taken(parent, lineage)
+        begun = clone.latest()
+        if begun is None:
+            raise
+        return begun
+
+
+def _first(
+    chosen: Checkpoint, until: Position, latest: Manifest, uri: str, lineage: str, env: Env
+) -> Manifest:
+    """Version 1: the state as the clone will have it, and where it comes from."""
+    state, before = chosen.state, latest.parent.sinks if latest.parent else ()
+    sinks = {at.name for at in (*state.progress.sinks, *latest.progress.sinks)} | set(before)
+    return replace(
+        state,
+        lineage=lineage,
+        claim=Claim(latest.claim.epoch, env.host, env.pid, env.now()),
+        status=Status.INCOMPLETE,
+        journal=JournalRef(),
+        # One that lies elsewhere already stays there: a clone's clone needs no more hops.
+        runs=tuple(replace(run, root=run.root or uri) for run in state.runs),
+        progress=Progress(sources=state.progress.sources, dead_letters=state.progress.dead_letters),
+        checkpoints=(),
+        pins=(),
+        parent=Parent(
+            store=uri,
+            lineage=latest.lineage,
+            checkpoint=chosen.id,
+            pin=lineage,
+            sinks=tuple(sorted(sinks)),
+            until=until,
+        ),
+    )
+
+
+def _as_of_now(
+    parent: Manifests, journal_store: Store, env: Env, lineage: str
+) -> tuple[Checkpoint, Position]:
+    """The flushed state as a checkpoint, and how far the journal after it reaches."""
+    _check_journal(parent, journal_store)
+    log = Log(journal_store, _ready(parent).manifest.lineage)
+    for _ in range(_TRIES):
+        ref = checkpoint_as_it_lies(parent, env, name=checkpoint_name(lineage), keep_s=_KEEP_S)
+        chosen = read_checkpoint(parent.store, ref.id, ref)
+        after = chosen.state.replay.position
+        until = last_entry(log, after)
+        if log.trimmed() <= after:
+            return chosen, until
+        # The parent has flushed and trimmed since; there is a newer state to begin with.
+        _drop_taken(parent, lineage)
+    raise ConflictError(f"{parent.store.uri} was flushed and trimmed {_TRIES} times in a row")
+
+
+def _check_journal(parent: Manifests, journal_store: Store) -> None:
+    manifest = _ready(parent).manifest
+    try:
+        check_identity(
+            journal_store,
+            read_identity(journal_store),
+            lineage=manifest.lineage,
+            id=manifest.journal.id,
+            closed=manifest.journal.closed,
+        )
+    except JournalStoreMismatch as error:
+        raise JournalStoreMismatch(
+            error.message,
+            hint="clone it by its project, which knows its journal store, or clone a checkpoint, "
+            "which needs none: --checkpoint ID",
+        ) from error
+
+
+def _drop_taken(parent: Manifests, lineage: str) -> None:
+    """Take back a checkpoint that is not needed after all. If that fails, it expires."""
+    with suppress(StepwellError):
+        parent.amend(dropping(checkpoint_name(lineage), parent.store.uri), "drop a checkpoint")
+
+
+# Is it the same clone?
+
+
+def _same(
+    parent: Manifests,
+    begun: Stored,
+    clone: Manifests,
+    checkpoint: str | None,
+    journal_store: Store | None,
+) -> Parent:
+    """Where the clone in the destination came from; refused unless that is what is asked for."""
+    origin, uri = begun.manifest.parent, clone.store.uri
+    if begun.manifest.status is Status.DELETING:
+        raise InvalidError(f"{uri} is being destroyed", hint="destroy it again to finish")
+    if origin is None:
+        raise InvalidError(f"{uri} holds a pipeline already", hint=_EMPTY)
+    if begun.manifest.status is Status.INCOMPLETE or parent.latest_id() is not None:
+        found = _ready(parent).manifest
+        if (origin.lineage, origin.store) != (found.lineage, parent.store.uri):
+            raise InvalidError(
+                f"{uri} holds a clone of {origin.store} (lineage {origin.lineage}), not of "
+                f"{parent.store.uri} (lineage {found.lineage})",
+                hint=_EMPTY,
+            )
+    if checkpoint is not None and not origin.checkpoint.startswith(checkpoint.upper()):
+        wanted = find_checkpoint(_ready(parent).manifest, checkpoint, parent.store.uri)
+        if wanted.id != origin.checkpoint:
+            raise InvalidError(
+                f"{uri} holds a clone of checkpoint {origin.checkpoint}, not of {wanted.id}",
+                hint=_EMPTY,
+            )
+    if begun.manifest.status is Status.INCOMPLETE and journal_store is not None:
+        place = begun.manifest.journal.store or uri
+        if journal_store.uri != place:
+            raise InvalidError(
+                f"the clone in {uri} was begun with its journal in {place}, not in "
+                f"{journal_store.uri}",
+                hint="go on with that one, or destroy the unfinished clone",
+            )
+    return origin
+
+
+_EMPTY = "nothing was changed: choose an empty place for the clone, or destroy what is there"
+
+
+def _ready(parent: Manifests) -> Stored:
+    found = parent.latest()
+    if found is None:
+        raise InvalidError(
+            f"{parent.store.uri} holds no pipeline",
+            hint="check the address of what is to be cloned",
+        )
+    if found.manifest.status is not Status.READY:
+        raise InvalidError(
+            f"{parent.store.uri} cannot be cloned: it is {found.manifest.status.value}"
+        )
+    return found
+
+
+def _refuse_overlap(source: Store, destination: Store) -> None:
+    one, other = f"{source.uri}/", f"{destination.uri}/"
+    if one.startswith(other) or other.startswith(one):
+        raise InvalidError(
+            f"a clone cannot lie in its parent, nor around it: {source.uri} and {destination.uri}",
+            hint="choose a place beside it",
+        )
+
+
+def _occupied(destination: Store, journal_store: Store | None) -> InvalidError | None:
+    """Why a clone cannot begin there: an empty place is asked for (K4)."""
+    for place in [destination] if journal_store is None else [destination, journal_store]:
+        for listed in place.list(limit=_LOOK):
+            if paths.parse(listed.path).kind not in _BEFORE:
+                return InvalidError(
+                    f"{place.uri} is not empty: it holds {listed.path}",
+                    hint="choose an empty place for the clone",
+                )
+    return None
+
+
+# 3 journal, files, 4 complete
+
+
+def _journal_of(manifest: Manifest, destination: Store, given: Store | None, env: Env) -> Store:
+    """Where the clone's journal is to lie."""
+    recorded = manifest.journal.store
+    if given is not None:
+        return given
+    return destination if recorded is None else open_store(recorded, env)
+
+
+def _copy_journal(
+    manifest: Manifest, source: Store, journal_store: Store, env: Env
+) -> tuple[Manifest, int]:
+    """With a tail, the journal store is the clone's from now on; else an opening says so (C3)."""
+    origin = manifest.parent
+    if origin is None or origin.until <= manifest.replay.position:
+        return manifest, 0
+    write_identity(journal_store, Identity(manifest.lineage, env.new_id()))
+    identity = read_identity(journal_store)
+    if identity is None or identity.lineage != manifest.lineage:
+        raise JournalStoreMismatch(
+            f"{journal_store.uri} holds the journal of another pipeline",
+            hint="give the clone an empty journal store",
+        )
+    replay, entries = copy_tail(
+        Log(source, origin.lineage),
+        Log(journal_store, manifest.lineage),
+        manifest.lineage,
+        Tail(manifest.replay, manifest.transaction, origin.until),
+    )
+    journal = replace(manifest.journal, id=identity.id)
+    return replace(manifest, journal=journal, replay=replay), entries
+
+
+def _copy_files(
+    manifest: Manifest, destination: Store, env: Env, copied: Callable[[int, int], None]
+) -> tuple[Manifest, int, int]:
+    """Copy the runs, each checked on the way; what an earlier attempt has copied is left."""
+    there = {item.path: item.size for item in destination.list("runs/")}
+    missing = [run for run in manifest.runs if there.get(run.path) != run.size]
+    total, done = sum(run.size for run in missing), 0
+    for run in missing:
+        _copy_file(run, destination, env)
+        done += run.size
+        copied(done, total)
+    own = tuple(replace(run, root=None) for run in manifest.runs)
+    return replace(manifest, runs=own), len(missing), total
+
+
+def _copy_file(run: Run, destination: Store, env: Env) -> None:
+    body = read_run(destination, run, env)
+    try:
+        destination.put_new(run.path, body)
+    except ConflictError:
+        # Another process at the same clone, or our own answer that was lost.
+        there = destination.get(run.path)
+        if there is None or there.data != body:
+            raise CorruptError(
+                f"{destination.uri}/{run.path}",
+                f"is not the copy of the run in {run.root}",
+                hint="destroy the unfinished clone, and clone again",
+            ) from None
+
+
+def _completing(made: Manifest) -> Callable[[Manifest], Manifest]:
+    def change(manifest: Manifest) -> Manifest:
+        if manifest.lineage != made.lineage or manifest.status is Status.DELETING:
+            raise ConflictError("the clone was destroyed meanwhile")
+        if manifest.status is Status.READY:
+            return manifest  # Another process was first, and perhaps somebody has opened it since.
+        return replace(made, status=Status.READY, claim=manifest.claim)
+
+    return change
+
+
+def _let_go(clone: Manifests, done: Stored, env: Env) -> Manifest:
+    """Free the pin of a copy. A crash before it is made good by the next attempt."""
+    found = clone.latest() if free_pin(clone, env) else None
+    return (found or done).manifest
+
+
+def _kind(store: Store) -> str:
+    return store.uri.partition("://")[0]
