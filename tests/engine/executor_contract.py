@@ -161,6 +161,28 @@ class ExecutorContract:
         assert not +missed
         assert not -missed
 
+    def test_compacting_leaves_one_run_of_each_relation(
+        self, factory: ExecutorFactory, executor: Executor, store: MemoryStore, env: ManualEnv
+    ) -> None:
+        """K5: the state is the same, what came and went is no more, and loading gives it again."""
+        for id in range(1, 5):
+            run(executor, env, {"orders": Change(orders((id, "ab"[id % 2], id), (9, "a", id)))})
+            executor.flushed(executor.flush())
+        run(executor, env, {"orders": Change(None, ids(9))})
+        before = state(executor)
+        executor.compact()
+        runs = executor.flush()
+        executor.flushed(runs)
+        names = [item.relation for item in runs]
+        assert len(names) == len(set(names))
+        assert sum(item.rows for item in runs if item.relation == "orders") == 4
+        assert state(executor) == before
+        again = factory(store, env)
+        again.load(runs)
+        assert state(again) == before
+        run(again, env, {"orders": Change(orders((7, "z", 7)), ids(1))})
+        assert rows(again, "orders") == [(2, "a", 2), (3, "b", 3), (4, "a", 4), (7, "z", 7)]
+
     def test_bad_rows_are_kept_with_their_source(self, executor: Executor, env: ManualEnv) -> None:
         """J13: together with what the executor rejects itself."""
         bad = {"orders": [("files", BadRow("a.json, line 7", "not JSON", "{"))]}

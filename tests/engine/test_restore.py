@@ -318,7 +318,7 @@ def test_a_checkpoint_deleted_meanwhile_stops_the_restore() -> None:
 
 
 def test_a_checkpoint_of_another_program_is_refused() -> None:
-    """D11: rows stored for one query are no answer to another."""
+    """Rows stored for one query are no answer to another."""
     world, _ = history()
     Manifests(world.store, world.env).amend(lambda m: replace(m, program={"other": 1}), "deploy")
     with pytest.raises(InvalidError) as refused:

@@ -12,9 +12,10 @@ from typing import Annotated
 import typer
 
 from stepwell import __version__
+from stepwell.cli import keeping
 from stepwell.cli.choices import Changes, PushFormat, QueryFormat, Template
 from stepwell.cli.failure import Commands
-from stepwell.cli.where import Where
+from stepwell.cli.where import Json, place, wants_json
 
 app = typer.Typer(
     cls=Commands,
@@ -29,6 +30,7 @@ inspect = typer.Typer(
     help="Look at stored objects, byte for byte checked. Reads only, and disturbs no writer.",
 )
 app.add_typer(inspect, name="inspect")
+keeping.add_to(app)
 
 
 def main() -> None:
@@ -41,7 +43,6 @@ def show_version(value: bool) -> None:
         raise typer.Exit
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document; errors are JSON too.")]
 Place = Annotated[
     str,
     typer.Argument(
@@ -396,14 +397,3 @@ def demo_writer(directory: str, name: str) -> None:
     from stepwell.cli import demo_writer
 
     demo_writer.run(directory, name)
-
-
-def place(context: typer.Context, json: bool) -> Where:
-    """What stands before the command."""
-    given = context.find_root().params
-    return Where(given["folder"], given["target"], given["store"], wants_json(context, json))
-
-
-def wants_json(context: typer.Context, given: bool) -> bool:
-    """`--json` may stand before the command or after it."""
-    return given or bool(context.find_root().params["json"])

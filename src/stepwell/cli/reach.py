@@ -50,7 +50,7 @@ def is_alive(claim: Claim, env: Env) -> bool | None:
 
 
 class Reach:
-    """A pipeline to push to: of the process that runs it, or else opened here."""
+    """A pipeline to work on: of the process that runs it, or else opened here."""
 
     def __init__(self, project: Project, env: Env, *, take_over: bool) -> None:
         self._project = project
@@ -74,6 +74,25 @@ class Reach:
                 # For certain these rows were not taken. Whoever took over may take them.
                 self.close()
                 self._take_over = False
+
+    def checkpoint(self, name: str | None, keep_s: float | None) -> str:
+        """Take a checkpoint of everything there is; its id."""
+        client = self._client()
+        if client is not None:
+            with client:
+                return client.checkpoint(name, keep_s)
+        with ProjectPipeline(self._project, self._env, create=False) as pipeline:
+            ref = pipeline.checkpoint(name, keep_s=keep_s)
+        return "" if ref is None else ref.id
+
+    def compact(self) -> bool:
+        """Whether there was anything to do."""
+        client = self._client()
+        if client is not None:
+            with client:
+                return client.compact()
+        with ProjectPipeline(self._project, self._env, create=False) as pipeline:
+            return pipeline.compact()
 
     def close(self) -> None:
         own, self._own = self._own, None

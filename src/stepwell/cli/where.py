@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 if TYPE_CHECKING:
     from stepwell.deploy.project import Project
     from stepwell.env import Env
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document; errors are JSON too.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +27,14 @@ class Where:
         from stepwell.deploy.project import load_project
 
         return load_project(self.folder, env, target=self.target, store=self.store)
+
+
+def place(context: typer.Context, json: bool) -> Where:
+    """What stands before the command."""
+    given = context.find_root().params
+    return Where(given["folder"], given["target"], given["store"], wants_json(context, json))
+
+
+def wants_json(context: typer.Context, given: bool) -> bool:
+    """`--json` may stand before the command or after it."""
+    return given or bool(context.find_root().params["json"])

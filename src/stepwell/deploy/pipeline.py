@@ -21,6 +21,7 @@ from stepwell.engine.events import Listener
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import Executor, ExecutorFactory
 from stepwell.engine.reference_executor import ERRORS, ReferenceExecutor
+from stepwell.engine.target import Target
 from stepwell.env import Env
 from stepwell.errors import FencedError, InvalidError
 from stepwell.model import Transaction
@@ -58,6 +59,7 @@ class ProjectPipeline(Pipeline):
         executor: MakeExecutor | None = None,
         listener: Listener | None = None,
         create: bool = True,
+        base: Target | None = None,
     ) -> None:
         self.project = project
         self.store = project.open_store(env)
@@ -76,6 +78,7 @@ class ProjectPipeline(Pipeline):
             listener=listener,
             create=create,
             program=program_of(project, kind),
+            base=base,
         )
 
     def __enter__(self) -> ProjectPipeline:

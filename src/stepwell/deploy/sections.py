@@ -159,12 +159,11 @@ class Reader:
         node, value = self._get(key)
         if node is None:
             return default
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", str(value), re.ASCII)
-        if found is None:
+        seconds = duration(str(value))
+        if seconds is None:
             bare = not isinstance(value, bool) and re.fullmatch(r"\d+", str(value), re.ASCII)
             hint = f"write {node.content}s, if seconds are meant" if bare else None
             raise self._wrong(node, key, "a duration such as 500ms, 60s, 5m, 2h or 7d", hint)
-        seconds = float(found[1]) * _SECONDS[found[2]]
         if seconds < least:
             raise self._wrong(node, key, f"at least {least:g}s")
         return seconds
@@ -207,3 +206,13 @@ class Reader:
     def _wrong(self, node: Node, key: str, expected: str, hint: str | None = None) -> Exception:
         message = f"{self._prefix}{key} must be {expected}, found {node.shown}"
         return node.error(message, hint=hint)
+
+
+def duration(text: str) -> float | None:
+    """Seconds, or None for what is no duration.
+
+    >>> duration("500ms"), duration("7d"), duration("60")
+    (0.5, 604800.0, None)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text, re.ASCII)
+    return None if found is None else float(found[1]) * _SECONDS[found[2]]

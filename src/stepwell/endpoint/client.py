@@ -57,6 +57,14 @@ class Client:
             ) from gone
         return Transaction(int(answer.header["transaction"]))
 
+    def checkpoint(self, name: str | None, keep_s: float | None) -> str:
+        """The id of the new checkpoint."""
+        answer = self._ask({"op": "checkpoint", "name": name, "keep_s": keep_s})
+        return str(answer.header["id"])
+
+    def compact(self) -> bool:
+        return bool(self._ask({"op": "compact"}).header["compacted"])
+
     def tail(self, view: str) -> Iterator[tuple[Transaction, pa.Table] | None]:
         """Changes as they are committed, with a None now and then; ends with the process."""
         try:

@@ -1,8 +1,8 @@
 """The side of the process that runs a pipeline: answers others, one thread for each of them.
 
-Requests are `status`, `query`, `push`, `explain` and `tail`. They use the same `Pipeline` as the
-loop, and take turns with it. A request that fails is answered with its error, and changes nothing
-for anybody else.
+Requests are `status`, `query`, `push`, `explain`, `tail`, `checkpoint` and `compact`. They use the
+same `Pipeline` as the loop, and take turns with it. A request that fails is answered with its
+error, and changes nothing for anybody else.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from stepwell.engine.tail import Tail
 from stepwell.env import Env
 from stepwell.errors import InvalidError, StepwellError, UnavailableError
 from stepwell.model import Transaction
+from stepwell.state.manifest import CheckpointRef
 
 CONNECTIONS_MAX = 64
 _WAIT_S_MAX = 60.0
@@ -56,6 +57,10 @@ class Served(Protocol):
     def ask(self, sql: str) -> Asked: ...
     def explain(self, view: str) -> Explained: ...
     def tail(self, view: str) -> Tail: ...
+    def compact(self) -> bool: ...
+    def checkpoint(
+        self, name: str | None = None, *, keep_s: float | None = None
+    ) -> CheckpointRef | None: ...
     def push(
         self,
         table: str,
@@ -139,6 +144,8 @@ class Endpoint:
             "push": self._push,
             "explain": self._explain,
             "tail": self._tail,
+            "checkpoint": self._checkpoint,
+            "compact": self._compact,
         }
         try:
             name = str(request.header.get("op"))
@@ -181,6 +188,17 @@ class Endpoint:
     def _explain(self, connection: socket.socket, request: Message) -> None:
         explained = self._pipeline.explain(_text(request, "view"))
         send(connection, {"text": str(explained), "json": explained.to_json()})
+
+    def _checkpoint(self, connection: socket.socket, request: Message) -> None:
+        name, keep_s = request.header.get("name"), request.header.get("keep_s")
+        ref = self._pipeline.checkpoint(
+            None if name is None else _text(request, "name"),
+            keep_s=None if keep_s is None else float(keep_s),
+        )
+        send(connection, {"id": None if ref is None else ref.id})
+
+    def _compact(self, connection: socket.socket, request: Message) -> None:
+        send(connection, {"compacted": self._pipeline.compact()})
 
     def _tail(self, connection: socket.socket, request: Message) -> None:
         tail = self._pipeline.tail(_text(request, "view"))

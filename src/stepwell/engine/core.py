@@ -402,17 +402,17 @@ class Core:
         handle may be of no use any more, and opening again is the way on.
         """
         self.boundary()
-        state = self.state
+        state, number = self.state, self.state.next
         log = Log(self._journal_store, self.manifest.lineage)
-        past = load_state(self._make(self._store, self.env), target.checkpoint.state)
-        replay_to(target, past, self.sources, log, self.settings.replay_rows_max)
-        number = state.next
+        # First of all: the other executor shows its relations to Spark under the same names.
+        present = [(outbox, state.executor.read(outbox.sink.view)) for outbox in state.outboxes]
         try:
+            past = load_state(self._make(self._store, self.env), target.checkpoint.state)
+            replay_to(target, past, self.sources, log, self.settings.replay_rows_max)
             with ExitStack() as stack:
-                for outbox in state.outboxes:
+                for outbox, view in present:
                     stack.enter_context(outbox.held_back())
-                    view = outbox.sink.view
-                    change = difference(state.executor.read(view), past.executor.read(view))
+                    change = difference(view, past.executor.read(outbox.sink.view))
                     if change.num_rows:
                         outbox.offer(number, change)
                 state.executor, state.origin = past.executor, target.checkpoint
@@ -428,10 +428,19 @@ class Core:
         self.deliver()
         return ref
 
+    def compact(self) -> bool:
+        """Make one of the runs of each relation; False if each had one. Its own commit."""
+        before = self.manifest.runs
+        if len({run.relation for run in before}) == len(before):
+            return False
+        self.boundary()
+        self.state.executor.compact()
+        return self._flush(always=True) is not None
+
     def delete_checkpoint(self, id_or_name: str) -> None:
         self._writer.commit(dropping(id_or_name, self._store.uri), "delete a checkpoint")
 
-    def _flush(self, wanted: Wanted | None = None) -> Stored | None:
+    def _flush(self, wanted: Wanted | None = None, *, always: bool = False) -> Stored | None:
         self.boundary()
         return flush(
             self.state,
@@ -441,6 +450,7 @@ class Core:
             self._writer.journal.tip,
             self._writer.commit,
             wanted,
+            always=always,
         )
 
     def flush_if_due(self) -> None:

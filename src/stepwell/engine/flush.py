@@ -55,16 +55,19 @@ def flush(
     cursor: Cursor,
     commit: Commit,
     wanted: Wanted | None = None,
+    *,
+    always: bool = False,
 ) -> Stored | None:
     """Flush everything up to a place in the journal; None if the manifest has it all.
 
     `cursor` is the end of a transaction, and the last that memory holds. `env` draws ids above the
     floor, and in rising order. A checkpoint that is wanted is the last of the manifest's.
+    `always`: the runs are others, though they hold the same.
     """
     state.check()
     ensure(state.open is None, "a flush comes between two transactions")
     progress = _progress(state)
-    if wanted is None and _holds(before, state, cursor, progress):
+    if wanted is None and not always and _holds(before, state, cursor, progress):
         return None
     runs = state.executor.flush()
     origin = state.origin

@@ -289,6 +289,14 @@ class Pipeline:
         with self._turn("checkpoint"):
             return self._core.checkpoint(name, keep_s)
 
+    def compact(self) -> bool:
+        """Make one of the runs of each relation, and let what cancels out go; False if it was so.
+
+        Happens by itself as runs gather; afterwards a query and an opening read the least.
+        """
+        with self._turn("compact"):
+            return self._core.compact()
+
     def checkpoints(self) -> tuple[CheckpointRef, ...]:
         """Those that are kept, oldest first."""
         return self._core.manifest.checkpoints

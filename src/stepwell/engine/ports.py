@@ -174,6 +174,12 @@ class Executor(Protocol):
     def unflushed_bytes(self) -> int:
         """How large the state is that no run holds yet."""
 
+    def compact(self) -> None:
+        """Make one of the runs of each relation; the next flush writes it. The state is the same.
+
+        When it raises, nothing has happened that counts.
+        """
+
     def flush(self) -> tuple[Run, ...]:
         """Write what no run holds to new runs, durably, and return all runs of the state.
 

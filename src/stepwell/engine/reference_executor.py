@@ -131,6 +131,12 @@ class ReferenceExecutor:
     def unflushed_bytes(self) -> int:
         return sum(100 * len(rows) for rows in self._unflushed.values())
 
+    def compact(self) -> None:
+        for name, rows in self._rows.items():
+            if sum(run.relation == name for run in self._runs) > 1:
+                self._runs = tuple(run for run in self._runs if run.relation != name)
+                self._unflushed[name] = rows
+
     def flush(self) -> tuple[Run, ...]:
         runs = list(self._runs)
         for name, rows in sorted(self._unflushed.items()):

@@ -113,6 +113,8 @@ def choose(goal: Goal, store: Store, log: Log, manifest: Manifest, env: Env) -> 
                 continue
             try:
                 return Target(checkpoint, _reach(goal, checkpoint, log, manifest), tuple(passed))
+            except _ShortError as short:
+                why = str(short)
             except TruncatedError as error:
                 why = error.message
         passed.append((ref, why))
@@ -126,6 +128,10 @@ def choose(goal: Goal, store: Store, log: Log, manifest: Manifest, env: Env) -> 
 
 _OTHER_PROGRAM = "its tables and views are not those the pipeline has now"
 _OTHERS = "stepwell checkpoint list shows the others; without --checkpoint the newest whole one"
+
+
+class _ShortError(Exception):
+    """The journal ends before the goal."""
 
 
 def _told(goal: Goal) -> str:
@@ -148,7 +154,7 @@ def _why_not(ref: CheckpointRef, store: Store, env: Env) -> str | None:
 
 
 def _reach(goal: Goal, checkpoint: Checkpoint, log: Log, manifest: Manifest) -> Transaction | None:
-    """How far the journal has to be followed; `TruncatedError` if it does not go so far."""
+    """How far the journal has to be followed; `_ShortError` if it does not go so far."""
     state = checkpoint.state
     if goal.transaction == state.transaction:
         return state.transaction
@@ -166,10 +172,7 @@ def _reach(goal: Goal, checkpoint: Checkpoint, log: Log, manifest: Manifest) -> 
             return last
     if goal.transaction is not None or (goal.repairs and last < manifest.transaction):
         wanted = goal.transaction or manifest.transaction
-        raise TruncatedError(
-            log.where(state.replay.next),
-            f"the journal leads from transaction {state.transaction} to {last}, not to {wanted}",
-        )
+        raise _ShortError(f"the journal leads from there to transaction {last}, not to {wanted}")
     return None if goal.repairs else last
 
 

@@ -114,6 +114,11 @@ class SparkExecutor:
     def unflushed_bytes(self) -> int:
         return sum(_bytes(part) for r in self._relations for part in r.parts if not part.stored)
 
+    def compact(self) -> None:
+        for relation in self._relations:
+            if sum(len(part.stored) for part in relation.parts) > 1:
+                self._relations.compact(relation)
+
     def flush(self) -> tuple[Run, ...]:
         self._written = []
         # What is written now must be found again when it is committed.

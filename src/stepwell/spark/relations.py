@@ -188,14 +188,33 @@ class Relations:
             first -= 1
         if len(parts) - first < _LIKE_RUNS:
             return parts
-        rest, last = parts[:first], parts[first:]
+        return [*parts[:first], self._summed(relation, parts[first:])]
+
+    def compact(self, relation: Relation) -> None:
+        """Make one part of all."""
+        small = [p for p in relation.parts if p.table is not None]
+        large = [p for p in relation.parts if p.table is None]
+        parts: list[Part] = []
+        if small:
+            table = pa.concat_tables([p.table for p in small])
+            table = consolidated(table) if _consolidates(relation) else table
+            parts = [Part(relation.types, table.num_rows, table)]
+            if large:
+                run = self._runs.write(relation.name, table, relation.sort)
+                parts = [self._summed(relation, [*large, Part(relation.types, run.rows, run=run)])]
+        elif large:
+            parts = [self._summed(relation, large)]
+        relation.parts = parts
+
+    def _summed(self, relation: Relation, last: Sequence[Part]) -> Part:
+        """Several runs as one, in which rows that came and went are no more."""
         rows = sum(p.rows for p in last)
-        if rows <= MERGED_ROWS_MAX and all(map(comparable, relation.types)):
+        if rows <= MERGED_ROWS_MAX and _consolidates(relation):
             runs = [self._runs.read(cast(RunFiles, p.run)) for p in last]
             types = arrow_schema(relation.types)
             table = consolidated(pa.concat_tables([run.cast(types) for run in runs]))
             run = self._runs.write(relation.name, table, relation.sort)
-            return [*rest, Part(relation.types, run.rows, run=run)]
+            return Part(relation.types, run.rows, run=run)
         columns = [f"c{i}" for i in range(len(relation.types))]
         frame = self.frame_of(last[0])
         for part in last[1:]:
@@ -206,7 +225,7 @@ class Relations:
             .toDF(*columns, WEIGHT)
             .where(f"{WEIGHT} <> 0")
         )
-        return [*rest, self.as_run(relation.name, summed, rows)]
+        return self.as_run(relation.name, summed, rows)
 
     # What Spark sees
 
@@ -251,6 +270,11 @@ class Relations:
         for part in relation.parts[1:]:
             frame = frame.unionAll(self.frame_of(part))
         return frame
+
+
+def _consolidates(relation: Relation) -> bool:
+    """Whether Arrow can compare its rows."""
+    return all(map(comparable, relation.types))
 
 
 def view_name(name: str, kind: str) -> str:

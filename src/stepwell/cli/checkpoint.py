@@ -1,0 +1,167 @@
+"""`stepwell checkpoint create|list|show|delete` and `stepwell compact`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepwell.cli.reach import Reach, latest
+from stepwell.cli.screen import Row, Screen, count, plain, size
+from stepwell.cli.where import Where
+from stepwell.deploy.look import no_pipeline
+from stepwell.deploy.project import Project
+from stepwell.deploy.sections import duration
+from stepwell.env import Env, SystemEnv
+from stepwell.errors import InvalidError
+from stepwell.model import format_time
+from stepwell.state.checkpoint import (
+    check_files,
+    check_name,
+    dropping,
+    find_checkpoint,
+    read_checkpoint,
+)
+from stepwell.state.manifest import CheckpointRef, Manifest, Manifests
+from stepwell.state.runs import store_of
+
+
+def create(where: Where, *, name: str | None, keep: str | None, take_over: bool) -> None:
+    env = SystemEnv()
+    project = where.project(env)
+    if name is not None:
+        check_name(name)
+    keep_s = None if keep is None else duration(keep)
+    if keep is not None and not keep_s:
+        raise InvalidError(
+            f"--keep must be a duration, found {keep!r}", hint="for example 90m, 12h or 7d"
+        )
+    _manifest(project, env)
+    id = Reach(project, env, take_over=take_over).checkpoint(name, keep_s)
+    manifest = _manifest(project, env)
+    made = [item for item in manifest.checkpoints if item.id == id]
+    if where.json:
+        Screen().json(_json(made[0]) if made else {"id": id})
+        return
+    said = f", transaction {made[0].transaction}" if made else ""
+    Screen().line(f"checkpoint {name or id}{said}" + (f" ({id})" if name else ""))
+
+
+def list_all(where: Where) -> None:
+    env, screen = SystemEnv(), Screen()
+    manifest = _manifest(where.project(env), env)
+    pinned = [pin.checkpoint for pin in manifest.pins]
+    if where.json:
+        listed = [{**_json(item), "clones": pinned.count(item.id)} for item in manifest.checkpoints]
+        screen.json({"checkpoints": listed})
+        return
+    if not manifest.checkpoints:
+        screen.line("no checkpoints yet: one comes when a run ends, or by checkpoint create")
+        return
+    rows = [
+        Row(
+            (item.id, str(item.transaction), format_time(item.created), _stays(item)),
+            plain(item.name or ""),
+        )
+        for item in manifest.checkpoints
+    ]
+    screen.table(("id", ">transaction", "created", "stays", "name"), rows)
+
+
+def show(where: Where, which: str) -> bool:
+    """Whether all its files are there."""
+    env, screen = SystemEnv(), Screen()
+    project = where.project(env)
+    store = project.open_store(env)
+    ref = find_checkpoint(_manifest(project, env), which, project.store)
+    checkpoint = read_checkpoint(store, ref.id, ref)
+    files, progress = checkpoint.files, checkpoint.state.progress
+    damaged = check_files(files, lambda root: store_of(store, root, env))
+    content = {
+        **_json(ref),
+        "files": len(files),
+        "bytes": sum(file.size for file in files),
+        "sources": {at.name: at.position for at in progress.sources},
+        "sinks": {at.name: at.delivered for at in progress.sinks},
+        "undelivered": len(progress.outbox),
+        "replay": checkpoint.state.replay.position,
+        "damaged": [{"object": item.where, "what": item.what} for item in damaged],
+    }
+    if where.json:
+        screen.json(content)
+        return not damaged
+    screen.facts(
+        [
+            ("checkpoint", ref.id + (f", {plain(ref.name)}" if ref.name else "")),
+            ("transaction", str(ref.transaction)),
+            ("created", format_time(ref.created)),
+            ("stays", _stays(ref)),
+            ("files", f"{count(len(files), 'file')}, {size(content['bytes'])}"),
+            ("sources", ", ".join(plain(at.name) for at in progress.sources) or "none"),
+            (
+                "sinks",
+                ", ".join(f"{plain(at.name)} at {at.delivered}" for at in progress.sinks) or "none",
+            ),
+            ("undelivered", count(len(progress.outbox), "file") if progress.outbox else "nothing"),
+        ]
+    )
+    for item in damaged:
+        screen.line(f"damaged: {item.where} {item.what}")
+    return not damaged
+
+
+def delete(where: Where, which: str) -> None:
+    env = SystemEnv()
+    project = where.project(env)
+    store = project.open_store(env)
+    ref = find_checkpoint(_manifest(project, env), which, project.store)
+    Manifests(store, env).amend(dropping(ref.id, project.store), "delete a checkpoint")
+    if where.json:
+        Screen().json({"deleted": ref.id})
+    else:
+        Screen().line(
+            f"deleted checkpoint {plain(ref.name or ref.id)}; stepwell gc frees its files"
+        )
+
+
+def compact(where: Where, *, take_over: bool) -> None:
+    env = SystemEnv()
+    project = where.project(env)
+    before = _runs(_manifest(project, env))
+    Reach(project, env, take_over=take_over).compact()
+    after = _runs(_manifest(project, env))
+    if where.json:
+        Screen().json({"before": before, "after": after})
+        return
+    shown = [
+        f"{count(found['files'], 'file')}, {size(found['bytes'])}" for found in (before, after)
+    ]
+    if before == after:
+        Screen().line(f"nothing to merge: {shown[0]}")
+    else:
+        Screen().line(f"merged: {shown[0]}, and now {shown[1]}")
+
+
+def _runs(manifest: Manifest) -> dict[str, int]:
+    return {"files": len(manifest.runs), "bytes": sum(run.size for run in manifest.runs)}
+
+
+def _manifest(project: Project, env: Env) -> Manifest:
+    found = latest(project, env)
+    if found is None:
+        raise no_pipeline(project)
+    return found.manifest
+
+
+def _stays(ref: CheckpointRef) -> str:
+    if ref.expires is not None:
+        return f"until {format_time(ref.expires)}"
+    return "until deleted" if ref.name is not None else "among the last"
+
+
+def _json(ref: CheckpointRef) -> dict[str, Any]:
+    return {
+        "id": ref.id,
+        "name": ref.name,
+        "transaction": ref.transaction,
+        "created": format_time(ref.created),
+        "expires": None if ref.expires is None else format_time(ref.expires),
+    }
