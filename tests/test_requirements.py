@@ -18,7 +18,6 @@ REQUIREMENTS = TESTS.parent / "docs" / "internals" / "requirements.md"
 
 NOT_YET = {
     *("K3", "K11"),
-    *("D6", "D7", "D8", "D9", "D11"),
 }
 
 ID = r"[FJKCDS][1-9]\d*"

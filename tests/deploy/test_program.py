@@ -76,12 +76,13 @@ def test_another_executor_is_refused(write: Write) -> None:
         stepwell.open(write(YML))
 
 
-def test_sources_and_sinks_may_change(write: Write) -> None:
-    """S6: they are no part of what is computed."""
+def test_another_sink_is_refused_until_it_is_deployed(write: Write) -> None:
+    """D7: what runs is what is deployed; a sink forgotten by accident could not come back."""
     with stepwell.open(write(REFERENCE)):
         pass
-    with stepwell.open(write(REFERENCE.split("sinks:")[0] + "executor: reference\n")) as again:
-        assert not again.status().sinks
+    with pytest.raises(InvalidError, match="sink revenue_out is gone") as caught:
+        stepwell.open(write(REFERENCE.split("sinks:")[0] + "executor: reference\n"))
+    assert "stepwell deploy" in (caught.value.hint or "")
 
 
 def test_the_program_is_in_the_manifest(write: Write) -> None:
@@ -91,7 +92,8 @@ def test_the_program_is_in_the_manifest(write: Write) -> None:
         pass
     found = Manifests(open_store(str(folder / "state"), SystemEnv()), SystemEnv()).latest()
     assert found is not None
-    assert set(found.manifest.program["statements"]) == {"orders", "big", "revenue"}
+    keys = ["table.orders", "view.big", "view.revenue", "source.order_files", "sink.revenue_out"]
+    assert list(found.manifest.program["resources"]) == keys
 
 
 def made(store: Store, env: Env) -> ReferenceExecutor:

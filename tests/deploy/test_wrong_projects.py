@@ -103,7 +103,8 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
     (
         "targets: {prod: {nam: x}}",
         "stepwell.yml:7:18: target prod has no key nam",
-        "keys are: store, journal, transaction, checkpoint, executor, spark, sources, sinks, variables",
+        "keys are: store, journal, transaction, checkpoint, executor, spark, sources, sinks, protect, "
+        "variables",
     ),
     (
         "targets: {prod: {spark: {mster: x}}}",

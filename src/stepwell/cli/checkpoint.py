@@ -26,7 +26,7 @@ from stepwell.state.runs import store_of
 
 def create(where: Where, *, name: str | None, keep: str | None, take_over: bool) -> None:
     env = SystemEnv()
-    project = where.project(env)
+    project = where.deployed(env)
     if name is not None:
         check_name(name)
     keep_s = None if keep is None else duration(keep)
@@ -47,7 +47,7 @@ def create(where: Where, *, name: str | None, keep: str | None, take_over: bool)
 
 def list_all(where: Where) -> None:
     env, screen = SystemEnv(), Screen()
-    manifest = _manifest(where.project(env), env)
+    manifest = _manifest(where.deployed(env), env)
     pinned = [pin.checkpoint for pin in manifest.pins]
     if where.json:
         listed = [{**_json(item), "clones": pinned.count(item.id)} for item in manifest.checkpoints]
@@ -69,7 +69,7 @@ def list_all(where: Where) -> None:
 def show(where: Where, which: str) -> bool:
     """Whether all its files are there."""
     env, screen = SystemEnv(), Screen()
-    project = where.project(env)
+    project = where.deployed(env)
     store = project.open_store(env)
     ref = find_checkpoint(_manifest(project, env), which, project.store)
     checkpoint = read_checkpoint(store, ref.id, ref)
@@ -110,7 +110,7 @@ def show(where: Where, which: str) -> bool:
 
 def delete(where: Where, which: str) -> None:
     env = SystemEnv()
-    project = where.project(env)
+    project = where.deployed(env)
     store = project.open_store(env)
     ref = find_checkpoint(_manifest(project, env), which, project.store)
     Manifests(store, env).amend(dropping(ref.id, project.store), "delete a checkpoint")
@@ -124,7 +124,7 @@ def delete(where: Where, which: str) -> None:
 
 def compact(where: Where, *, take_over: bool) -> None:
     env = SystemEnv()
-    project = where.project(env)
+    project = where.deployed(env)
     before = _runs(_manifest(project, env))
     Reach(project, env, take_over=take_over).compact()
     after = _runs(_manifest(project, env))

@@ -17,7 +17,7 @@ from stepwell.query.statements import MaterializedView
 
 def show(where: Where, view: str | None) -> None:
     env, screen = SystemEnv(), Screen()
-    project = where.project(env)
+    project = where.deployed(env)
     if view is not None:
         names = [project.view(view).name]
     else:

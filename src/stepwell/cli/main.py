@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from stepwell import __version__
-from stepwell.cli import keeping
+from stepwell.cli import deploying, keeping
 from stepwell.cli.choices import Changes, PushFormat, QueryFormat, Template
 from stepwell.cli.failure import Commands
 from stepwell.cli.where import Json, place, wants_json
@@ -31,6 +31,7 @@ inspect = typer.Typer(
 )
 app.add_typer(inspect, name="inspect")
 keeping.add_to(app)
+deploying.add_to(app)
 
 
 def main() -> None:
@@ -64,6 +65,10 @@ def stepwell(
     store: Annotated[
         str | None,
         typer.Option("--store", metavar="URI", help="A store instead of the project's."),
+    ] = None,
+    var: Annotated[
+        list[str] | None,
+        typer.Option("--var", metavar="NAME=VALUE", help="A value for a variable; repeatable."),
     ] = None,
     json: Json = False,
     version: Annotated[

@@ -40,7 +40,7 @@ def show(
     take_over: bool,
 ) -> None:
     env = SystemEnv()
-    project = where.project(env)
+    project = where.deployed(env)
     declared = project.table(table)
     if len(delimiter) != 1:
         raise InvalidError(f"the delimiter must be one character, found {delimiter!r}")

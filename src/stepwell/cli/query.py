@@ -23,7 +23,7 @@ from stepwell.env import SystemEnv
 
 def show(where: Where, sql: str, format: QueryFormat) -> None:
     env = SystemEnv()
-    project = where.project(env)
+    project = where.deployed(env)
     check_one_query(sql)
     client = running(project, env)
     if client is not None:

@@ -30,7 +30,7 @@ def show(
     if sum(given is not None for given in (checkpoint, transaction, time)) > 1:
         raise InvalidError("restore: give one of --checkpoint, --transaction and --time")
     env, screen = SystemEnv(), Screen()
-    project = where.project(env)
+    project = where.deployed(env)
     goal = Goal(checkpoint, transaction, None if time is None else _time(time))
     store = project.open_store(env)
     found = preview(goal, store, project.open_journal_store(env) or store, env)

@@ -19,7 +19,8 @@ from stepwell.cli.progress import Progress
 from stepwell.cli.reach import is_alive, latest
 from stepwell.cli.screen import Screen
 from stepwell.cli.where import Where
-from stepwell.deploy.pipeline import ProjectPipeline
+from stepwell.deploy.program import as_deployed, project_differences
+from stepwell.deploy.serving import RunningPipeline
 from stepwell.endpoint.server import Endpoint
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import FencedError, StepwellError, UnavailableError
@@ -34,17 +35,28 @@ _WATCH_S = 2.0
 def show(where: Where, *, once: bool, max_transactions: int | None) -> int:
     """Run, and say how it went; the exit code."""
     env = SystemEnv()
-    project = where.project(env)
+    wanted = where.project(env)
     progress = Progress(env, json=where.json)
     with signals() as caught, progress:
+        found = latest(wanted, env)
+        project = wanted
+        if found is None or found.manifest.program is None:
+            progress.say("nothing is deployed yet: this run deploys the project")
+        else:
+            project = as_deployed(wanted, found.manifest.program)
+            differs = project_differences(wanted, found.manifest.program)
+            if differs:
+                progress.say(
+                    f"the project differs from what is deployed ({', '.join(differs)}): running "
+                    "what is deployed; stepwell deploy changes it"
+                )
         progress.opening(project)
-        found = latest(project, env)
         if found is not None and not found.manifest.journal.closed:
             claim = found.manifest.claim
             if is_alive(claim, env) is not False:
                 who = f"process {claim.pid} on host {claim.host}"
                 progress.say(f"{who} has the pipeline, or had: taking it over")
-        with ProjectPipeline(project, env, listener=progress) as pipeline:
+        with RunningPipeline(project, env, listener=progress) as pipeline:
             caught.stop = pipeline.stop
             if caught.name is None:
                 _serve(pipeline, env, progress, once=once, max_transactions=max_transactions)
@@ -56,7 +68,7 @@ def show(where: Where, *, once: bool, max_transactions: int | None) -> int:
 
 
 def _serve(
-    pipeline: ProjectPipeline,
+    pipeline: RunningPipeline,
     env: Env,
     progress: Progress,
     *,
@@ -127,6 +139,7 @@ class Watch:
         self._store = store
         self._manifests = Manifests(store, env)
         self._epoch = epoch
+        self._own = (env.host, env.pid)
         self._stop = stop
         self._tick = tick
         self._end = threading.Event()
@@ -139,8 +152,11 @@ class Watch:
             found = self._manifests.latest()
         except StepwellError:
             return False  # A store that does not answer proves nothing.
-        if found is not None and found.epoch > self._epoch:
-            claim = found.manifest.claim
+        if found is None or found.epoch <= self._epoch:
+            return False
+        claim = found.manifest.claim
+        # After a deploy this process has opened the pipeline anew.
+        if (claim.host, claim.pid) != self._own:
             self.error = fenced(self._store.uri, claim, "this one takes nothing more in")
         return self.error is not None
 

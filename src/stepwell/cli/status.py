@@ -17,7 +17,7 @@ from stepwell.state.manifest import Manifest, Stored
 
 def show(where: Where) -> None:
     env, screen = SystemEnv(), Screen()
-    project = where.project(env)
+    project = where.deployed(env)
     client = running(project, env)
     live: Mapping[str, Any] | None = None
     if client is not None:

@@ -16,7 +16,7 @@ from stepwell.errors import UnavailableError
 
 def show(where: Where, view: str, max_transactions: int | None) -> None:
     env = SystemEnv()
-    project = where.project(env)
+    project = where.deployed(env)
     name = project.view(view).name
     client = running(project, env)
     if client is None:

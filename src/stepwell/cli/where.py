@@ -21,18 +21,38 @@ class Where:
     target: str | None = None
     store: str | None = None
     json: bool = False
+    variables: tuple[str, ...] = ()
+    """`NAME=VALUE` each."""
 
     def project(self, env: Env) -> Project:
         """The project it names, read and checked."""
         from stepwell.deploy.project import load_project
+        from stepwell.deploy.variables import given_variables
 
-        return load_project(self.folder, env, target=self.target, store=self.store)
+        return load_project(
+            self.folder,
+            env,
+            target=self.target,
+            store=self.store,
+            variables=given_variables(self.variables),
+        )
+
+    def deployed(self, env: Env) -> Project:
+        """The same as it is deployed: what every command runs and reads; as it is, if never."""
+        from stepwell.deploy.program import as_deployed
+        from stepwell.state.manifest import Manifests
+
+        project = self.project(env)
+        found = Manifests(project.open_store(env), env).latest()
+        return project if found is None else as_deployed(project, found.manifest.program)
 
 
 def place(context: typer.Context, json: bool) -> Where:
     """What stands before the command."""
     given = context.find_root().params
-    return Where(given["folder"], given["target"], given["store"], wants_json(context, json))
+    variables = tuple(given["var"] or ())
+    wanted = wants_json(context, json)
+    return Where(given["folder"], given["target"], given["store"], wanted, variables)
 
 
 def wants_json(context: typer.Context, given: bool) -> bool:

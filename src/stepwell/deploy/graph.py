@@ -39,7 +39,15 @@ class _Read:
     span: Span
 
 
-def in_order(statements: Sequence[Statement]) -> tuple[Statement, ...]:
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """Statements, each behind what it reads; and what each view names."""
+
+    statements: tuple[Statement, ...]
+    reads: Mapping[str, tuple[str, ...]]
+
+
+def in_order(statements: Sequence[Statement]) -> Ordered:
     """The statements, each behind what it reads; otherwise as they stand. Checks every name."""
     declared = {fold(statement.name): statement for statement in statements}
     trees = {fold(view.name): _parsed(view) for view in statements if not isinstance(view, Table)}
@@ -52,7 +60,10 @@ def in_order(statements: Sequence[Statement]) -> tuple[Statement, ...]:
     for name in declared:
         _place(name, declared, reads, ordered, [])
     _check_columns(ordered, trees)
-    return tuple(ordered.values())
+    named = {
+        name: tuple(dict.fromkeys(read.name for read in found)) for name, found in reads.items()
+    }
+    return Ordered(tuple(ordered.values()), named)
 
 
 def _place(

@@ -63,21 +63,26 @@ class ProjectPipeline(Pipeline):
     ) -> None:
         self.project = project
         self.store = project.open_store(env)
+        self._env = env
+        self._listener = listener
+        self._spark = spark
+        self._make = executor or make_executor
         # Asked before the claim: who cannot have the pipeline must not fence whoever has it.
         found = Manifests(self.store, env).latest()
+        known = None if found is None else found.manifest.program
         kind = None if spark is None else "spark"
-        check_program(project, None if found is None else found.manifest.program, kind)
+        check_program(project, known, kind)
         super().__init__(
             self.store,
             env,
-            executor=(executor or make_executor)(project, spark),
+            executor=self._make(project, spark),
             sources=project.make_sources(env),
             sinks=project.make_sinks(env),
             journal_store=project.open_journal_store(env),
             settings=project.sections.settings(),
             listener=listener,
             create=create,
-            program=program_of(project, kind),
+            program=known or program_of(project, kind),
             base=base,
         )
 

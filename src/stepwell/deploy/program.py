@@ -1,69 +1,109 @@
-"""What a pipeline computes, as its manifest records it, so that no other state is mistaken for it.
+"""What a pipeline computes, as its manifest records it: the truth about what is deployed.
 
-    {"format": 1, "executor": "spark", "statements": {"revenue": "<checksum>", ...}}
+    {"format": 2, "executor": "spark", "resources": {"view.revenue": {...}, ...}}
 
-A checksum is of a statement's tokens: comments, line ends and indentation may change. Anything else
-may not, until views can be changed in place: rows stored for one query are no answer to another,
-and a view that was added would begin without the rows that came before it.
+Rows stored for one query are no answer to another. So a pipeline is opened by the statements it was
+made with, and `deploy` is the way from one program to the next.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stepwell.deploy.project import Project
-from stepwell.errors import InvalidError
+from stepwell.deploy.resources import (
+    Deployed,
+    Resource,
+    deployed_project,
+    resources_from_json,
+    resources_of,
+    resources_to_json,
+    shown,
+)
+from stepwell.errors import CorruptError, InvalidError
 from stepwell.model import checksum
-from stepwell.query.source import Source, Tokens
-from stepwell.query.statements import Statement
 from stepwell.store.sealed import Json
 
-FORMAT = 1
+FORMAT = 2
 """The next, when stored relations mean something else for the same statements."""
 
 
 def program_of(project: Project, executor: str | None = None) -> Json:
     """`executor`: the one that is used, if not the project's."""
-    return {
-        "format": FORMAT,
-        "executor": executor or project.sections.executor,
-        "statements": {s.name.lower(): _checksum(s) for s in project.statements},
-    }
+    return program_json(resources_of(project), executor or project.sections.executor)
+
+
+def program_json(resources: Deployed, executor: str) -> Json:
+    return {"format": FORMAT, "executor": executor, "resources": resources_to_json(resources)}
+
+
+def read_program(program: Json, where: str) -> tuple[dict[str, Resource], str]:
+    """The resources and the executor; nothing and an empty text where nothing is recorded."""
+    if program is None:
+        return {}, ""
+    if not isinstance(program, dict):
+        raise CorruptError(where, "expected a program", field="program")
+    if program.get("format") != FORMAT:
+        raise InvalidError(
+            f"{where}: its program has format {program.get('format')}; this Stepwell reads "
+            f"format {FORMAT}",
+            hint="use the version of Stepwell that made it, or give another store (`--store`)",
+        )
+    return resources_from_json(program.get("resources"), where), str(program.get("executor"))
+
+
+def as_deployed(project: Project, program: Json) -> Project:
+    """What is deployed, with the project's settings; the project itself if nothing is."""
+    resources, executor = read_program(program, project.store)
+    return deployed_project(project, resources, executor) if resources else project
 
 
 def check_program(project: Project, known: Json, executor: str | None = None) -> None:
-    """Refuse a project whose pipeline was made by other statements. None: nothing is recorded."""
-    mine = program_of(project, executor)
-    if known is None or known == mine:
-        return
-    raise InvalidError(
-        f"the pipeline in {project.store} was made by a project that differs: "
-        + ", ".join(_differences(known, mine)),
-        hint="views cannot be changed in place yet: undo the change, or give another store "
-        "(`--store`) and let it take in everything anew",
-    )
+    """Refuse a project that is not the one deployed. None: nothing is recorded yet."""
+    found = project_differences(project, known, executor)
+    if found:
+        raise InvalidError(
+            f"the project differs from what is deployed in {project.store}: " + ", ".join(found),
+            hint="stepwell plan shows what would change, stepwell deploy changes it; or give "
+            "another store (`--store`)",
+        )
 
 
-def _differences(known: Json, mine: Json) -> list[str]:
-    found = [
-        f"its {key} was {known.get(key)}, not {mine[key]}"
-        for key in ("format", "executor")
-        if known.get(key) != mine[key]
-    ]
-    before, now = known.get("statements", {}), mine["statements"]
-    for name in sorted({*before, *now}):
-        if name not in before:
+def project_differences(project: Project, known: Json, executor: str | None = None) -> list[str]:
+    """In a few words each; none if the project is what is deployed, or nothing is."""
+    deployed, before = read_program(known, project.store)
+    if not deployed:
+        return []
+    now = executor or project.sections.executor
+    found = [] if now == before else [f"its executor was {before}, not {now}"]
+    return found + differences(deployed, resources_of(project))
+
+
+def differences(before: Deployed, now: Deployed) -> list[str]:
+    found = []
+    for key in sorted({*before, *now}):
+        name = key.partition(".")[2] if key.startswith(("table.", "view.")) else shown(key)
+        if key not in before:
             found.append(f"{name} is new")
-        elif name not in now:
+        elif key not in now:
             found.append(f"{name} is gone")
-        elif before[name] != now[name]:
+        elif not now[key].same(before[key]):
             found.append(f"{name} has changed")
     return found
 
 
-def _checksum(statement: Statement) -> str:
-    text = statement.source.text[statement.span.start : statement.span.end]
-    tokens, parts = Tokens(Source(statement.source.name, text)), []
-    while (token := tokens.take()).kind != "end":
-        # Told apart by length: no two lists of tokens give the same bytes.
-        body = token.text.encode()
-        parts.append(f"{token.kind} {len(body)} ".encode() + body)
-    return checksum(parts)
+def identified(before: Deployed, now: Deployed, lineage: str, serial: int) -> dict[str, Resource]:
+    """The resources with their ids: of those that stay as they were the old one, else a new one.
+
+    An id follows from lineage, key and serial, so whoever recovers a deploy can tell from the
+    manifest whether its action happened (D4).
+    """
+    made = {}
+    for key, resource in now.items():
+        old = before.get(key)
+        if old is not None and resource.same(old):
+            made[key] = old
+        else:
+            id = checksum([lineage.encode(), b"\0", key.encode(), b"\0", str(serial).encode()])
+            made[key] = replace(resource, id=id)
+    return made

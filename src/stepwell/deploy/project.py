@@ -23,6 +23,7 @@ from stepwell.deploy.document import Node, read_document
 from stepwell.deploy.graph import in_order
 from stepwell.deploy.references import References
 from stepwell.deploy.sections import Sections, check_shape, read_sections
+from stepwell.deploy.variables import resolved_variables
 from stepwell.engine.ports import Sink, Source
 from stepwell.env import Env
 from stepwell.errors import ConfigError
@@ -58,6 +59,11 @@ class Project:
     """What messages about that text call it."""
     sources: tuple[Connection, ...]
     sinks: tuple[Connection, ...]
+    reads: Mapping[str, tuple[str, ...]] = field(repr=False)
+    """What each view names, all in lower case."""
+    protected: frozenset[str]
+    """Tables and views, in lower case, and sources and sinks that must not be dropped."""
+    references: References = field(repr=False, compare=False)
 
     @property
     def tables(self) -> Mapping[str, Table]:
@@ -114,25 +120,32 @@ def load_project(
     target: str | None = None,
     store: str | None = None,
     environ: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Project:
-    """Read and check a project. `store` is used instead of the one that the project names."""
+    """Read and check a project. `store` is used instead of the one that the project names.
+
+    `variables` are what the command line says; see `variables.py` for what comes after it.
+    """
     folder = Path(os.path.abspath(Path(folder).expanduser()))
     root = read_document(_find(folder), FILE).mapping(FILE)
     check_shape(root)
     entries = _with_target(root, target)
-    variables = entries["variables"].mapping("variables") if "variables" in entries else {}
-    for name, variable in variables.items():
-        if isinstance(variable.content, (Mapping, tuple)):
-            raise variable.error(f"variable {name} must be a single value, found {variable.shown}")
-    references = References(folder, os.environ if environ is None else environ, variables)
+    declared = entries["variables"].mapping("variables") if "variables" in entries else {}
+    environ = os.environ if environ is None else environ
+    found = resolved_variables(declared, folder, environ, variables or {})
+    references = References(folder, environ, found)
     sections = read_sections(entries, references)
     name = _project_name(root)
     address = _store(folder, entries, references, store, env)
     _check_journal_store(folder, entries, sections, env)
     texts = _sql_files(folder)
-    statements = in_order(_statements(texts))
+    ordered = in_order(_statements(texts))
+    statements = ordered.statements
     sql, sql_name = _joined(texts, statements)
     connections = Connections(folder, env, references, statements)
+    sources = connections.sources(entries.get("sources"))
+    sinks = connections.sinks(entries.get("sinks"))
+    names = [*(fold(s.name) for s in statements), *(item.name for item in (*sources, *sinks))]
     return Project(
         name=name,
         folder=folder,
@@ -142,9 +155,31 @@ def load_project(
         statements=statements,
         sql=sql,
         sql_name=sql_name,
-        sources=connections.sources(entries.get("sources")),
-        sinks=connections.sinks(entries.get("sinks")),
+        sources=sources,
+        sinks=sinks,
+        reads=ordered.reads,
+        protected=_protected(entries.get("protect"), names),
+        references=references,
     )
+
+
+def _protected(node: Node | None, names: list[str]) -> frozenset[str]:
+    if node is None or node.content is None:
+        return frozenset()
+    if not isinstance(node.content, tuple):
+        raise node.error(
+            f"protect must be a list of names, found {node.shown}", hint="protect: [t]"
+        )
+    found = set()
+    for item in node.content:
+        name = str(item.content)
+        known = name if name in names else fold(name)
+        if known not in names:
+            hint = did_you_mean(name, names) or "names are: " + ", ".join(names)
+            message = f"protect: there is no table, view, source or sink {name}"
+            raise item.error(message, hint=hint)
+        found.add(known)
+    return frozenset(found)
 
 
 def _find(folder: Path) -> Path:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stepwell.deploy.document import Node, Scalar
-from stepwell.query.source import did_you_mean
+from stepwell.query.source import Source, Span, did_you_mean
 
 FILE_BYTES_MAX = 64 * 1024
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}")
@@ -58,6 +58,19 @@ class References:
         if not isinstance(node.content, str):
             return None if isinstance(node.content, (Mapping, tuple)) else node.content
         return self._text(node, variables=True)
+
+    def resolve_stored(self, options: Mapping[str, object], what: str) -> dict[str, object]:
+        """Options as they were stored, with the references in them resolved."""
+        return {name: self._stored(value, what) for name, value in options.items()}
+
+    def _stored(self, value: object, what: str) -> object:
+        if isinstance(value, Mapping):
+            return {name: self._stored(item, what) for name, item in value.items()}
+        if isinstance(value, list):
+            return [self._stored(item, what) for item in value]
+        if isinstance(value, str):
+            return self._text(Node(value, Source(what, value), Span(0, len(value))), variables=True)
+        return value
 
     def redact(self, text: str) -> str:
         """Text without the values of secrets; very short ones would hit what is none."""

@@ -32,6 +32,7 @@ ROOT: Mapping[str, tuple[str, ...]] = {
     "spark": ("master", "conf"),
     "sources": (),
     "sinks": (),
+    "protect": (),
     "variables": (),
     "targets": (),
 }

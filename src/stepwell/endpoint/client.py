@@ -35,6 +35,22 @@ class Client:
         header = self._ask({"op": "explain", "view": view}).header
         return header["text"], header["json"]
 
+    def change(self, program: Mapping[str, Any], before: str) -> Mapping[str, Any]:
+        """Have another program computed; `before` says which one it is to be changed from.
+
+        `UnknownOutcomeError` if the process went away before it answered.
+        """
+        try:
+            send(self._connection, {"op": "change", "program": program, "before": before})
+            answer = self._answer()
+        except Gone as gone:
+            raise UnknownOutcomeError(
+                f"the process that runs the pipeline went away before it answered: {gone}",
+                hint="deploy again: it finds out what has happened",
+            ) from gone
+        changed: Mapping[str, Any] = answer.header["changed"]
+        return changed
+
     def push(
         self,
         table: str,

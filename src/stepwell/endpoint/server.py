@@ -1,8 +1,8 @@
 """The side of the process that runs a pipeline: answers others, one thread for each of them.
 
-Requests are `status`, `query`, `push`, `explain`, `tail`, `checkpoint` and `compact`. They use the
-same `Pipeline` as the loop, and take turns with it. A request that fails is answered with its
-error, and changes nothing for anybody else.
+Requests are `status`, `query`, `push`, `explain`, `tail`, `checkpoint`, `compact` and `change`.
+They use the same `Pipeline` as the loop, and take turns with it. A request that fails is answered
+with its error, and changes nothing for anybody else.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class Served(Protocol):
     def checkpoint(
         self, name: str | None = None, *, keep_s: float | None = None
     ) -> CheckpointRef | None: ...
+    def change(self, program: Any, before: str) -> Mapping[str, object]: ...
     def push(
         self,
         table: str,
@@ -146,6 +147,7 @@ class Endpoint:
             "tail": self._tail,
             "checkpoint": self._checkpoint,
             "compact": self._compact,
+            "change": self._change,
         }
         try:
             name = str(request.header.get("op"))
@@ -199,6 +201,10 @@ class Endpoint:
 
     def _compact(self, connection: socket.socket, request: Message) -> None:
         send(connection, {"compacted": self._pipeline.compact()})
+
+    def _change(self, connection: socket.socket, request: Message) -> None:
+        program, before = request.header.get("program"), _text(request, "before")
+        send(connection, {"changed": self._pipeline.change(program, before)})
 
     def _tail(self, connection: socket.socket, request: Message) -> None:
         tail = self._pipeline.tail(_text(request, "view"))

@@ -24,7 +24,7 @@ from stepwell.engine.events import (
     Waiting,
 )
 from stepwell.engine.flush import Wanted, flush
-from stepwell.engine.open import Opening, take_over
+from stepwell.engine.open import Opening, Writer, take_over
 from stepwell.engine.outbox import Outbox
 from stepwell.engine.payload import Intake
 from stepwell.engine.ports import ExecutorFactory, Limits, Sink, Source
@@ -213,6 +213,15 @@ class Core:
     @property
     def manifest(self) -> Manifest:
         return self._writer.manifest
+
+    @property
+    def store(self) -> Store:
+        return self._store
+
+    @property
+    def writer(self) -> Writer:
+        """For what changes the pipeline itself, between two transactions."""
+        return self._writer
 
     @property
     def tip(self) -> Cursor:

@@ -263,6 +263,21 @@ def take_over(
     )
 
 
+def begin_pipeline(store: Store, env: Env, *, journal_store: Store | None = None) -> Manifest:
+    """Begin a pipeline where there is none, and say what is there now: whoever began it.
+
+    A crash leaves a pipeline that holds nothing, or none.
+    """
+    manifests = Manifests(store, env)
+    found = manifests.latest()
+    if found is None:
+        found = _only_if_empty(manifests, store, journal_store or store)
+    if found is None:
+        probe(store, env)
+        found = _hold(manifests, None).current
+    return found.manifest
+
+
 def _look_ahead(
     manifests: Manifests, journal_store: Store, found: Stored
 ) -> tuple[Stored, Position]:

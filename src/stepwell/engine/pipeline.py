@@ -192,6 +192,7 @@ class Pipeline:
         try:
             while not loop.ended and not self._stop.is_set():
                 with self._turn("run"):
+                    loop.go_on_with(self._core)
                     done = loop.turn()
                     if done is not None:
                         self._after(done)
@@ -203,6 +204,7 @@ class Pipeline:
             if deliverers is not None:
                 deliverers.end()
         with self._turn("run"):
+            loop.go_on_with(self._core)
             closed = loop.finish()
             if closed is not None:
                 self._after(closed)
@@ -212,6 +214,23 @@ class Pipeline:
     def stop(self) -> None:
         """Ask `run` to end: it finishes its transaction and flushes. From any thread or signal."""
         self._stop.set()
+
+    def exchange(self, make: Callable[[Core], Core]) -> None:
+        """Go on with another core in the place of this one, between two transactions.
+
+        `make` gets the one there is, and may raise or give it back. A loop goes on with what it
+        gives; tails stay.
+        """
+        with self._turn("deploy"):
+            self._core.boundary()
+            deliverers, self._deliverers = self._deliverers, None
+            if deliverers is not None:
+                deliverers.end()
+            try:
+                self._core = make(self._core)
+            finally:
+                if deliverers is not None:
+                    self._deliverers = Deliverers(self._core.state.outboxes)
 
     # Looking
 

@@ -192,6 +192,15 @@ class Executor(Protocol):
     def load(self, runs: Sequence[Run]) -> None:
         """Begin with the state these runs hold, and nothing else."""
 
+    def relations(self) -> Mapping[str, str]:
+        """Every relation that runs are written for, with the table or view it belongs to."""
+
+    def build(self, view: str) -> None:
+        """Compute a view from what it reads, in the place of whatever is stored for it.
+
+        For a view that is new or has changed, after `load`; the views it reads are built before.
+        """
+
     def read(self, relation: str) -> pa.Table:
         """The rows of a table, a view, or `<table>$errors`."""
 

@@ -162,6 +162,12 @@ class ReferenceExecutor:
         self._rows, self._runs, self._unflushed = rows, tuple(runs), {}
         self._views = self._evaluate(rows)
 
+    def relations(self) -> Mapping[str, str]:
+        return {n: t for t in self._program.tables for n in (t, t + ERRORS)}
+
+    def build(self, view: str) -> None:
+        """Nothing is stored for views: `load` has computed them all."""
+
     def _write(self, name: str, rows: Bag) -> Run:
         items = list(rows.items())
         columns, types = self._columns(name)

@@ -28,6 +28,10 @@ class Loop:
         self.rest_s = 0.0
         """How long to rest before the next turn."""
 
+    def go_on_with(self, core: Core) -> None:
+        """From now on with this one: the pipeline was changed between two turns."""
+        self._core = core
+
     def turn(self) -> Done | None:
         """Take a step, or rest; the transaction that was committed, if one was."""
         core = self._core

@@ -202,6 +202,12 @@ class SparkExecutor:
             # Before anything was stored, the state is that of empty tables.
             relation.parts = found[name] if runs else list(self._first[name])
 
+    def relations(self) -> Mapping[str, str]:
+        return self._views.owners()
+
+    def build(self, view: str) -> None:
+        self._views.build(view)
+
     def _part(self, relation: Relation, run: Run, before: Sequence[Part]) -> Part:
         here = sum(part.rows for part in before if part.table is not None)
         if here + run.rows <= MEMORY_ROWS_MAX or not plain(relation.types):

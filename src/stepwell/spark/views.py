@@ -197,18 +197,36 @@ class Views:
         for block in program.blocks:
             types = tuple(f.type for f in block.fields)
             self._relations.add(Relation(block.relation, types, block.key))
-            if isinstance(block, Full):
-                change = self._text(block, {})
-            else:
-                change = self._evaluator.part(
-                    block.relation, self._evaluator.maintenance({}).whole(block), {}
-                )
-            self._relations.append(block.relation, change)
+            self._compute(block)
         self._programs[view.name.lower()] = program
         self._compiler.declare(view.name, program.types)
         self._views[view.name.lower()] = view
         self._order[view.name.lower()] = program
         self._show(view.name, program.columns, program.types)
+
+    def _compute(self, block: Block) -> None:
+        """The rows of a relation that has none yet, from what it is computed from."""
+        if isinstance(block, Full):
+            change = self._text(block, {})
+        else:
+            whole = self._evaluator.maintenance({}).whole(block)
+            change = self._evaluator.part(block.relation, whole, {})
+        self._relations.append(block.relation, change)
+
+    def build(self, name: str) -> None:
+        """Compute a materialized view anew, with all that is stored for it."""
+        with translated():
+            for block in self._programs[name.lower()].blocks:
+                self._relations[block.relation].parts = []
+                self._compute(block)
+
+    def owners(self) -> dict[str, str]:
+        """Every stored relation, with the table or view it belongs to."""
+        tables = [table.name for table in self._tables.values()]
+        owners = {name: table for table in tables for name in (table, table + ERRORS)}
+        for program in self._programs.values():
+            owners |= {block.relation: program.view for block in program.blocks}
+        return owners
 
     def _is_empty(self, block: Block) -> bool:
         """Whether there is nothing to compute a relation from, so that it has no rows."""

@@ -1,0 +1,225 @@
+"""`stepwell plan`, `deploy` and `destroy`: what would happen, that it happens, that all goes."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from stepwell.cli.reach import is_alive
+from stepwell.cli.run import INTERRUPTED, signals
+from stepwell.cli.screen import Screen, count
+from stepwell.cli.where import Where
+from stepwell.deploy.apply import Deployment, deploy, plan_project
+from stepwell.deploy.changing import Interrupted
+from stepwell.deploy.destroy import destroy
+from stepwell.deploy.plan import Action, Plan, Step
+from stepwell.deploy.resources import shown
+from stepwell.env import SystemEnv
+from stepwell.errors import ConfigError, InvalidError
+
+ERROR, CHANGES = 1, 2
+SIGNS = {
+    Action.CREATE: ("+", "green"),
+    Action.UPDATE: ("~", "yellow"),
+    Action.REBUILD: ("~", "yellow"),
+    Action.DELETE: ("-", "red"),
+}
+
+
+def show_plan(where: Where, *, out: str | None, detailed: bool) -> int:
+    """Print it; the exit code."""
+    env, screen = SystemEnv(), Screen()
+    plan = plan_project(where.project(env), env)
+    if where.json:
+        screen.json(plan.to_json())
+    else:
+        render(screen, plan)
+    if plan.refused:
+        if out is not None:
+            say(f"{out} was not written: this cannot be deployed")
+        return ERROR
+    if out is not None:
+        _write(out, plan.encode())
+        if not where.json:
+            screen.line(f"wrote {out}; stepwell deploy --plan {out} carries it out")
+    return CHANGES if detailed and plan.changes else 0
+
+
+def show_deploy(
+    where: Where, *, plan_file: str | None, yes: bool, wait_s: float, take_over: bool
+) -> int:
+    env, screen = SystemEnv(), Screen()
+    project = where.project(env)
+    given = None if plan_file is None else (plan_file, _read(plan_file))
+    with signals() as caught:
+
+        def building(name: str) -> None:
+            if caught.name is not None:
+                raise Interrupted
+            if name:
+                say(f"computing {name}")
+
+        def approve(plan: Plan) -> bool:
+            if not where.json:
+                render(screen, plan)
+            agreed = approved(plan, yes=yes, question="deploy this?")
+            # From now on a signal is noted, and heeded where nothing is half done (D6).
+            caught.stop = lambda: None
+            return agreed
+
+        try:
+            done = deploy(
+                project,
+                env,
+                approve=approve,
+                plan_data=given,
+                wait_s=wait_s,
+                take_over=take_over,
+                say=say,
+                building=building,
+            )
+        except (Interrupted, KeyboardInterrupt):
+            say("interrupted; nothing was changed")
+            return INTERRUPTED
+    if where.json:
+        screen.json(_json(done, caught.name))
+    else:
+        _report(screen, done)
+    if caught.name is not None:
+        return INTERRUPTED
+    return ERROR if done.failed or done.declined else 0
+
+
+def show_destroy(where: Where, *, yes: bool, wait_s: float) -> int:
+    env, screen = SystemEnv(), Screen()
+    project = where.project(env)
+
+    def approve(plan: Plan) -> bool:
+        if not where.json:
+            render(screen, plan)
+        question = f"destroy the pipeline in {project.store}, with everything in it?"
+        return approved(plan, yes=yes, question=question, always=True)
+
+    done = destroy(
+        project,
+        env,
+        approve=approve,
+        wait_s=wait_s,
+        running=lambda claim: is_alive(claim, env) is not False,
+        say=say,
+    )
+    if where.json:
+        content = {"store": project.store, "objects": done.objects, "left": list(done.left)}
+        screen.json({**content, "declined": done.declined})
+    elif done.declined:
+        screen.line("nothing was destroyed")
+    elif not done.objects:
+        screen.line(f"there is no pipeline in {project.store}: nothing to do")
+    else:
+        screen.line(f"destroyed: {count(done.objects, 'object')} deleted from {project.store}")
+        for path in done.left:
+            screen.line(f"left alone, it is not Stepwell's: {path}")
+    return ERROR if done.declined else 0
+
+
+def render(screen: Screen, plan: Plan) -> None:
+    """A plan for a person."""
+    changes = plan.changes
+    if not changes:
+        screen.line(f"nothing to do: {plan.store} is as the project says")
+        return
+    width = max(len(shown(step.key)) for step in changes)
+    for step in changes:
+        sign, style = SIGNS[step.action]
+        head = f"{sign} {step.action.value:<7}  {shown(step.key):<{width}}"
+        screen.line(f"{head}  {step.reason}".rstrip(), style)
+        for line in _details(step):
+            screen.line(f"    {line}")
+    counts = {action: sum(step.action is action for step in plan.steps) for action in Action}
+    parts = [
+        f"{number} to {action.value}"
+        for action, number in counts.items()
+        if number and action is not Action.UNCHANGED
+    ]
+    screen.line()
+    screen.line(f"plan: {', '.join(parts)}; {counts[Action.UNCHANGED]} unchanged")
+    for step in plan.lost:
+        screen.line(f"lost: {step.lost}", "red")
+
+
+def _details(step: Step) -> list[str]:
+    lines = list(step.difference)
+    read = [f"{count(rows, 'row')} of {name}" for name, rows in step.work.items() if rows]
+    if read:
+        lines.append(f"reads about {', '.join(read)}")
+    if step.refused:
+        lines.append(f"refused: {step.refused}")
+    return lines
+
+
+def approved(plan: Plan, *, yes: bool, question: str, always: bool = False) -> bool:
+    """Ask, unless told not to. Where nobody can be asked, only what loses nothing goes on (D9)."""
+    if yes:
+        return True
+    if sys.stdin.isatty():
+        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+        with suppress(EOFError):
+            return input().strip().lower() in ("y", "yes")
+        return False
+    if always or plan.lost:
+        lost = "; ".join(str(step.lost) for step in plan.lost) or "everything it stores"
+        raise InvalidError(f"this would lose {lost}", hint="to do it all the same, add --yes")
+    return True
+
+
+def _report(screen: Screen, done: Deployment) -> None:
+    if done.declined:
+        screen.line("nothing was deployed")
+        return
+    if done.interrupted:
+        screen.line("interrupted; nothing was changed")
+        return
+    if done.changed is None:
+        screen.line(f"nothing to do: {done.plan.store} is as the project says")
+        return
+    for key, reason in sorted(done.failed.items()):
+        screen.line(f"failed: {shown(key)}: {reason}", "red")
+    if done.changed.transaction is None:
+        screen.line("nothing was changed")
+    elif done.changed.transaction:
+        screen.line(f"deployed, serial {done.serial}, in transaction {done.changed.transaction}")
+    else:
+        screen.line(f"deployed, serial {done.serial}")
+
+
+def _json(done: Deployment, interrupted: str | None) -> dict[str, Any]:
+    changed = done.changed
+    return {
+        "plan": done.plan.to_json(),
+        "deployed": changed is not None and changed.transaction is not None,
+        "declined": done.declined,
+        "interrupted": interrupted,
+        "serial": done.serial,
+        "transaction": None if changed is None else changed.transaction,
+        "failed": dict(done.failed),
+    }
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _read(name: str) -> bytes:
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read: {error.strerror}") from error
+
+
+def _write(name: str, data: bytes) -> None:
+    try:
+        Path(name).write_bytes(data)
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be written: {error.strerror}") from error

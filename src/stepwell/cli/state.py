@@ -1,0 +1,115 @@
+"""`stepwell state show`, `state repair` and `unlock`: the record of what was deployed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepwell.cli.deploy import approved, say
+from stepwell.cli.screen import Row, Screen, count, plain
+from stepwell.cli.where import Where
+from stepwell.deploy.apply import LOCK_WAIT_S, plan_project
+from stepwell.deploy.lease import unlock
+from stepwell.deploy.repair import Shown, look, repair
+from stepwell.deploy.resources import shown
+from stepwell.env import SystemEnv
+from stepwell.model import format_time
+
+
+def show(where: Where) -> int:
+    env, screen = SystemEnv(), Screen()
+    found = look(where.project(env), env)
+    if where.json:
+        screen.json(_json(found))
+    else:
+        _render(screen, found)
+    return 0 if found.problem is None else 1
+
+
+def show_repair(where: Where, *, yes: bool) -> int:
+    env, screen = SystemEnv(), Screen()
+    project = where.project(env)
+    found = look(project, env)
+    if found.problem is None and not found.drift and not found.log:
+        if where.json:
+            screen.json({"repaired": False})
+        else:
+            screen.line("there is nothing to repair")
+        return 0
+    if not where.json:
+        if found.problem is not None:
+            screen.line(f"problem: {found.problem.message}")
+        for key in found.drift:
+            screen.line(f"record and manifest differ: {shown(key)}")
+        screen.line("the record would be written anew from the manifest, and the log removed;")
+        screen.line("both are kept below deploy/resources.json.wal.kept/")
+    if not yes and not approved(
+        plan_project(project, env), yes=False, question="repair?", always=True
+    ):
+        return 1
+    state = repair(project, env, wait_s=LOCK_WAIT_S, say=say)
+    if where.json:
+        screen.json({"repaired": True, "serial": state.serial})
+    else:
+        screen.line(f"repaired: serial {state.serial}")
+    return 0
+
+
+def show_unlock(where: Where, id: str) -> None:
+    env, screen = SystemEnv(), Screen()
+    owner = unlock(where.project(env).open_store(env), id)
+    if where.json:
+        screen.json({"unlocked": owner.id, "host": owner.host, "pid": owner.pid})
+    else:
+        screen.line(f"unlocked: {owner} had the lease {owner.id}")
+
+
+def _json(found: Shown) -> dict[str, Any]:
+    state, owner = found.state, found.owner
+    return {
+        "serial": None if state is None else state.serial,
+        "lineage": found.lineage,
+        "tool_version": None if state is None else state.tool_version,
+        "resources": None if state is None else state.resources,
+        "log": found.log,
+        "recovery": None if found.recovery is None else found.recovery.said,
+        "differs_from_manifest": list(found.drift),
+        "problem": None if found.problem is None else found.problem.message,
+        "lease": None
+        if owner is None
+        else {
+            "id": owner.id,
+            "host": owner.host,
+            "pid": owner.pid,
+            "since": format_time(owner.since),
+        },
+    }
+
+
+def _render(screen: Screen, found: Shown) -> None:
+    state = found.state
+    facts = []
+    if state is not None and state.serial:
+        facts.append(("serial", f"{state.serial}, written by Stepwell {plain(state.tool_version)}"))
+    else:
+        facts.append(("serial", "none: nothing was deployed yet"))
+    facts.append(("lineage", found.lineage or "none"))
+    facts.append(("lease", "free" if found.owner is None else f"{found.owner}, {found.owner.id}"))
+    if found.log:
+        said = "" if found.recovery is None else f": {found.recovery.said}"
+        facts.append(("log", count(found.log, "object") + said))
+    if found.problem is not None:
+        facts.append(("problem", found.problem.message))
+        facts.append(("hint", found.problem.hint or ""))
+    for key in found.drift:
+        facts.append(("differs", f"{shown(key)}: the manifest says something else"))
+    screen.facts(facts)
+    if state is not None and state.resources:
+        screen.line()
+        rows = [
+            Row(
+                (shown(key), str(item.get("checksum", ""))[:12]),
+                "protected" if item.get("protected") else "",
+            )
+            for key, item in state.resources.items()
+        ]
+        screen.table(["resource", "checksum", ""], rows)

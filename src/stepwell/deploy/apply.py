@@ -1,0 +1,319 @@
+"""Deploying: lease, recovery, plan, approval, log, one commit of the manifest, record (D1 to D9).
+
+    1 the lease is taken                     nobody else plans or deploys
+    2 what a crash left is recovered         `state_file.py` has the table
+    3 plan; approval                         until here no log was opened and nothing else written
+    4 the log is opened, with every intent
+    5 the manifest is committed              by us, or by the process that runs the pipeline
+    6 outcomes are logged, the record saved, the log removed, the lease given back
+
+Killed anywhere, the next deploy finds out what happened and goes on without a person.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stepwell.deploy.changing import Building, Changed, Changing, Interrupted
+from stepwell.deploy.lease import Lease, LeaseSettings, Owner, take_lease
+from stepwell.deploy.log import DeployLog, Header, Record, remove_log
+from stepwell.deploy.pipeline import MakeExecutor, SparkSession, make_executor
+from stepwell.deploy.plan import Facts, Plan, decode_plan, fingerprint, make_plan
+from stepwell.deploy.program import identified, program_json, read_program
+from stepwell.deploy.project import Project
+from stepwell.deploy.resources import (
+    Resource,
+    resources_from_json,
+    resources_of,
+    resources_to_json,
+    to_json,
+)
+from stepwell.deploy.state_file import DeployState, decide, read_state, recover, save_state
+from stepwell.endpoint.client import Client, connect
+from stepwell.engine.open import begin_pipeline
+from stepwell.env import Env
+from stepwell.errors import ConflictError, InvalidError
+from stepwell.model import Claim, Transaction, format_time
+from stepwell.state.manifest import Manifest, Manifests, Stored
+from stepwell.store.base import Store
+
+Say = Callable[[str], None]
+LOCK_WAIT_S = 60.0
+"""Longer than it takes to see that whoever has the lease is dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What is deployed, as the manifest has it. Read without writing anything."""
+
+    store: Store
+    found: Stored | None
+    resources: Mapping[str, Resource] = field(repr=False)
+    executor: str
+
+    @property
+    def manifest(self) -> Manifest | None:
+        return None if self.found is None else self.found.manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What a deploy came to."""
+
+    plan: Plan
+    changed: Changed | None
+    """None: there was nothing to do, or it was declined."""
+    serial: int
+    declined: bool = False
+    interrupted: bool = False
+    """It was asked to stop before it had changed anything."""
+
+    @property
+    def failed(self) -> Mapping[str, str]:
+        return {} if self.changed is None else self.changed.failed
+
+
+def survey(project: Project, env: Env) -> Survey:
+    store = project.open_store(env)
+    found = Manifests(store, env).latest()
+    resources, executor = read_program(
+        None if found is None else found.manifest.program, project.store
+    )
+    return Survey(store, found, resources, executor)
+
+
+def plan_project(project: Project, env: Env) -> Plan:
+    """What a deploy would do. Reads only, takes no lease, and starts no Spark (D7)."""
+    return _plan(project, survey(project, env))
+
+
+def _plan(project: Project, seen: Survey, wanted: Mapping[str, Resource] | None = None) -> Plan:
+    return make_plan(
+        project.store,
+        seen.resources,
+        resources_of(project) if wanted is None else wanted,
+        executor=project.sections.executor,
+        deployed_executor=seen.executor,
+        facts=Facts.of(seen.manifest),
+    )
+
+
+def deploy(
+    project: Project,
+    env: Env,
+    *,
+    approve: Callable[[Plan], bool],
+    plan_data: tuple[str, bytes] | None = None,
+    wait_s: float = LOCK_WAIT_S,
+    take_over: bool = False,
+    say: Say = lambda text: None,
+    building: Building = lambda name: None,
+    executor: MakeExecutor | None = None,
+    spark: SparkSession | None = None,
+) -> Deployment:
+    """Deploy a project, or a plan that was kept (`plan_data`: its name and bytes).
+
+    `building` is told what is computed next. It may raise `Interrupted`: then nothing is changed.
+    """
+    store = project.open_store(env)
+    with leased(store, env, wait_s, say) as lease:
+        seen, state = recovered(project, env, say)
+        plan = _plan(project, seen, _kept_plan(project, seen, plan_data))
+        plan.check()
+        if not plan.changes:
+            return Deployment(plan, None, state.serial)
+        if not approve(plan):
+            return Deployment(plan, None, state.serial, declined=True)
+        building("")
+        lease.check()
+        runner = None
+        if seen.found is not None:
+            runner = _runner(project, env, seen.found.manifest, take_over, say)
+        manifest = begin_pipeline(store, env, journal_store=project.open_journal_store(env))
+        serial = state.serial + 1
+        wanted = identified(seen.resources, plan.wanted, manifest.lineage, serial)
+        plan = replace(plan, wanted=wanted)
+        log = DeployLog(store, env, Header(env.new_id(), manifest.lineage, serial))
+        for record in _intents(seen.resources, wanted):
+            log.append(record)
+        changing = Changing(project, env, executor or make_executor, spark=spark, building=building)
+        lease.check()
+        try:
+            changed = _change(changing, runner, project, store, manifest, seen, plan)
+        except Interrupted:
+            remove_log(store)
+            return Deployment(plan, None, state.serial, interrupted=True)
+        lease.check()
+        saved = _record(store, env, log, state, manifest.lineage, seen, changed)
+        return Deployment(plan, changed, saved.serial)
+
+
+def _change(
+    changing: Changing,
+    runner: Client | None,
+    project: Project,
+    store: Store,
+    manifest: Manifest,
+    seen: Survey,
+    plan: Plan,
+) -> Changed:
+    executor = project.sections.executor
+    if runner is not None:
+        with runner:
+            program = program_json(plan.wanted, executor)
+            answer = runner.change(program, fingerprint(seen.resources, seen.executor))
+        return changed_from_json(answer)
+    if not seen.resources:
+        return changing.begin(store, plan.wanted, executor)
+    core = changing.open(store, manifest)
+    try:
+        return changing.change(core, seen.resources, plan.wanted, executor)
+    finally:
+        core.close()
+
+
+def _record(
+    store: Store,
+    env: Env,
+    log: DeployLog,
+    state: DeployState,
+    lineage: str,
+    seen: Survey,
+    changed: Changed,
+) -> DeployState:
+    """Log the outcomes, save the record, remove the log."""
+    done = _moved(seen.resources, changed.resources)
+    for key, action in done.items():
+        resource = changed.resources.get(key)
+        log.append(Record("done", key, action, None if resource is None else to_json(resource)))
+    if done:
+        resources = resources_to_json(changed.resources)
+        after = replace(state, lineage=lineage, serial=log.serial, resources=resources)
+        state = save_state(store, env, after)
+    remove_log(store)
+    return state
+
+
+def _moved(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> dict[str, str]:
+    gone = {key: "delete" for key in before if key not in after}
+    made = {
+        key: "update" if key in before else "create"
+        for key, resource in after.items()
+        if before.get(key) != resource
+    }
+    return {**gone, **made}
+
+
+def _intents(before: Mapping[str, Resource], wanted: Mapping[str, Resource]) -> Iterator[Record]:
+    for key, action in _moved(before, wanted).items():
+        resource = wanted.get(key)
+        yield Record("intent", key, action, None if resource is None else to_json(resource))
+
+
+# Around it
+
+
+@contextmanager
+def leased(store: Store, env: Env, wait_s: float, say: Say) -> Iterator[Lease]:
+    def waiting(owner: Owner) -> None:
+        say(f"waiting for {owner}, which is deploying (lease {owner.id})")
+
+    settings = LeaseSettings()
+    with take_lease(store, env, wait_s=wait_s, settings=settings, waiting=waiting) as lease:
+        lease.keep_alive(settings)
+        yield lease
+
+
+def recovered(project: Project, env: Env, say: Say) -> tuple[Survey, DeployState]:
+    """What is deployed, and its record, with what a crash left brought in order.
+
+    Under the lease.
+    """
+    seen = survey(project, env)
+    state = read_state(seen.store)
+    actual = resources_to_json(seen.resources)
+    lineage = None if seen.manifest is None else seen.manifest.lineage
+    decided = decide(seen.store, state, lineage, actual)
+    if decided.said is not None:
+        say(decided.said)
+    return seen, recover(seen.store, env, decided)
+
+
+def _kept_plan(
+    project: Project, seen: Survey, plan_data: tuple[str, bytes] | None
+) -> Mapping[str, Resource] | None:
+    if plan_data is None:
+        return None
+    name, data = plan_data
+    store, executor, before, wanted = decode_plan(data, name)
+    if store != project.store or executor != project.sections.executor:
+        raise InvalidError(
+            f"{name} is a plan for {store} with the executor {executor}, not for {project.store} "
+            f"with {project.sections.executor}",
+            hint="use the same project, target and store as for stepwell plan",
+        )
+    if before != fingerprint(seen.resources, seen.executor):
+        raise ConflictError(
+            f"{name} was made for what was deployed in {store} then; something else is now",
+            hint="make it again: stepwell plan --out " + name,
+        )
+    return wanted
+
+
+def _runner(
+    project: Project, env: Env, manifest: Manifest, take_over: bool, say: Say
+) -> Client | None:
+    """The process that has the pipeline, if one runs it; None: it may be opened here."""
+    uri = project.open_store(env).uri
+    client = connect(uri)
+    if client is not None:
+        say("the process that runs the pipeline is asked to change it")
+        return client
+    claim = manifest.claim
+    free = manifest.journal.closed or manifest.program is None or not _may_live(claim, env)
+    if free or take_over:
+        return None
+    raise ConflictError(
+        f"process {claim.pid} on host {claim.host} has {project.store} since "
+        f"{format_time(claim.time)}, and cannot be asked from here",
+        hint="deploy on that host, or end that process first; if it does not run any more, add "
+        "--take-over",
+    )
+
+
+def _may_live(claim: Claim, env: Env) -> bool:
+    if claim.host != env.host:
+        return True
+    if claim.pid == env.pid:
+        return False
+    try:
+        os.kill(claim.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+# To the process that runs the pipeline, and back
+
+
+def changed_to_json(changed: Changed) -> dict[str, Any]:
+    return {
+        "resources": resources_to_json(changed.resources),
+        "failed": dict(changed.failed),
+        "transaction": changed.transaction,
+    }
+
+
+def changed_from_json(answer: Mapping[str, Any]) -> Changed:
+    number = answer["transaction"]
+    return Changed(
+        resources_from_json(answer["resources"], "the answer"),
+        dict(answer["failed"]),
+        None if number is None else Transaction(int(number)),
+    )

@@ -1,0 +1,276 @@
+"""From what is deployed to what is wanted: the one commit of a deploy, and what is left out of it.
+
+A resource that cannot be made fails, and with it whatever needs it; they keep what is deployed, and
+the rest is tried again without them (D8). Nothing has happened until the manifest is committed, so
+trying again costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from stepwell.connectors.registry import make_source
+from stepwell.connectors.shape import shape_of
+from stepwell.deploy.pipeline import MakeExecutor, SparkSession
+from stepwell.deploy.plan import Action, Plan, fresh_views, make_plan, without
+from stepwell.deploy.program import as_deployed, program_json
+from stepwell.deploy.project import Project
+from stepwell.deploy.resources import Deployed, dependants, deployed_project, in_order, shown
+from stepwell.deploy.table_change import table_change
+from stepwell.engine.change import BuildError, Convert, ProgramChange, change_program
+from stepwell.engine.core import Core
+from stepwell.engine.ports import Delivered, Executor, Source
+from stepwell.env import Env
+from stepwell.errors import (
+    InvalidError,
+    StepwellError,
+    UnavailableError,
+    ensure,
+)
+from stepwell.model import Transaction
+from stepwell.query.reasons import Unsupported
+from stepwell.query.statements import MaterializedView, Table, fold
+from stepwell.state.manifest import Manifest
+from stepwell.store.base import Store
+
+Building = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What a deploy came to."""
+
+    resources: Deployed = field(repr=False)
+    """What is deployed now."""
+    failed: Mapping[str, str]
+    """Keys that kept what they were, and why."""
+    transaction: Transaction | None
+    """The one that carries the change; None: nothing was changed."""
+
+
+class Interrupted(Exception):  # noqa: N818 - not an error: somebody asked for it
+    """A deploy was asked to stop, and has changed nothing."""
+
+
+class AbsentSink:
+    """Stands for a sink while a pipeline is changed: nothing is sent, and nothing is forgotten."""
+
+    def __init__(self, name: str, view: str) -> None:
+        self.name = name
+        self.view = view
+
+    def last(self) -> Delivered | None:
+        raise UnavailableError(f"sink {self.name} is left alone while the pipeline is changed")
+
+    def write(self, lineage: str, transaction: Transaction, change: pa.Table) -> None:
+        raise UnavailableError(f"sink {self.name} is left alone while the pipeline is changed")
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+class Changing:
+    """One project's pipeline, to be changed."""
+
+    def __init__(
+        self,
+        project: Project,
+        env: Env,
+        make: MakeExecutor,
+        *,
+        spark: SparkSession | None = None,
+        building: Building = lambda name: None,
+    ) -> None:
+        self._project = project
+        self._env = env
+        self._make = make
+        self._spark = spark
+        self._building = building
+
+    def open(self, store: Store, manifest: Manifest) -> Core:
+        """Take the pipeline over as it is deployed, without asking its sinks anything."""
+        deployed = as_deployed(self._project, manifest.program)
+        views = {item.name: item.relation for item in deployed.sinks}
+        begun = [at.name for at in manifest.progress.sinks]
+        return Core(
+            store,
+            self._env,
+            self._make(deployed, self._spark),
+            self._sources(deployed),
+            [AbsentSink(name, views[name]) for name in begun if name in views],
+            journal_store=self._project.open_journal_store(self._env),
+            settings=self._project.sections.settings(),
+            create=False,
+            program=manifest.program,
+        )
+
+    def begin(self, store: Store, wanted: Deployed, executor: str) -> Changed:
+        """Record a first program where there is none."""
+        failed: dict[str, str] = {}
+        while True:
+            target = without(wanted, {}, set(failed)) if failed else dict(wanted)
+            if not any(r.kind == "table" for r in target.values()):
+                return Changed({}, failed, None)
+            try:
+                made = self._executor(store, target, executor)
+                break
+            except BuildError as error:
+                _fail(failed, error, wanted)
+        core = Core(
+            store,
+            self._env,
+            lambda store, env: made,
+            [],
+            [],
+            journal_store=self._project.open_journal_store(self._env),
+            settings=self._project.sections.settings(),
+            create=False,
+            program=program_json(target, executor),
+        )
+        transaction = core.state.transaction
+        core.close()
+        return Changed(target, failed, transaction)
+
+    def change(self, core: Core, deployed: Deployed, wanted: Deployed, executor: str) -> Changed:
+        """Commit what is wanted, as far as it can be made. `core` is only to be closed then."""
+        failed: dict[str, str] = {}
+        while True:
+            target = without(wanted, deployed, set(failed)) if failed else dict(wanted)
+            plan = make_plan("", deployed, target, executor=executor, deployed_executor=executor)
+            if not plan.changes:
+                _held_back(failed, wanted, deployed)
+                return Changed(deployed, failed, None)
+            try:
+                made = self._executor(core.store, target, executor)
+                change = program_change(plan, deployed)
+                done = change_program(core, made, change, building=self._building)
+            except BuildError as error:
+                _fail(failed, error, wanted)
+            else:
+                _held_back(failed, wanted, target)
+                return Changed(target, failed, done)
+
+    def _sources(self, deployed: Project) -> list[Source]:
+        """Those that can be made: one is needed only where the journal refers to its rows."""
+        made: list[Source] = []
+        for item in deployed.sources:
+            with suppress(StepwellError):
+                table, base = deployed.table(item.relation), deployed.folder
+                made.append(make_source(item.name, item.options, table, self._env, base=base))
+        return made
+
+    def _executor(self, store: Store, target: Deployed, executor: str) -> Executor:
+        """One for these resources; `BuildError` names the statement that it does not take."""
+        try:
+            return self._made(store, target, executor)
+        except _NOT_TAKEN as error:
+            culprit = self._culprit(store, target, executor)
+            raise BuildError(culprit, _told(error)) from error
+
+    def _made(self, store: Store, target: Deployed, executor: str) -> Executor:
+        project = deployed_project(self._project, target, executor)
+        return self._make(project, self._spark)(store, self._env)
+
+    def _culprit(self, store: Store, target: Deployed, executor: str) -> str:
+        """The last statement of the shortest beginning that is not taken."""
+        ordered = [r for r in in_order(target) if r.kind in ("table", "view")]
+        low, high = 0, len(ordered)  # Without any it is taken, with all it is not.
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                self._made(store, {r.key: r for r in ordered[:middle]}, executor)
+                low = middle
+            except _NOT_TAKEN:
+                high = middle
+        ensure(high > 0, "a program without statements is taken")
+        return ordered[high - 1].key
+
+
+_NOT_TAKEN = (InvalidError, Unsupported)
+
+
+def program_change(plan: Plan, deployed: Deployed) -> ProgramChange:
+    """What the engine is told of a plan."""
+    wanted = plan.wanted
+    action = {step.key: step.action for step in plan.steps}
+    refill: dict[str, Convert] = {}
+    keep: set[str] = set()
+    letters: set[str] = set()
+    follow: dict[str, tuple[str, str]] = {}
+    fresh = tuple(fold(name) for name in fresh_views(plan))
+    for key, resource in wanted.items():
+        old = deployed.get(key)
+        if old is None:
+            continue
+        name = fold(resource.name)
+        if resource.kind == "table":
+            letters.add(name)
+            before, now = old.statement(), resource.statement()
+            if isinstance(before, Table) and isinstance(now, Table):
+                if table_change(before, now).rows:
+                    refill[name] = converter(before, now)
+                else:
+                    keep.add(name)
+        elif resource.kind == "view":
+            if isinstance(old.statement(), MaterializedView) and name not in fresh:
+                keep.add(name)
+        elif resource.kind == "sink" and action[key] is not Action.REBUILD:
+            follow[resource.name] = (fold(old.relation), fold(resource.relation))
+    return ProgramChange(
+        program=program_json(wanted, plan.executor),
+        keep=frozenset(keep),
+        letters=frozenset(letters),
+        fresh=fresh,
+        refill=refill,
+        follow=follow,
+        sources=frozenset(
+            r.name for key, r in wanted.items() if r.kind == "source" and key in deployed
+        ),
+    )
+
+
+def converter(old: Table, new: Table) -> Convert:
+    """What becomes of rows: columns by their names, cast to wider types, new ones by default."""
+    shape = shape_of(new)
+    before = {fold(column.name): column.name for column in old.columns}
+
+    def convert(rows: pa.Table) -> pa.Table:
+        columns = []
+        for column in shape.columns:
+            name = before.get(fold(column.name))
+            if name is None:
+                value = pa.scalar(column.missing(), column.arrow)
+                columns.append(pa.repeat(value, rows.num_rows))
+            else:
+                columns.append(rows.column(name).cast(column.arrow))
+        return pa.table(columns, names=[column.name for column in shape.columns])
+
+    return convert
+
+
+def _fail(failed: dict[str, str], error: BuildError, wanted: Deployed) -> None:
+    """A resource failed, and so does what needs it, with the root cause named."""
+    ensure(error.key not in failed, f"{error.key} fails once")
+    failed[error.key] = str(error)
+    for key in dependants(wanted, {error.key}):
+        failed.setdefault(key, f"it needs {shown(error.key)}, which failed: {error.message}")
+
+
+def _held_back(failed: dict[str, str], wanted: Deployed, made: Deployed) -> None:
+    """What could have been changed, but for something that failed and needs it as it is."""
+    if not failed:
+        return
+    for key in {*wanted, *made}:
+        same = key in wanted and wanted[key].same(made.get(key))
+        if not same:
+            failed.setdefault(key, "it is left as it is: something that failed needs it so")
+
+
+def _told(error: Exception) -> StepwellError:
+    if isinstance(error, StepwellError):
+        return error
+    return InvalidError(f"the executor cannot compute it: {error}")

@@ -1,0 +1,447 @@
+"""The plan: what a deploy would do to each resource, why, what it costs and what is lost.
+
+A plan is a value, made from two sets of resources and a few counts, without side effects. `plan`
+shows it, `deploy` carries it out, `--out` keeps it, and the tests read it: the same list. A
+materialized view is rebuilt if its query changed or anything it reads is computed otherwise than
+before; what nothing of this touches is unchanged, and its stored rows are not looked at.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from stepwell.deploy.resources import (
+    Deployed,
+    Resource,
+    dependants,
+    in_order,
+    resources_from_json,
+    resources_to_json,
+    shown,
+    tokens_checksum,
+)
+from stepwell.deploy.table_change import table_change
+from stepwell.errors import ConfigError, InvalidError
+from stepwell.model import checksum
+from stepwell.query.statements import MaterializedView, Table, View, fold
+from stepwell.state.manifest import Manifest
+from stepwell.store.sealed import Json, seal, unseal
+
+FORMAT = "stepwell-plan/1"
+_PLACE = frozenset({"type", "path", "table", "schema"})
+"""Options of a sink that say where it writes: another place begins anew."""
+_HARMLESS = frozenset({"dsn", "timeout", "storage"})
+"""Options of a sink that say how it is reached."""
+
+
+class Action(str, Enum):
+    CREATE = "create"
+    UPDATE = "update"
+    REBUILD = "rebuild"
+    DELETE = "delete"
+    UNCHANGED = "unchanged"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is stored, as far as a plan says it: counts of the latest manifest."""
+
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """By relation, in lower case. Roughly: rows of several runs may cancel out."""
+    undelivered: Mapping[str, int] = field(default_factory=dict)
+    """Transactions that wait for a sink."""
+
+    @classmethod
+    def of(cls, manifest: Manifest | None) -> Facts:
+        rows: dict[str, int] = {}
+        waiting: dict[str, int] = {}
+        if manifest is not None:
+            for run in manifest.runs:
+                name = run.relation.lower()
+                rows[name] = rows.get(name, 0) + run.rows
+            for item in manifest.progress.outbox:
+                waiting[item.sink] = waiting.get(item.sink, 0) + 1
+        return cls(rows, waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What happens to one resource."""
+
+    key: str
+    action: Action
+    reason: str = ""
+    difference: tuple[str, ...] = ()
+    """Lines of a text difference."""
+    work: Mapping[str, int] = field(default_factory=dict)
+    """Rows that are read to compute it, by table or view; roughly."""
+    lost: str | None = None
+    refused: str | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "resource": self.key,
+            "action": self.action.value,
+            "reason": self.reason,
+            "difference": list(self.difference),
+            "reads_rows": dict(self.work),
+            "lost": self.lost,
+            "refused": self.refused,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    store: str
+    executor: str
+    before: str
+    """Checksum of what is deployed now: a plan that was kept is good for that and nothing else."""
+    steps: tuple[Step, ...]
+    """What goes last first, then everything else behind what it needs."""
+    wanted: Deployed = field(repr=False)
+
+    @property
+    def changes(self) -> tuple[Step, ...]:
+        return tuple(step for step in self.steps if step.action is not Action.UNCHANGED)
+
+    @property
+    def lost(self) -> tuple[Step, ...]:
+        return tuple(step for step in self.steps if step.lost is not None)
+
+    @property
+    def refused(self) -> tuple[Step, ...]:
+        return tuple(step for step in self.steps if step.refused is not None)
+
+    def check(self) -> None:
+        """`InvalidError` with every reason if something cannot be done safely."""
+        if self.refused:
+            raise InvalidError(
+                "this cannot be deployed:\n"
+                + "\n".join(f"  {shown(step.key)}: {step.refused}" for step in self.refused),
+                hint="nothing was changed",
+            )
+
+    def to_json(self) -> dict[str, Json]:
+        counts = {a.value: sum(s.action is a for s in self.steps) for a in Action}
+        return {
+            "store": self.store,
+            "changes": len(self.changes),
+            "counts": counts,
+            "refused": len(self.refused),
+            "steps": [step.to_json() for step in self.steps],
+        }
+
+    def encode(self) -> bytes:
+        """For `--out`. No secret is in it."""
+        wanted = resources_to_json(self.wanted)
+        steps = [step.to_json() for step in self.steps]
+        head = {"store": self.store, "executor": self.executor, "before": self.before}
+        return seal(FORMAT, {**head, "steps": steps, "wanted": wanted})
+
+
+def decode_plan(data: bytes, name: str) -> tuple[str, str, str, dict[str, Resource]]:
+    """Store, executor, what it was made for, and what is wanted."""
+    fields = unseal(data, format=FORMAT, object=name)
+    wanted = resources_from_json(fields.any("wanted"), name)
+    return fields.text("store"), fields.text("executor"), fields.text("before"), wanted
+
+
+def fingerprint(deployed: Deployed, executor: str) -> str:
+    body = json.dumps([executor, resources_to_json(deployed)], sort_keys=True)
+    return checksum([body.encode()])
+
+
+def make_plan(
+    store: str,
+    deployed: Deployed,
+    wanted: Deployed,
+    *,
+    executor: str,
+    deployed_executor: str = "",
+    facts: Facts | None = None,
+) -> Plan:
+    """Pure: the same arguments give the same plan."""
+    made = _Planner(deployed, wanted, facts or Facts()).steps()
+    if deployed and deployed_executor != executor:
+        reason = (
+            f"it was made with the executor {deployed_executor}, which stores other relations than "
+            f"{executor}; give another store, and let it take in everything anew"
+        )
+        made = tuple(replace(step, refused=step.refused or reason) for step in made[:1]) + made[1:]
+    before = fingerprint(deployed, deployed_executor)
+    return Plan(store, executor, before, made, wanted)
+
+
+def destroy_plan(store: str, deployed: Deployed, executor: str, facts: Facts) -> Plan:
+    """Everything goes."""
+    return make_plan(
+        store, deployed, {}, executor=executor, deployed_executor=executor, facts=facts
+    )
+
+
+class _Planner:
+    def __init__(self, deployed: Deployed, wanted: Deployed, facts: Facts) -> None:
+        self._deployed = deployed
+        self._wanted = wanted
+        self._facts = facts
+        self._moved: dict[str, str] = {}
+        """What is computed otherwise than before, and in which words."""
+
+    def steps(self) -> tuple[Step, ...]:
+        gone = {key: r for key, r in self._deployed.items() if key not in self._wanted}
+        deleted = [self._deleted(resource) for resource in reversed(in_order(gone))]
+        made = []
+        for resource in in_order(self._wanted):
+            old = self._deployed.get(resource.key)
+            step = self._created(resource) if old is None else self._changed(old, resource)
+            made.append(step)
+        return (*deleted, *made)
+
+    # Going
+
+    def _deleted(self, resource: Resource) -> Step:
+        lost: str | None = None
+        reason = "it is not in the project any more"
+        if resource.kind == "table":
+            rows = self._rows(resource.name)
+            if rows:
+                lost = f"about {rows:,} rows of table {resource.name}"
+        elif resource.kind == "sink":
+            waiting = self._facts.undelivered.get(resource.name, 0)
+            if waiting:
+                lost = f"{waiting:,} transactions that sink {resource.name} has not received"
+        refused = None
+        if resource.protected:
+            refused = (
+                "it is protected; take it out of protect: and deploy that first, then remove it"
+            )
+        return Step(resource.key, Action.DELETE, reason, lost=lost, refused=refused)
+
+    # Coming
+
+    def _created(self, resource: Resource) -> Step:
+        self._moved[resource.key] = "is new"
+        reason = "it is not deployed yet"
+        work: dict[str, int] = {}
+        if resource.kind == "view":
+            before = self._renamed(resource)
+            if before is not None:
+                reason = f"as {before}, under another name"
+            if self._is_stored(resource):
+                work = self._work(resource)
+        elif resource.kind == "sink":
+            reason = "it is not deployed yet; it receives the whole view first"
+        return Step(resource.key, Action.CREATE, reason, work=work)
+
+    # Staying
+
+    def _changed(self, old: Resource, new: Resource) -> Step:
+        if new.kind == "table":
+            return self._table(old, new)
+        if new.kind == "view":
+            return self._view(old, new)
+        return self._source(old, new) if new.kind == "source" else self._sink(old, new)
+
+    def _table(self, old: Resource, new: Resource) -> Step:
+        if old.checksum == new.checksum:
+            return self._kept(old, new)
+        before, now = old.statement(), new.statement()
+        if not isinstance(before, Table) or not isinstance(now, Table):
+            raise InvalidError(f"{shown(new.key)} is no table")
+        change = table_change(before, now)
+        lost: str | None = None
+        rows = self._rows(new.name)
+        refused = change.refused
+        if change.dropped and rows:
+            names = ", ".join(column.name for column in change.dropped)
+            lost = f"the values of {names} in about {rows:,} rows of table {new.name}"
+            if old.protected:
+                refused = refused or "it is protected, and values of its columns would be lost"
+        if change.rows:
+            self._moved[new.key] = "has other columns"
+        work = {new.name: rows} if change.rows and rows else {}
+        return Step(
+            new.key,
+            Action.UPDATE,
+            str(change),
+            _difference(old.text, new.text),
+            work,
+            lost,
+            refused,
+        )
+
+    def _view(self, old: Resource, new: Resource) -> Step:
+        stored = self._is_stored(new)
+        difference: tuple[str, ...] = ()
+        reason = ""
+        if old.checksum != new.checksum:
+            difference = _difference(old.text, new.text)
+            if _meaning(old) != _meaning(new):
+                reason = "its query changed"
+        if not reason:
+            for key in new.reads:
+                if key in self._moved and key in self._deployed:
+                    reason = f"it reads {shown(key)}, which {self._moved[key]}"
+                    break
+                if key not in self._deployed:
+                    reason = f"it reads {shown(key)}, which is new"
+                    break
+        if reason:
+            self._moved[new.key] = "is computed anew" if stored else "is computed otherwise"
+        if not stored:
+            if not difference:
+                return self._kept(old, new)
+            return Step(new.key, Action.UPDATE, reason or "other words", difference)
+        if reason:
+            return Step(new.key, Action.REBUILD, reason, difference, self._work(new))
+        if difference:
+            return Step(new.key, Action.UPDATE, "it says the same in other words", difference)
+        return self._kept(old, new)
+
+    def _source(self, old: Resource, new: Resource) -> Step:
+        if old.checksum == new.checksum:
+            return self._kept(old, new)
+        changed = _changed_options(old, new)
+        refused = None
+        for name in ("table", "type"):
+            if name in changed:
+                refused = (
+                    f"its {name} changes, and what it has read so far went by the old one; give "
+                    "the new source another name"
+                )
+        reason = f"{', '.join(changed)} changed; it goes on where it stands"
+        return Step(new.key, Action.UPDATE, reason, _options(old, new), refused=refused)
+
+    def _sink(self, old: Resource, new: Resource) -> Step:
+        view = new.reads[0]
+        if old.checksum == new.checksum:
+            if view in self._moved:
+                return Step(
+                    new.key,
+                    Action.UPDATE,
+                    f"{shown(view)} {self._moved[view]}; it receives the difference",
+                )
+            return self._kept(old, new)
+        changed = _changed_options(old, new)
+        difference = _options(old, new)
+        named = ", ".join(changed)
+        if _PLACE & set(changed):
+            reason = f"{named} changed; it begins anew there, with the whole view"
+            waiting = self._facts.undelivered.get(new.name, 0)
+            lost = f"{waiting:,} transactions that the old place lacks" if waiting else None
+            return Step(new.key, Action.REBUILD, reason, difference, lost=lost)
+        left = set(changed) - _HARMLESS - {"view"}
+        refused = None
+        if left:
+            refused = (
+                f"{', '.join(sorted(left))} changed, which does not fit with what it has written "
+                "so far; give the new sink another name and another place"
+            )
+        reason = f"{named} changed"
+        if "view" in changed:
+            reason += f"; it receives what {new.relation} has that {old.relation} had not"
+        return Step(new.key, Action.UPDATE, reason, difference, refused=refused)
+
+    def _kept(self, old: Resource, new: Resource) -> Step:
+        if old.protected != new.protected:
+            reason = "it is protected from now on" if new.protected else "it is not protected now"
+            return Step(new.key, Action.UPDATE, reason)
+        return Step(new.key, Action.UNCHANGED)
+
+    # Knowing
+
+    def _rows(self, relation: str) -> int:
+        return self._facts.rows.get(fold(relation), 0)
+
+    def _is_stored(self, view: Resource) -> bool:
+        return isinstance(view.statement(), MaterializedView)
+
+    def _work(self, view: Resource) -> dict[str, int]:
+        """The rows of the tables and stored views it reads, through plain views."""
+        work: dict[str, int] = {}
+        left = list(view.reads)
+        while left:
+            key = left.pop()
+            read = self._wanted.get(key)
+            if read is None or read.name in work:
+                continue
+            if read.kind == "table" or self._is_stored(read):
+                work[read.name] = self._rows(read.name)
+            else:
+                left += read.reads
+        return dict(sorted(work.items()))
+
+    def _renamed(self, new: Resource) -> str | None:
+        meaning = _meaning(new)
+        for key, old in self._deployed.items():
+            if key not in self._wanted and old.kind == "view" and _meaning(old) == meaning:
+                return old.name
+        return None
+
+
+def fresh_views(plan: Plan) -> tuple[str, ...]:
+    """The materialized views that are computed from what they read, in order."""
+    return tuple(
+        plan.wanted[step.key].name
+        for step in plan.steps
+        if step.key.startswith("view.")
+        and step.action in (Action.CREATE, Action.REBUILD)
+        and isinstance(plan.wanted[step.key].statement(), MaterializedView)
+    )
+
+
+def without(plan_wanted: Deployed, deployed: Deployed, failed: set[str]) -> dict[str, Resource]:
+    """What is wanted, less what failed and whatever needs it: those keep what is deployed.
+
+    `ConfigError` if that does not fit together any more.
+    """
+    out = failed | dependants(plan_wanted, failed)
+    left = {key: r for key, r in plan_wanted.items() if key not in out}
+    back = {key: deployed[key] for key in out if key in deployed}
+    # What the old ones need must be there as it was, or they mean something else.
+    todo = [key for r in back.values() for key in r.reads]
+    while todo:
+        key = todo.pop()
+        if key in back or (key in left and left[key].same(deployed.get(key))):
+            continue
+        if key in left and key in deployed:
+            # It was to change; with a reader that cannot follow it stays as it is, too.
+            again = {key} | dependants(plan_wanted, {key})
+            return without(plan_wanted, deployed, failed | again)
+        if key in deployed:
+            back[key] = deployed[key]
+            todo += deployed[key].reads
+            continue
+        raise ConfigError(f"{shown(key)} is read by what is deployed, and is not there")
+    return {**left, **back}
+
+
+def _meaning(view: Resource) -> tuple[object, ...]:
+    """What of a view decides about its rows: its name and its comment do not."""
+    statement = view.statement()
+    if isinstance(statement, Table):
+        return ("table",)
+    policy = statement.policy if isinstance(statement, MaterializedView) else None
+    kind = View if isinstance(statement, View) else MaterializedView
+    return kind, tokens_checksum(statement.query), statement.columns, policy
+
+
+def _changed_options(old: Resource, new: Resource) -> list[str]:
+    names = sorted({*old.options, *new.options})
+    return [name for name in names if old.options.get(name) != new.options.get(name)]
+
+
+def _options(old: Resource, new: Resource) -> tuple[str, ...]:
+    def lines(resource: Resource) -> str:
+        return "\n".join(f"{k}: {json.dumps(v)}" for k, v in sorted(resource.options.items()))
+
+    return _difference(lines(old), lines(new))
+
+
+def _difference(old: str, new: str) -> tuple[str, ...]:
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=2)
+    return tuple(line for line in lines if not line.startswith(("---", "+++", "@@")))

@@ -1,0 +1,255 @@
+"""What a project deploys, one by one: tables, views, sources, sinks, as values that can be stored.
+
+A resource is the same JSON in the manifest's program and in `resources.json`; design note 0015 has
+its fields. What came from the environment or a file is stored as the reference to it, never as the
+value. `deployed_project` goes the other way: from stored resources to a project that can be run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+from stepwell.deploy.connections import Connection
+from stepwell.deploy.project import Project
+from stepwell.deploy.references import Secret
+from stepwell.errors import CorruptError, InvalidError
+from stepwell.model import checksum
+from stepwell.query.source import Source, Tokens
+from stepwell.query.statements import Statement, Table, fold, parse_statements
+from stepwell.store.sealed import Json
+
+Kind = Literal["table", "view", "source", "sink"]
+KINDS: tuple[Kind, ...] = ("table", "view", "source", "sink")
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    kind: Kind
+    name: str
+    checksum: str
+    """Of what counts: the tokens of a statement, the options of a connection."""
+    reads: tuple[str, ...] = ()
+    """The keys of what it needs."""
+    protected: bool = False
+    text: str = ""
+    """The statement of a table or view."""
+    options: Mapping[str, Json] = field(default_factory=dict, repr=False)
+    """Of a source or sink, with references instead of secrets."""
+    id: str = ""
+
+    @property
+    def key(self) -> str:
+        return key_of(self.kind, self.name)
+
+    @property
+    def relation(self) -> str:
+        """What a source fills or a sink follows."""
+        return str(self.options["table" if self.kind == "source" else "view"])
+
+    def statement(self) -> Statement:
+        return _statement(f"the deployed {self.kind} {self.name}", self.text)
+
+    def same(self, other: Resource | None) -> bool:
+        """Whether nothing is to be done about it."""
+        return other is not None and (self.checksum, self.protected) == (
+            other.checksum,
+            other.protected,
+        )
+
+
+Deployed = Mapping[str, Resource]
+
+
+def key_of(kind: Kind, name: str) -> str:
+    """Relations are found in any case; sources and sinks have names of their own."""
+    return f"{kind}.{fold(name) if kind in ('table', 'view') else name}"
+
+
+def shown(key: str) -> str:
+    """As messages call it.
+
+    >>> shown("sink.revenue_out")
+    'sink revenue_out'
+    """
+    return key.replace(".", " ", 1)
+
+
+def resources_of(project: Project) -> dict[str, Resource]:
+    """Everything a project declares, each behind what it needs."""
+    kinds: dict[str, Kind] = {
+        fold(s.name): "table" if isinstance(s, Table) else "view" for s in project.statements
+    }
+    made: list[Resource] = []
+    for statement in project.statements:
+        name = fold(statement.name)
+        read = project.reads.get(name, ())
+        made.append(
+            Resource(
+                kinds[name],
+                statement.name,
+                statement_checksum(statement),
+                tuple(key_of(kinds[other], other) for other in read),
+                name in project.protected,
+                statement.source.part(statement.span),
+            )
+        )
+    for kind, connections in (("source", project.sources), ("sink", project.sinks)):
+        of: Kind = "source" if kind == "source" else "sink"
+        for item in connections:
+            options = _stored(item.options)
+            body = json.dumps(options, sort_keys=True, separators=(",", ":"))
+            relation = fold(item.relation)
+            made.append(
+                Resource(
+                    of,
+                    item.name,
+                    checksum([body.encode()]),
+                    (key_of(kinds[relation], relation),),
+                    item.name in project.protected,
+                    options=options,
+                )
+            )
+    return {resource.key: resource for resource in made}
+
+
+def deployed_project(project: Project, resources: Deployed, executor: str) -> Project:
+    """The project as these resources declare it, with its own settings."""
+    ordered = in_order(resources)
+    statements = tuple(r.statement() for r in ordered if r.kind in ("table", "view"))
+    connections: dict[str, list[Connection]] = {"source": [], "sink": []}
+    for resource in ordered:
+        if resource.kind in connections:
+            options = project.references.resolve_stored(resource.options, shown(resource.key))
+            item = Connection(resource.name, resource.relation, str(options["type"]), options)
+            connections[resource.kind].append(item)
+    if executor not in ("spark", "reference"):
+        raise InvalidError(f"there is no executor {executor}", hint="spark or reference")
+    kind: Literal["spark", "reference"] = "spark" if executor == "spark" else "reference"
+    return replace(
+        project,
+        sections=replace(project.sections, executor=kind),
+        statements=statements,
+        sql="".join(f"{r.text};\n\n" for r in ordered if r.kind in ("table", "view")),
+        sql_name="the deployed statements",
+        reads={
+            fold(r.name): tuple(key.partition(".")[2] for key in r.reads)
+            for r in ordered
+            if r.kind == "view"
+        },
+        protected=frozenset(_protected_names(ordered)),
+        sources=tuple(connections["source"]),
+        sinks=tuple(connections["sink"]),
+    )
+
+
+def in_order(resources: Deployed) -> tuple[Resource, ...]:
+    """Each behind what it needs; otherwise as they stand, tables and views first."""
+    placed: dict[str, Resource] = {}
+
+    def place(key: str) -> None:
+        if key in placed or key not in resources:
+            return
+        for other in resources[key].reads:
+            place(other)
+        placed[key] = resources[key]
+
+    for kind in KINDS:
+        for key, resource in resources.items():
+            if resource.kind == kind:
+                place(key)
+    return tuple(placed.values())
+
+
+def dependants(resources: Deployed, keys: set[str]) -> set[str]:
+    """What needs one of these, directly or not; they themselves are not in it."""
+    reached = set(keys)
+    for resource in in_order(resources):
+        if reached & set(resource.reads):
+            reached.add(resource.key)
+    return reached - keys
+
+
+def resources_to_json(resources: Deployed) -> dict[str, Json]:
+    return {resource.key: to_json(resource) for resource in in_order(resources)}
+
+
+def resources_from_json(content: Json, where: str) -> dict[str, Resource]:
+    if not isinstance(content, dict):
+        raise CorruptError(where, "expected the resources of a program", field="resources")
+    return {key: from_json(key, item, where) for key, item in content.items()}
+
+
+def to_json(resource: Resource) -> dict[str, Json]:
+    """As it is stored; `from_json` is its inverse."""
+    common: dict[str, Json] = {
+        "id": resource.id,
+        "name": resource.name,
+        "checksum": resource.checksum,
+        "protected": resource.protected,
+        "reads": list(resource.reads),
+    }
+    if resource.kind in ("table", "view"):
+        return {**common, "text": resource.text}
+    return {**common, "options": dict(resource.options)}
+
+
+def from_json(key: str, item: Json, where: str) -> Resource:
+    try:
+        kind: Kind = next(kind for kind in KINDS if key.startswith(f"{kind}."))
+        return Resource(
+            kind,
+            str(item["name"]),
+            str(item["checksum"]),
+            tuple(item["reads"]),
+            bool(item["protected"]),
+            item.get("text", ""),
+            item.get("options", {}),
+            str(item["id"]),
+        )
+    except (KeyError, TypeError, AttributeError, StopIteration) as error:
+        raise CorruptError(where, f"{key} is no resource: {error!r}", field="resources") from error
+
+
+def statement_checksum(statement: Statement) -> str:
+    """Of its tokens: comments, line ends and indentation may change."""
+    return tokens_checksum(statement.source.part(statement.span))
+
+
+def tokens_checksum(text: str) -> str:
+    return checksum(_parts(text))
+
+
+def _parts(text: str) -> Iterator[bytes]:
+    tokens = Tokens(Source("", text))
+    while (token := tokens.take()).kind != "end":
+        # Told apart by length: no two lists of tokens give the same bytes.
+        body = token.text.encode()
+        yield f"{token.kind} {len(body)} ".encode() + body
+
+
+@lru_cache(maxsize=10_000)
+def _statement(name: str, text: str) -> Statement:
+    (statement,) = parse_statements(Source(name, text))
+    return statement
+
+
+def _protected_names(resources: tuple[Resource, ...]) -> Iterator[str]:
+    for resource in resources:
+        if resource.protected:
+            relation = resource.kind in ("table", "view")
+            yield fold(resource.name) if relation else resource.name
+
+
+def _stored(value: Any) -> Any:
+    """Options as they are stored: a secret is its reference, and a plain `${` is marked as one."""
+    if isinstance(value, Mapping):
+        return {str(key): _stored(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_stored(item) for item in value]
+    if isinstance(value, Secret):
+        return value.reference
+    return value.replace("${", "$${") if isinstance(value, str) else value

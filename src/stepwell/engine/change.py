@@ -1,0 +1,238 @@
+"""Changing what a pipeline computes, with data in it: all at once, between two transactions (D11).
+
+    1 flush              the manifest holds everything, up to transaction N, by the old program
+    2 load and build     relations that stay keep their runs; fresh views are computed beside the
+                         old ones; rows of tables with other columns are converted and put anew
+    3 differences        for each sink that goes on: what its view is now, less what it was
+    4 runs and files     of what 2 and 3 computed; nobody names them yet
+    5 journal            an empty transaction N + 1, so that numbers stay without a gap
+    6 manifest commit    program, runs, position, N + 1, outbox: THE COMMIT POINT
+    7 this handle ends   opening again finds the new program
+
+A crash before 6 leaves files that nothing refers to and perhaps a transaction without any change.
+After it everything has happened: the outbox holds each difference under a number that no sink has
+seen, so that it arrives once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stepwell.engine.core import Core
+from stepwell.engine.kept import write_kept
+from stepwell.engine.ports import WEIGHT, Executor
+from stepwell.engine.ports import Change as TableRows
+from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError
+from stepwell.journal.entry import Draft, Kind
+from stepwell.model import Transaction
+from stepwell.state.manifest import Manifest, Run
+from stepwell.state.progress import Progress
+from stepwell.store.sealed import Json
+
+_ROWS_MAX = 100_000
+"""Rows of a table that are put anew at once."""
+
+T = TypeVar("T")
+Convert = Callable[[pa.Table], pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramChange:
+    """What is to be different. Names of tables and views are in lower case."""
+
+    program: Json
+    keep: frozenset[str] = frozenset()
+    """Tables and views whose stored rows stay as they are."""
+    letters: frozenset[str] = frozenset()
+    """Tables that stay, whose dead letters stay with them."""
+    fresh: tuple[str, ...] = ()
+    """Views to compute from what they read, in order."""
+    refill: Mapping[str, Convert] = field(default_factory=dict)
+    """Tables whose rows are put anew, and what is made of them."""
+    follow: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Sinks that go on: the view each followed, and the one it follows now."""
+    sources: frozenset[str] = frozenset()
+    """Sources that go on where they are."""
+
+
+class BuildError(StepwellError):
+    """A resource could not be made; nothing has happened."""
+
+    def __init__(self, key: str, cause: StepwellError) -> None:
+        super().__init__(cause.message, hint=cause.hint)
+        self.key = key
+
+
+def change_program(
+    core: Core,
+    executor: Executor,
+    change: ProgramChange,
+    *,
+    building: Callable[[str], None] = lambda name: None,
+) -> Transaction:
+    """Commit a new program. `executor` was made for it, and holds nothing yet.
+
+    Returns the transaction that carries the change. `core` is of no use afterwards but to be
+    closed. When it raises, nothing has happened, unless it is `UnknownOutcomeError`.
+    """
+    core.flush()
+    before, old = core.manifest, core.state.executor
+    executor.load(_kept(before.runs, executor.relations(), change))
+    for view in change.fresh:
+        building(view)
+        _blamed(f"view.{view}", executor.build, view)
+    for table, convert in change.refill.items():
+        building(table)
+        _blamed(f"table.{table}", _refill, core, executor, table, convert)
+    # A sink that was never begun receives the whole view when the pipeline is opened next.
+    begun = {at.name for at in before.progress.sinks}
+    differences = {
+        sink: _blamed(f"sink.{sink}", _difference, old, executor, was, now)
+        for sink, (was, now) in change.follow.items()
+        if sink in begun and (was != now or now in change.fresh)
+    }
+    transaction = core.state.transaction
+    moves = bool(change.fresh or change.refill or any(d.num_rows for d in differences.values()))
+    if moves:
+        transaction = core.state.next
+    runs = executor.flush()
+    added = tuple(
+        write_kept(core.store, core.env, sink, transaction, difference)
+        for sink, difference in sorted(differences.items())
+        if difference.num_rows
+    )
+    if moves:
+        core.writer.append(Draft(Kind.STEP, transaction, 1, True, core.env.now()))
+    cursor = core.writer.journal.tip
+
+    def changed(manifest: Manifest) -> Manifest:
+        progress = manifest.progress
+        return replace(
+            manifest,
+            program=change.program,
+            runs=runs,
+            replay=cursor,
+            transaction=transaction,
+            progress=Progress(
+                sources=tuple(at for at in progress.sources if at.name in change.sources),
+                sinks=tuple(at for at in progress.sinks if at.name in change.follow),
+                outbox=(*(o for o in progress.outbox if o.sink in change.follow), *added),
+                dead_letters=tuple(
+                    item for item in progress.dead_letters if item.table.lower() in change.letters
+                ),
+            ),
+        )
+
+    try:
+        core.writer.commit(changed, "deploy")
+    finally:
+        # From here on memory is of the old program: whatever happened, opening again is the way.
+        core.state.broken = UnknownOutcomeError(
+            "the program of this pipeline was changed", hint="open the pipeline again"
+        )
+    return transaction
+
+
+def _kept(
+    runs: tuple[Run, ...], owners: Mapping[str, str], change: ProgramChange
+) -> tuple[Run, ...]:
+    def stays(run: Run) -> bool:
+        owner = owners.get(run.relation, "").lower()
+        is_letters = run.relation.lower() != owner and owner in change.letters
+        return owner in change.keep or (is_letters and owner in change.refill)
+
+    return tuple(run for run in runs if stays(run))
+
+
+def _blamed(key: str, act: Callable[..., T], *arguments: object) -> T:
+    try:
+        return act(*arguments)
+    except UnknownOutcomeError:
+        raise
+    except StepwellError as error:
+        raise BuildError(key, error) from error
+
+
+def _refill(core: Core, executor: Executor, table: str, convert: Convert) -> None:
+    rows = convert(core.state.executor.read(table))
+    for start in range(0, rows.num_rows, _ROWS_MAX):
+        part = TableRows(put=rows.slice(start, _ROWS_MAX))
+        executed = executor.execute({table: part}, core.env.now())
+        if executed.rejected:
+            row = executed.rejected[0]
+            raise InvalidError(f"a row that is there does not fit: {row.reason}: {row.row!r}")
+        executor.keep(executed)
+    there = executor.read(table).num_rows
+    if there != rows.num_rows:
+        raise InvalidError(
+            f"two rows that are there have the same key: {rows.num_rows:,} would become {there:,}",
+            hint="choose a key that tells them apart",
+        )
+
+
+def _difference(old: Executor, new: Executor, was: str, now: str) -> pa.Table:
+    """What a view is now, less what it was; with the weight of each row."""
+    before, after = old.read(was), new.read(now)
+    if not _alike(before, after):
+        raise InvalidError(
+            f"{now} has other columns than what the sink has received so far: "
+            f"{_described(before)} before, {_described(after)} now",
+            hint="give the sink another name and another place: it then begins with the whole view",
+        )
+    weighted = [
+        _weighted(table, weight) for table, weight in ((before, -1), (after, 1)) if table.num_rows
+    ]
+    if not weighted:
+        return _weighted(after, 1)
+    return _summed(pa.concat_tables(weighted, promote_options="permissive"))
+
+
+def _alike(before: pa.Table, after: pa.Table) -> bool:
+    if before.column_names != after.column_names:
+        return False
+    # Where there are no rows, or only NULL, the reference executor knows no type.
+    return all(
+        a.type == b.type
+        or pa.types.is_null(a.type)
+        or pa.types.is_null(b.type)
+        or (pa.types.is_decimal(a.type) and pa.types.is_decimal(b.type))
+        for a, b in zip(before.schema, after.schema, strict=True)
+    )
+
+
+def _described(table: pa.Table) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in table.schema)
+
+
+def _weighted(table: pa.Table, weight: int) -> pa.Table:
+    return table.append_column(WEIGHT, pa.repeat(pa.scalar(weight, pa.int64()), table.num_rows))
+
+
+def _summed(table: pa.Table) -> pa.Table:
+    names = [name for name in table.column_names if name != WEIGHT]
+    if any(pa.types.is_nested(table.schema.field(name).type) for name in names):
+        return _summed_by_hand(table)
+    summed = table.group_by(names).aggregate([(WEIGHT, "sum")])
+    summed = summed.rename_columns([*names, WEIGHT])
+    moved = summed.filter(pc.not_equal(summed.column(WEIGHT), 0))
+    return moved.sort_by(WEIGHT)
+
+
+def _summed_by_hand(table: pa.Table) -> pa.Table:
+    """Arrow cannot group by lists and structs."""
+    rows = [repr(row) for row in table.drop_columns([WEIGHT]).to_pylist()]
+    weights: Counter[str] = Counter()
+    first: dict[str, int] = {}
+    for place, (row, weight) in enumerate(zip(rows, table.column(WEIGHT).to_pylist(), strict=True)):
+        weights[row] += weight
+        first.setdefault(row, place)
+    moved = [row for row, weight in weights.items() if weight]
+    taken = table.take(pa.array([first[row] for row in moved], pa.int64()))
+    column = pa.array([weights[row] for row in moved], pa.int64())
+    return taken.drop_columns([WEIGHT]).append_column(WEIGHT, column).sort_by(WEIGHT)
