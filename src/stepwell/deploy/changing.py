@@ -24,7 +24,7 @@ from stepwell.deploy.table_change import table_change
 from stepwell.engine.change import BuildError, Convert, ProgramChange, change_program
 from stepwell.engine.core import Core
 from stepwell.engine.ports import Delivered, Executor, Source
-from stepwell.env import Env
+from stepwell.env import Env, Rising
 from stepwell.errors import (
     InvalidError,
     StepwellError,
@@ -116,7 +116,7 @@ class Changing:
             if not any(r.kind == "table" for r in target.values()):
                 return Changed({}, failed, None)
             try:
-                made = self._executor(store, target, executor)
+                made = self._executor(store, Rising(self._env), target, executor)
                 break
             except BuildError as error:
                 _fail(failed, error, wanted)
@@ -145,7 +145,7 @@ class Changing:
                 _held_back(failed, wanted, deployed)
                 return Changed(deployed, failed, None)
             try:
-                made = self._executor(core.store, target, executor)
+                made = self._executor(core.store, core.env, target, executor)
                 change = program_change(plan, deployed)
                 done = change_program(core, made, change, building=self._building)
             except BuildError as error:
@@ -163,17 +163,20 @@ class Changing:
                 made.append(make_source(item.name, item.options, table, self._env, base=base))
         return made
 
-    def _executor(self, store: Store, target: Deployed, executor: str) -> Executor:
-        """One for these resources; `BuildError` names the statement that it does not take."""
+    def _executor(self, store: Store, env: Env, target: Deployed, executor: str) -> Executor:
+        """One for these resources; `BuildError` names the statement that it does not take.
+
+        `env` draws ids above those of everything that is stored.
+        """
         try:
-            return self._made(store, target, executor)
+            return self._made(store, env, target, executor)
         except _NOT_TAKEN as error:
             culprit = self._culprit(store, target, executor)
             raise BuildError(culprit, _told(error)) from error
 
-    def _made(self, store: Store, target: Deployed, executor: str) -> Executor:
+    def _made(self, store: Store, env: Env, target: Deployed, executor: str) -> Executor:
         project = deployed_project(self._project, target, executor)
-        return self._make(project, self._spark)(store, self._env)
+        return self._make(project, self._spark)(store, env)
 
     def _culprit(self, store: Store, target: Deployed, executor: str) -> str:
         """The last statement of the shortest beginning that is not taken."""
@@ -182,7 +185,7 @@ class Changing:
         while high - low > 1:
             middle = (low + high) // 2
             try:
-                self._made(store, {r.key: r for r in ordered[:middle]}, executor)
+                self._made(store, self._env, {r.key: r for r in ordered[:middle]}, executor)
                 low = middle
             except _NOT_TAKEN:
                 high = middle

@@ -6,7 +6,7 @@
     3 differences        for each sink that goes on: what its view is now, less what it was
     4 runs and files     of what 2 and 3 computed; nobody names them yet
     5 journal            an empty transaction N + 1, so that numbers stay without a gap
-    6 manifest commit    program, runs, position, N + 1, outbox: THE COMMIT POINT
+    6 manifest commit    program, runs, position, N + 1, outbox, checkpoint: THE COMMIT POINT
     7 this handle ends   opening again finds the new program
 
 A crash before 6 leaves files that nothing refers to and perhaps a transaction without any change.
@@ -16,21 +16,21 @@ seen, so that it arrives once.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stepwell.engine.core import Core
 from stepwell.engine.kept import write_kept
-from stepwell.engine.ports import WEIGHT, Executor
 from stepwell.engine.ports import Change as TableRows
+from stepwell.engine.ports import Executor
+from stepwell.engine.target import difference
 from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError
 from stepwell.journal.entry import Draft, Kind
 from stepwell.model import Transaction
+from stepwell.state.checkpoint import adding, write_checkpoint
 from stepwell.state.manifest import Manifest, Run
 from stepwell.state.progress import Progress
 from stepwell.store.sealed import Json
@@ -103,13 +103,15 @@ def change_program(
         transaction = core.state.next
     runs = executor.flush()
     added = tuple(
-        write_kept(core.store, core.env, sink, transaction, difference)
-        for sink, difference in sorted(differences.items())
-        if difference.num_rows
+        write_kept(core.store, core.env, sink, transaction, changes)
+        for sink, changes in sorted(differences.items())
+        if changes.num_rows
     )
     if moves:
         core.writer.append(Draft(Kind.STEP, transaction, 1, True, core.env.now()))
     cursor = core.writer.journal.tip
+    # Whatever was written so far is in `runs`, or is rubbish.
+    floor = core.env.new_id()
 
     def changed(manifest: Manifest) -> Manifest:
         progress = manifest.progress
@@ -119,6 +121,7 @@ def change_program(
             runs=runs,
             replay=cursor,
             transaction=transaction,
+            floor=floor,
             progress=Progress(
                 sources=tuple(at for at in progress.sources if at.name in change.sources),
                 sinks=tuple(at for at in progress.sinks if at.name in change.follow),
@@ -129,8 +132,11 @@ def change_program(
             ),
         )
 
+    # A checkpoint of the old program is of no use to this one, so it begins with one of its own.
+    checkpoint = write_checkpoint(core.store, core.env, changed(core.manifest))
+    add = adding(checkpoint, core.settings.checkpoint_keep)
     try:
-        core.writer.commit(changed, "deploy")
+        core.writer.commit(lambda manifest: add(changed(manifest)), "deploy")
     finally:
         # From here on memory is of the old program: whatever happened, opening again is the way.
         core.state.broken = UnknownOutcomeError(
@@ -185,12 +191,10 @@ def _difference(old: Executor, new: Executor, was: str, now: str) -> pa.Table:
             f"{_described(before)} before, {_described(after)} now",
             hint="give the sink another name and another place: it then begins with the whole view",
         )
-    weighted = [
-        _weighted(table, weight) for table, weight in ((before, -1), (after, 1)) if table.num_rows
-    ]
-    if not weighted:
-        return _weighted(after, 1)
-    return _summed(pa.concat_tables(weighted, promote_options="permissive"))
+    # One of them may know a type that the other, without rows, does not.
+    both = [before.schema, after.schema]
+    schema = pa.unify_schemas(both, promote_options="permissive")
+    return difference(before.cast(schema), after.cast(schema))
 
 
 def _alike(before: pa.Table, after: pa.Table) -> bool:
@@ -208,31 +212,3 @@ def _alike(before: pa.Table, after: pa.Table) -> bool:
 
 def _described(table: pa.Table) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in table.schema)
-
-
-def _weighted(table: pa.Table, weight: int) -> pa.Table:
-    return table.append_column(WEIGHT, pa.repeat(pa.scalar(weight, pa.int64()), table.num_rows))
-
-
-def _summed(table: pa.Table) -> pa.Table:
-    names = [name for name in table.column_names if name != WEIGHT]
-    if any(pa.types.is_nested(table.schema.field(name).type) for name in names):
-        return _summed_by_hand(table)
-    summed = table.group_by(names).aggregate([(WEIGHT, "sum")])
-    summed = summed.rename_columns([*names, WEIGHT])
-    moved = summed.filter(pc.not_equal(summed.column(WEIGHT), 0))
-    return moved.sort_by(WEIGHT)
-
-
-def _summed_by_hand(table: pa.Table) -> pa.Table:
-    """Arrow cannot group by lists and structs."""
-    rows = [repr(row) for row in table.drop_columns([WEIGHT]).to_pylist()]
-    weights: Counter[str] = Counter()
-    first: dict[str, int] = {}
-    for place, (row, weight) in enumerate(zip(rows, table.column(WEIGHT).to_pylist(), strict=True)):
-        weights[row] += weight
-        first.setdefault(row, place)
-    moved = [row for row, weight in weights.items() if weight]
-    taken = table.take(pa.array([first[row] for row in moved], pa.int64()))
-    column = pa.array([weights[row] for row in moved], pa.int64())
-    return taken.drop_columns([WEIGHT]).append_column(WEIGHT, column).sort_by(WEIGHT)
