@@ -5,6 +5,7 @@ Runs are forced to be large or small by moving the border between them.
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -268,3 +269,35 @@ def test_going_back_and_repairing_on_spark(
     done = restore(goal, preview(goal, local, local, env).target, opened)
     assert revenue(done.pipeline) == shelf.rows() == last
     done.pipeline.close()
+
+
+def test_runs_are_merged_beside_the_transactions(
+    spark: SparkSession, local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K5: many runs become one in another thread; a change that comes meanwhile is not lost."""
+    monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", 0)
+    monkeypatch.setattr(relations, "_LIKE_RUNS", 3)
+    env = ManualEnv()
+    executor = opened(spark, local, env)
+    id = 0
+    while (chore := executor.chore()) is None:
+        id += 1
+        run(executor, env, {"orders": Change(orders((id, "ab"[id % 2], id)))})
+        assert id < 20
+    executor.flushed(executor.flush())
+    before = len(executor.flush())
+    executor.flushed(executor.flush())
+    worker = threading.Thread(target=chore.run)
+    worker.start()
+    run(executor, env, {"orders": Change(orders((99, "z", 9)), ids(1))})
+    worker.join()
+    expected = state(executor)
+    chore.adopt()
+    assert state(executor) == expected
+    runs = executor.flush()
+    assert len(runs) < before + 2
+    again = opened(spark, local, env)
+    again.load(runs)
+    assert state(again) == expected
+    chore.adopt()
+    assert state(executor) == expected, "adopted once"

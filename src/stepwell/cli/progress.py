@@ -20,6 +20,7 @@ from rich.status import Status
 from stepwell.cli.screen import count, plain
 from stepwell.deploy.project import Project
 from stepwell.engine.events import (
+    ChoreFailed,
     Committed,
     Event,
     FlushFailed,
@@ -188,6 +189,8 @@ def _text(event: Event) -> str | None:
             return f"{which}, again in {event.retry_in_s:.1f}s: {event.error}"
         case FlushFailed():
             return f"not flushed, nothing is lost, tried again later: {event.error}"
+        case ChoreFailed():
+            return f"merging files failed, and is tried again: {event.error}"
         case Waiting():
             return f"{event.what} waits until {event.until}"
         case _:

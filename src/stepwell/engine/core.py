@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
+from stepwell.engine.chores import Chores
 from stepwell.engine.events import (
     Checkpointed,
     Events,
@@ -90,6 +91,7 @@ class Core:
         self.settings = settings or Settings()
         self.events = Events(listener)
         self._store = store
+        self._chores = Chores(self.events)
         self._journal_store = journal_store or store
         self._make = executor
         made = executor(store, self.env)
@@ -413,6 +415,7 @@ class Core:
         self.boundary()
         state, number = self.state, self.state.next
         log = Log(self._journal_store, self.manifest.lineage)
+        self._chores.end()
         # First of all: the other executor shows its relations to Spark under the same names.
         present = [(outbox, state.executor.read(outbox.sink.view)) for outbox in state.outboxes]
         try:
@@ -443,6 +446,7 @@ class Core:
         if len({run.relation for run in before}) == len(before):
             return False
         self.boundary()
+        self._chores.finish()
         self.state.executor.compact()
         return self._flush(always=True) is not None
 
@@ -467,6 +471,7 @@ class Core:
         state = self.state
         if state.open is not None or state.broken is not None:
             return
+        self._chores.beat(state.executor)
         if self.env.uptime() - self._last_checkpoint >= self.settings.checkpoint_every_s:
             self._last_checkpoint = self.env.uptime()
             if not self._kept:
@@ -493,6 +498,7 @@ class Core:
         An explicit transaction that is still open is taken back.
         """
         try:
+            self._chores.end()
             open = self.state.open
             if open is not None and open.explicit:
                 self.abort()

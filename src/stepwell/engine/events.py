@@ -120,6 +120,13 @@ class FlushFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ChoreFailed:
+    """Work beside the transactions failed. Nothing is lost; it is tried again."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """Something was asked for that has to wait: for a transaction's boundary, or for a sink."""
 
@@ -147,6 +154,7 @@ Event: TypeAlias = (
     | Flushed
     | Checkpointed
     | FlushFailed
+    | ChoreFailed
     | Waiting
     | Stopped
 )

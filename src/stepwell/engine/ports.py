@@ -150,6 +150,16 @@ class Executed:
     """The executor's own."""
 
 
+class Chore(Protocol):
+    """Work that changes no result, and can be done while transactions go on."""
+
+    def run(self) -> None:
+        """Do it; in any thread. When it raises, nothing has happened."""
+
+    def adopt(self) -> None:
+        """Use what was done; between two transactions. Does nothing if the state has moved on."""
+
+
 class Executor(Protocol):
     """Holds the relations of a pipeline and computes what changes them."""
 
@@ -173,6 +183,9 @@ class Executor(Protocol):
 
     def unflushed_bytes(self) -> int:
         """How large the state is that no run holds yet."""
+
+    def chore(self) -> Chore | None:
+        """The next work to be done beside transactions; None: there is none now."""
 
     def compact(self) -> None:
         """Make one of the runs of each relation; the next flush writes it. The state is the same.

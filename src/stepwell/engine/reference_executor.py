@@ -131,6 +131,9 @@ class ReferenceExecutor:
     def unflushed_bytes(self) -> int:
         return sum(100 * len(rows) for rows in self._unflushed.values())
 
+    def chore(self) -> None:
+        return None
+
     def compact(self) -> None:
         for name, rows in self._rows.items():
             if sum(run.relation == name for run in self._runs) > 1:

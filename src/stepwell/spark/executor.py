@@ -29,7 +29,7 @@ from stepwell.errors import CorruptError, InvalidError, ensure
 from stepwell.query.explain import Explained
 from stepwell.spark.index import comparable
 from stepwell.spark.merge import consolidated
-from stepwell.spark.relations import MEMORY_ROWS_MAX, Part, Relation, arrow_schema
+from stepwell.spark.relations import MEMORY_ROWS_MAX, Merge, Part, Relation, arrow_schema
 from stepwell.spark.runs import RunFiles, parquet_bytes, plain
 from stepwell.spark.session import SessionSettings, open_session
 from stepwell.spark.views import ERRORS, Prepared, Views
@@ -76,6 +76,7 @@ class SparkExecutor:
         self._relations = views.stored
         self._store = store
         self._env = env
+        self._relations.defer = True
         self._first = {relation.name: list(relation.parts) for relation in self._relations}
         self._written: list[_Written] = []
         own = tempfile.TemporaryDirectory(prefix="stepwell-copies-")
@@ -113,6 +114,9 @@ class SparkExecutor:
 
     def unflushed_bytes(self) -> int:
         return sum(_bytes(part) for r in self._relations for part in r.parts if not part.stored)
+
+    def chore(self) -> Merge | None:
+        return self._relations.next_merge()
 
     def compact(self) -> None:
         for relation in self._relations:

@@ -82,6 +82,38 @@ class Relation:
         return self.key if sortable(self.types, self.key) else ()
 
 
+class Merge:
+    """Several runs of a relation that become one, while others use them (`engine.ports.Chore`)."""
+
+    def __init__(self, relations: Relations, relation: Relation, parts: Sequence[Part]) -> None:
+        self._relations = relations
+        self._relation = relation
+        self._parts = tuple(parts)
+        self._merged: Part | None = None
+
+    def run(self) -> None:
+        self._merged = self._relations.summed(self._relation, self._parts)
+
+    def adopt(self) -> None:
+        if self._merged is None or not self.possible:
+            return
+        files = self._files
+        parts = self._relation.parts
+        first = next(place for place, part in enumerate(parts) if id(part.run) in files)
+        rest = [part for part in parts if id(part.run) not in files]
+        new = [self._merged] if self._merged.rows else []
+        self._relation.parts = [*rest[:first], *new, *rest[first:]]
+
+    @property
+    def possible(self) -> bool:
+        """Parts are never changed, only replaced; those that were flushed kept their files."""
+        return self._files <= {id(part.run) for part in self._relation.parts}
+
+    @property
+    def _files(self) -> set[int]:
+        return {id(part.run) for part in self._parts}
+
+
 class Relations:
     """All relations of a pipeline, and the names under which Spark finds them."""
 
@@ -90,6 +122,9 @@ class Relations:
         self._runs = runs
         self._all: dict[str, Relation] = {}
         self._shown: dict[str, object] = {}
+        self.defer = False
+        """Whether runs are merged beside the transactions instead of in them."""
+        self._due: dict[str, Merge] = {}
         self.held = False
         """Whether parts must stay as they are, because a flush is under way."""
 
@@ -188,7 +223,18 @@ class Relations:
             first -= 1
         if len(parts) - first < _LIKE_RUNS:
             return parts
-        return [*parts[:first], self._summed(relation, parts[first:])]
+        if self.defer:
+            self._due[relation.name] = Merge(self, relation, parts[first:])
+            return parts
+        return [*parts[:first], self.summed(relation, parts[first:])]
+
+    def next_merge(self) -> Merge | None:
+        """What is to be merged now, if anything is."""
+        while self._due:
+            merge = self._due.pop(next(iter(self._due)))
+            if merge.possible:
+                return merge
+        return None
 
     def compact(self, relation: Relation) -> None:
         """Make one part of all."""
@@ -201,12 +247,12 @@ class Relations:
             parts = [Part(relation.types, table.num_rows, table)]
             if large:
                 run = self._runs.write(relation.name, table, relation.sort)
-                parts = [self._summed(relation, [*large, Part(relation.types, run.rows, run=run)])]
+                parts = [self.summed(relation, [*large, Part(relation.types, run.rows, run=run)])]
         elif large:
-            parts = [self._summed(relation, large)]
+            parts = [self.summed(relation, large)]
         relation.parts = parts
 
-    def _summed(self, relation: Relation, last: Sequence[Part]) -> Part:
+    def summed(self, relation: Relation, last: Sequence[Part]) -> Part:
         """Several runs as one, in which rows that came and went are no more."""
         rows = sum(p.rows for p in last)
         if rows <= MERGED_ROWS_MAX and _consolidates(relation):
