@@ -189,6 +189,15 @@ def test_the_snippet_about_python_runs(tmp_path: Path) -> None:
     play(["python open.py"], tmp_path)
 
 
+def test_the_session_about_clones_is_true(tmp_path: Path) -> None:
+    """A clone that did not do what the guide shows would be found out on somebody's production."""
+    text = (DOCS / "guides" / "clones.md").read_text(encoding="utf-8")
+    (session,) = [steps(block) for block in fences(text, "console")]
+    printed = play([command for command, _ in session], tmp_path)
+    for (command, output), said in zip(session, printed, strict=True):
+        compare(output, said, command)
+
+
 def data(store: MemoryStore, path: str) -> str:
     found = store.get(path)
     assert found is not None, path

@@ -33,7 +33,7 @@ def test_the_latest_version_says_who_holds_the_pipeline(run: Run, pipeline: Pipe
     assert f"journal      {writer.manifest.journal.id}, in use: it holds what was" in "\n".join(
         shown
     )
-    assert shown[-3:] == ["runs         none", "checkpoints  none", "pins         none"]
+    assert shown[-3:] == ["runs         none", "checkpoints  none", "clones       none"]
 
 
 def test_runs_checkpoints_and_pins_are_listed(run: Run, pipeline: Pipeline) -> None:

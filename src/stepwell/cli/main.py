@@ -285,6 +285,54 @@ def explain(
     explain.show(place(context, json), view)
 
 
+@app.command()
+def clone(
+    context: typer.Context,
+    source: Annotated[
+        str, typer.Argument(metavar="SRC", help="A project's folder, or the address of a store.")
+    ],
+    destination: Annotated[
+        str, typer.Argument(metavar="DST", help="An empty directory, or s3://, gs://, az://.")
+    ],
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint", metavar="ID", help="Begin there, by id or name; not as of now."
+        ),
+    ] = None,
+    journal: Annotated[
+        str | None,
+        typer.Option("--journal", metavar="STORE", help="Where the clone's journal is to lie."),
+    ] = None,
+    copy: Annotated[bool, typer.Option("--copy", help="Copy every file, and need SRC no more.")] = (
+        False
+    ),
+    json: Json = False,
+) -> None:
+    """Make a second pipeline that begins where another is.
+
+    No file is copied: the clone reads its parent's, which keeps them for as long as the clone
+    lives. Both go their own ways from then on; whoever runs the parent is not disturbed. Between a
+    directory and a bucket the files are copied. Sources go on from where the parent was; its sinks
+    are off in the clone, and a sink under another name receives the whole view. Interrupted, run
+    it again.
+
+    \b
+    stepwell clone . ./try && stepwell --store ./try run --once
+    stepwell clone s3://acme/orders s3://acme/orders-test --checkpoint before-migration
+    """
+    from stepwell.cli import clone
+
+    clone.show(
+        place(context, json),
+        source,
+        destination,
+        checkpoint=checkpoint,
+        journal=journal,
+        copy=copy,
+    )
+
+
 @inspect.command("journal")
 def inspect_journal(
     context: typer.Context,

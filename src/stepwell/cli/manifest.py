@@ -69,10 +69,10 @@ def _render(screen: Screen, where: str, stored: Stored, ids: Sequence[int]) -> N
             ("replay", _replay(manifest)),
             ("journal", _journal(manifest)),
             ("program", "none yet" if manifest.program is None else "see --json"),
-            ("parent", "none" if manifest.parent is None else plain(manifest.parent.store)),
+            ("parent", _parent(manifest)),
             ("runs", count(len(manifest.runs), "file") if manifest.runs else "none"),
             ("checkpoints", str(len(manifest.checkpoints) or "none")),
-            ("pins", str(len(manifest.pins) or "none")),
+            ("clones", str(len(manifest.pins) or "none")),
         ]
     )
     runs = [
@@ -87,7 +87,7 @@ def _render(screen: Screen, where: str, stored: Stored, ids: Sequence[int]) -> N
     tables: list[tuple[str, tuple[str, ...], list[Row]]] = [
         ("Runs", ("relation", ">rows", ">bytes", "path"), runs),
         ("Checkpoints", ("id", ">transaction", "created", "name"), checkpoints),
-        ("Pins", ("id", "checkpoint", "clone"), pins),
+        ("Clones", ("pin", "checkpoint", "store"), pins),
     ]
     for title, headings, rows in tables:
         if rows:
@@ -108,6 +108,14 @@ def _replay(manifest: Manifest) -> str:
     if not replay.position:
         return "from the beginning of the journal"
     return f"after position {replay.position} (epoch {replay.epoch}, checksum {replay.checksum})"
+
+
+def _parent(manifest: Manifest) -> str:
+    parent = manifest.parent
+    if parent is None:
+        return "none"
+    pin = "its files are pinned" if parent.pin is not None else "it is not needed any more"
+    return f"{plain(parent.store)}, checkpoint {parent.checkpoint}; {pin}"
 
 
 def _journal(manifest: Manifest) -> str:

@@ -56,6 +56,9 @@ def show(where: Where, *, once: bool, max_transactions: int | None) -> int:
             if is_alive(claim, env) is not False:
                 who = f"process {claim.pid} on host {claim.host}"
                 progress.say(f"{who} has the pipeline, or had: taking it over")
+        off = project.sinks_off(env)
+        if off:
+            progress.say(f"sinks off, for they are the parent's: {', '.join(off)}")
         with RunningPipeline(project, env, listener=progress) as pipeline:
             caught.stop = pipeline.stop
             if caught.name is None:

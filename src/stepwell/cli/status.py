@@ -12,7 +12,7 @@ from stepwell.deploy.project import Project
 from stepwell.env import Env, SystemEnv
 from stepwell.journal.log import Log
 from stepwell.model import Claim, format_time
-from stepwell.state.manifest import Manifest, Stored
+from stepwell.state.manifest import Manifest, Status, Stored
 
 
 def show(where: Where) -> None:
@@ -47,6 +47,7 @@ def _status(
         status["state"] = _state(manifest, env)
     status["lineage"] = manifest.lineage
     status["held_by"] = _claim(manifest.claim)
+    status.update(_family(project, env, manifest))
     if live is not None:
         return {**status, **live}
     journal_store = project.open_journal_store(env) or project.open_store(env)
@@ -78,8 +79,24 @@ def _status(
     }
 
 
+def _family(project: Project, env: Env, manifest: Manifest) -> dict[str, Any]:
+    """Whose clone it is, and what clones it has."""
+    parent = manifest.parent
+    clones = [{"store": pin.clone, "checkpoint": pin.checkpoint} for pin in manifest.pins]
+    if parent is None:
+        return {"parent": None, "clones": clones, "sinks_off": []}
+    origin = {
+        "store": parent.store,
+        "checkpoint": parent.checkpoint,
+        "pinned": parent.pin is not None,
+    }
+    return {"parent": origin, "clones": clones, "sinks_off": list(project.sinks_off(env))}
+
+
 def _state(manifest: Manifest, env: Env) -> str:
     """What is known of a pipeline that does not answer."""
+    if manifest.status is not Status.READY:
+        return str(manifest.status.value)
     if manifest.journal.closed:
         return "stopped"
     alive = is_alive(manifest.claim, env)
@@ -99,6 +116,8 @@ STATES = {
     "not created": "not created yet: stepwell run creates it",
     "killed": "stopped, by a crash or a kill: the next run replays what is not flushed",
     "not answering": "process {pid} has it and does not answer; it may be starting",
+    "incomplete": "a clone that was not completed: run the same clone again",
+    "deleting": "being destroyed: destroy it again to finish",
     "unknown": "held by process {pid} on host {host}, which cannot be asked from here",
 }
 
@@ -128,6 +147,7 @@ def _render(screen: Screen, status: Mapping[str, Any]) -> None:
     dead = {table: rows for table, rows in status["dead_letters"].items() if rows}
     rejected = ", ".join(f"{rows:,} of {table}, see {table}$errors" for table, rows in dead.items())
     facts.append(("rejected", rejected or "none"))
+    facts += _relations(status)
     screen.facts(facts)
     if status["sources"]:
         screen.line()
@@ -136,6 +156,21 @@ def _render(screen: Screen, status: Mapping[str, Any]) -> None:
         screen.line()
         headings = ["sink", "view", ">holds", ">pending", "state"]
         screen.table(headings, [_sink(item) for item in status["sinks"]])
+
+
+def _relations(status: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """To other pipelines, where there are any."""
+    facts = []
+    parent = status["parent"]
+    if parent is not None:
+        needs = "" if parent["pinned"] else ", of which it needs nothing any more"
+        facts.append(("clone of", f"{plain(parent['store'])}{needs}"))
+    if status["sinks_off"]:
+        names = ", ".join(status["sinks_off"])
+        facts.append(("sinks off", f"{names}: they are the parent's; others need other names"))
+    if status["clones"]:
+        facts.append(("clones", ", ".join(plain(item["store"]) for item in status["clones"])))
+    return facts
 
 
 def _numbers(status: Mapping[str, Any]) -> str:

@@ -37,6 +37,7 @@ from stepwell.query.statements import (
     fold,
     parse_statements,
 )
+from stepwell.state.manifest import Manifest, Manifests
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
 
@@ -64,6 +65,8 @@ class Project:
     protected: frozenset[str]
     """Tables and views, in lower case, and sources and sinks that must not be dropped."""
     references: References = field(repr=False, compare=False)
+    store_given: bool = False
+    """Whether the store is another than the one that stepwell.yml names."""
 
     @property
     def tables(self) -> Mapping[str, Table]:
@@ -99,18 +102,39 @@ class Project:
         ]
 
     def make_sinks(self, env: Env) -> list[Sink]:
+        """All but those that are off."""
+        off = self.sinks_off(env)
         return [
             make_sink(item.name, item.options, item.relation, env, base=self.folder)
             for item in self.sinks
+            if item.name not in off
         ]
+
+    def sinks_off(self, env: Env) -> tuple[str, ...]:
+        """Sinks of the project that are not attached: in a clone, those of its parent."""
+        manifest = self._manifest(env) if self.sinks else None
+        if manifest is None or manifest.parent is None:
+            return ()
+        return tuple(item.name for item in self.sinks if item.name in manifest.parent.sinks)
 
     def open_store(self, env: Env) -> Store:
         return open_store(self.store, env)
 
     def open_journal_store(self, env: Env) -> Store | None:
-        """None: the journal lies beside the state."""
+        """None: the journal lies beside the state.
+
+        The journal store of stepwell.yml belongs to the store of stepwell.yml. A clone in another
+        store does not inherit it (C3): its manifest says where its journal is.
+        """
         address = self.sections.journal.store
+        manifest = self._manifest(env) if self.store_given else None
+        if manifest is not None and manifest.parent is not None:
+            address = manifest.journal.store
         return None if address is None else open_store(_absolute(self.folder, address), env)
+
+    def _manifest(self, env: Env) -> Manifest | None:
+        found = Manifests(self.open_store(env), env).latest()
+        return None if found is None else found.manifest
 
 
 def load_project(
@@ -160,6 +184,7 @@ def load_project(
         reads=ordered.reads,
         protected=_protected(entries.get("protect"), names),
         references=references,
+        store_given=store is not None,
     )
 
 

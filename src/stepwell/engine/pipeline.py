@@ -47,8 +47,10 @@ from stepwell.env import Env
 from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError, UserCodeError
 from stepwell.model import Epoch, Position, Transaction
 from stepwell.state.checkpoint import check_name
+from stepwell.state.clone import Cloned, clone
 from stepwell.state.manifest import CheckpointRef
 from stepwell.store.base import Store
+from stepwell.store.locate import open_store
 from stepwell.store.sealed import Json
 
 
@@ -95,6 +97,7 @@ class Pipeline:
         pipeline already. `program` says what is computed; once recorded, no other is let in.
         Sources and sinks are closed together with the pipeline. `base` is for `restore.py`.
         """
+        self._stores = store, journal_store
         self._turns = Turns()
         self._current: ExplicitTransaction | None = None
         self._pushes: deque[Push] = deque()
@@ -347,6 +350,36 @@ class Pipeline:
         """The same, to where `choose` has found."""
         with self._turn("restore"):
             return self._core.go_back(target)
+
+    def clone(
+        self,
+        destination: Store | str,
+        *,
+        checkpoint: str | None = None,
+        journal_store: Store | str | None = None,
+        copy: bool = False,
+    ) -> Cloned:
+        """Make a second pipeline that begins where this one is; see `state/clone`.
+
+        Waits for nobody: what is recorded when it begins is in it. It is not opened; its sinks are
+        off, and a checkpoint's are as of that checkpoint. Interrupted, call it again.
+        """
+        self._check_closed()
+        env = self._core.env
+        store, journal = self._stores
+
+        def at(place: Store | str) -> Store:
+            return open_store(place, env) if isinstance(place, str) else place
+
+        return clone(
+            store,
+            at(destination),
+            env,
+            source_journal=journal,
+            journal_store=None if journal_store is None else at(journal_store),
+            checkpoint=checkpoint,
+            copy=copy,
+        )
 
     def deliver(self) -> bool:
         """Send what waits for sinks now; whether nothing waits any more."""

@@ -132,7 +132,8 @@ def _begin(
     destination: Store,
     checkpoint: str | None,
 ) -> Stored:
-    _ready(parent)
+    found = _ready(parent).manifest
+    named = None if checkpoint is None else find_checkpoint(found, checkpoint, parent.store.uri)
     occupied = _occupied(destination, journal_store)
     if occupied is not None:
         begun = clone.latest()
@@ -143,11 +144,10 @@ def _begin(
     if journal_store is not None:
         probe(journal_store, env)
     lineage = env.new_id()
-    if checkpoint is None:
+    if named is None:
         chosen, until = _as_of_now(parent, source_journal, env, lineage)
     else:
-        found = find_checkpoint(_ready(parent).manifest, checkpoint, parent.store.uri)
-        chosen = read_checkpoint(parent.store, found.id, found)
+        chosen = read_checkpoint(parent.store, named.id, named)
         until = chosen.state.replay.position
     # Read last: whoever wrote the entries up to there had claimed its epoch before.
     latest = _ready(parent).manifest

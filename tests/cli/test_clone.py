@@ -1,0 +1,171 @@
+"""`stepwell clone`, and every command on what it made."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+import stepwell
+from stepwell.env import SystemEnv
+from stepwell.state.manifest import Manifests
+from stepwell.store.local import LocalStore
+from tests.cli.conftest import Run
+from tests.cli.projects import YML, Process, put_file, sink_rows, write_project
+
+ROWS: list[dict[str, object]] = [
+    {"id": 1, "customer": "ada", "amount": "1.50"},
+    {"id": 2, "customer": "ada", "amount": "2.00"},
+    {"id": 3, "customer": "bob", "amount": "4.00"},
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, run: Run) -> Path:
+    made = write_project(tmp_path / "project")
+    put_file(made, "a.json", ROWS)
+    ended = run("-C", made, "run", "--once")
+    assert ended.exit_code == 0, ended.stderr
+    return made
+
+
+def revenue(run: Run, *place: object) -> list[tuple[str, str]]:
+    asked = run(*place, "query", "SELECT customer, total FROM revenue ORDER BY customer", "--json")
+    assert asked.exit_code == 0, asked.stderr
+    return [(row["customer"], str(row["total"])) for row in json.loads(asked.stdout)["rows"]]
+
+
+def test_a_clone_is_used_like_any_pipeline(run: Run, folder: Path, tmp_path: Path) -> None:
+    """C5, C7: cloned by its project, the clone answers, takes rows in and goes its own way; the
+    parent's sink hears nothing of it, and `status` says why.
+    """
+    place = tmp_path / "try"
+    made = run("clone", folder, place)
+    assert made.exit_code == 0, made.stderr
+    assert "none copied" in made.stdout
+    assert f"next: stepwell -C {folder} --store {place} run --once" in made.stdout
+    there = ("-C", folder, "--store", place)
+    assert revenue(run, *there) == revenue(run, "-C", folder) == [("ada", "3.5"), ("bob", "4.0")]
+    pushed = tmp_path / "more.json"
+    pushed.write_text('{"id": 9, "customer": "cyd", "amount": "9.00"}\n')
+    assert run(*there, "push", "orders", pushed).exit_code == 0
+    before = sink_rows(folder)
+    once = run(*there, "run", "--once")
+    assert once.exit_code == 0
+    assert "sinks off, for they are the parent's: revenue_out" in once.stderr
+    assert sink_rows(folder) == before
+    assert len(revenue(run, *there)) == 3
+    assert len(revenue(run, "-C", folder)) == 2
+    status = run(*there, "status")
+    assert f"clone of   file://{folder}/state" in status.stdout
+    assert "sinks off  revenue_out" in status.stdout
+    parent = json.loads(run("-C", folder, "status", "--json").stdout)
+    assert [item["store"] for item in parent["clones"]] == [f"file://{place}"]
+    assert f"file://{place}" in run("-C", folder, "status").stdout
+    assert f"file://{place}" in run("inspect", "manifest", folder / "state").stdout
+    assert "its files are pinned" in run("inspect", "manifest", place).stdout
+
+
+def test_a_sink_of_another_name_receives_the_whole_view(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
+    """J7: in a clone the project's sink is off until it gets a name of its own, and a place."""
+    place = tmp_path / "try"
+    assert run("clone", folder, place).exit_code == 0
+    yml = YML.replace("revenue_out:", "revenue_try:").replace("path: out", "path: out-try")
+    (folder / "stepwell.yml").write_text(yml)
+    there = ("-C", folder, "--store", place)
+    deployed = run(*there, "deploy", "--yes")
+    assert deployed.exit_code == 0, deployed.stderr
+    assert run(*there, "run", "--once").exit_code == 0
+    files = sorted((folder / "out-try").glob("*/part.json"))
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert {row["customer"] for row in rows} == {"ada", "bob"}
+
+
+def test_a_clone_of_what_another_process_runs(run: Run, folder: Path, tmp_path: Path) -> None:
+    """Scenario 61, C5: the process goes on undisturbed; rows it has recorded and not flushed are in
+    the clone.
+    """
+    process = Process(folder, "run")
+    try:
+        process.until("running;")
+        pushed = tmp_path / "more.json"
+        pushed.write_text('{"id": 9, "customer": "cyd", "amount": "9.00"}\n')
+        assert run("-C", folder, "push", "orders", pushed).exit_code == 0
+        made = run("clone", folder, tmp_path / "try", "--json")
+        assert made.exit_code == 0, made.stderr
+        assert json.loads(made.stdout)["entries"] == 1
+        pushed.write_text('{"id": 10, "customer": "dan", "amount": "9.00"}\n')
+        assert run("-C", folder, "push", "orders", pushed).exit_code == 0
+        assert len(revenue(run, "-C", folder)) == 4
+    finally:
+        process.kill()
+    assert len(revenue(run, "-C", folder, "--store", tmp_path / "try")) == 3
+
+
+def test_the_journal_store_of_the_project_is_not_the_clones(run: Run, tmp_path: Path) -> None:
+    """C3: stepwell.yml names a journal store. It is that of the store beside it, and a clone in
+    another store has its journal beside itself, or where it was told.
+    """
+    yml = YML + f"journal: {{store: {tmp_path}/journal}}\n"
+    folder = write_project(tmp_path / "project", yml)
+    put_file(folder, "a.json", ROWS)
+    assert run("-C", folder, "run", "--once").exit_code == 0
+    assert run("clone", folder, tmp_path / "one").exit_code == 0
+    told = run("clone", folder, tmp_path / "two", "--journal", tmp_path / "two-journal")
+    assert told.exit_code == 0
+    pushed = tmp_path / "more.json"
+    for number, name in enumerate(["one", "two"]):
+        pushed.write_text(f'{{"id": {10 + number}, "customer": "{name}", "amount": "9.00"}}\n')
+        there = ("-C", folder, "--store", tmp_path / name)
+        assert run(*there, "push", "orders", pushed).exit_code == 0
+        assert run(*there, "status").exit_code == 0
+        assert (name, "9.0") in revenue(run, *there)
+    assert (tmp_path / "one" / "journal").is_dir()
+    assert not (tmp_path / "two" / "journal").exists()
+    assert list((tmp_path / "two-journal" / "journal").glob("*.arrow"))
+    # A clone of that clone, by its store: its manifest knows where the journal lies.
+    assert run("clone", tmp_path / "two", tmp_path / "three").exit_code == 0
+    assert ("two", "9.0") in revenue(run, "-C", folder, "--store", tmp_path / "three")
+
+
+def test_what_cannot_be_cloned_says_why(run: Run, folder: Path, tmp_path: Path) -> None:
+    """Scenario 52: each refusal names the place, and the next step."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a.txt").write_text("mine")
+    refused = run("clone", folder, tmp_path / "full")
+    assert refused.exit_code == 1
+    assert "is not empty: it holds a.txt" in refused.stderr
+    assert (
+        "has no checkpoint nope"
+        in run("clone", folder, tmp_path / "x", "--checkpoint", "nope").stderr
+    )
+    assert "does not exist" in run("clone", tmp_path / "nowhere", tmp_path / "x").stderr
+    assert "holds no pipeline" in run("clone", tmp_path / "full", tmp_path / "x").stderr
+    wrong = run("--store", folder / "state", "clone", folder, tmp_path / "x")
+    assert "clone names both places itself" in wrong.stderr
+    assert not (tmp_path / "x").exists()
+    assert run("clone", folder, tmp_path / "try").exit_code == 0
+    again = run("clone", folder, tmp_path / "try")
+    assert again.exit_code == 0
+    assert "is that clone already; nothing was done" in again.stdout
+
+
+def test_a_clone_from_python(folder: Path, tmp_path: Path, run: Run) -> None:
+    """C5: a pipeline that is open is cloned as it is, rows that are not flushed included."""
+    with stepwell.open(folder) as pipeline:
+        pipeline.push("orders", [{"id": 9, "customer": "cyd", "amount": Decimal(9)}])
+        made = pipeline.clone(str(tmp_path / "try"))
+        assert (made.entries, made.files) == (1, 0)
+        copied = pipeline.clone(str(tmp_path / "copy"), copy=True)
+        assert copied.files > 0
+        pipeline.push("orders", [{"id": 10, "customer": "dan", "amount": Decimal(9)}])
+    for name in ("try", "copy"):
+        assert len(revenue(run, "-C", folder, "--store", tmp_path / name)) == 3
+    env = SystemEnv()
+    found = Manifests(LocalStore(str(folder / "state"), env), env).latest()
+    assert found is not None
+    assert [pin.clone for pin in found.manifest.pins] == [f"file://{tmp_path}/try"]
