@@ -29,7 +29,7 @@ CREATE TABLE orders (id BIGINT NOT NULL PRIMARY KEY, customer STRING, amount DEC
 CREATE MATERIALIZED VIEW revenue AS
   SELECT customer, SUM(amount) AS total, COUNT(*) AS n FROM orders GROUP BY customer;
 """
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def write_project(folder: Path, yml: str = YML, sql: str = SQL) -> Path:

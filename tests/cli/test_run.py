@@ -1,20 +1,16 @@
-"""`stepwell run` in processes of its own: killed, interrupted, taken over, and asked by others."""
+"""`stepwell run` in processes of its own: interrupted, taken over, and asked by others."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import random
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from stepwell.endpoint.client import connect
 from stepwell.env import SystemEnv
-from stepwell.errors import UnavailableError, UnknownOutcomeError
 from stepwell.state.manifest import Manifests
 from tests.cli.conftest import snapshot
 from tests.cli.projects import Process, load, put_file, sink_rows, stepwell, wait, write_project
@@ -35,80 +31,6 @@ def running(folder: Path) -> Iterator[Process]:
 
 def order(number: int, customer: str) -> dict[str, object]:
     return {"id": number, "customer": customer, "amount": f"{number % 17}.25"}
-
-
-def push_until_taken(folder: Path, rows: list[dict[str, object]], stop: threading.Event) -> int:
-    """Push each row, again and again until it is acknowledged: a key makes that harmless."""
-    uri = load(folder).open_store(SystemEnv()).uri
-    for row in rows:
-        while not stop.is_set():
-            try:
-                client = connect(uri)
-                if client is None:
-                    raise UnavailableError("nobody is there")
-                with client:
-                    client.push("orders", _arrow(row))
-                break
-            except (UnavailableError, UnknownOutcomeError):
-                SystemEnv().sleep(0.02)
-        if stop.is_set():
-            return -1
-    return len(rows)
-
-
-def _arrow(row: dict[str, object]) -> object:
-    from stepwell.connectors.push import pushed_rows
-    from stepwell.query.source import Source
-    from stepwell.query.statements import Table, parse_statements
-    from tests.cli.projects import SQL
-
-    table = parse_statements(Source("pipeline.sql", SQL))[0]
-    assert isinstance(table, Table)
-    return pushed_rows(table, [row]).change.put
-
-
-@pytest.mark.parametrize("rounds", [3, pytest.param(12, marks=pytest.mark.slow)])
-def test_killed_again_and_again_the_sink_ends_up_as_if_nothing_had_happened(
-    tmp_path: Path, rounds: int
-) -> None:
-    """J6, J7: a process is killed with SIGKILL while files arrive and rows are pushed."""
-    folder = write_project(tmp_path / "killed")
-    files = [[order(round * 10 + n, f"c{n % 3}") for n in range(10)] for round in range(40)]
-    pushed = [order(10_000 + n, f"c{n % 4}") for n in range(60)]
-    dice, stop = random.Random(7), threading.Event()
-    pusher = threading.Thread(target=push_until_taken, args=(folder, pushed, stop))
-    pusher.start()
-    names = iter(enumerate(files))
-    try:
-        for _ in range(rounds):
-            process = Process(folder, "run")
-            process.until("running")
-            for _ in range(3):
-                number, rows = next(names)
-                put_file(folder, f"orders-{number:03}.json", rows)
-                SystemEnv().sleep(dice.random() / 20)
-            process.kill()
-        for number, rows in names:
-            put_file(folder, f"orders-{number:03}.json", rows)
-        last = Process(folder, "run")
-        last.until("running")
-        pusher.join(60)
-        assert not pusher.is_alive(), last.text
-    finally:
-        stop.set()
-        pusher.join()
-    last.send(signal.SIGTERM)
-    assert last.end() == 130
-    assert stepwell(folder, "run", "--once").returncode == 0
-
-    whole = write_project(tmp_path / "whole")
-    for number, rows in enumerate(files):
-        put_file(whole, f"orders-{number:03}.json", rows)
-    given = "".join(json.dumps(row) + "\n" for row in pushed)
-    assert stepwell(whole, "push", "orders", "-", given=given).returncode == 0
-    assert stepwell(whole, "run", "--once").returncode == 0
-    assert sink_rows(folder) == sink_rows(whole)
-    assert sum(int(str(row[2])) for row in sink_rows(folder)) == 400 + 60
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
