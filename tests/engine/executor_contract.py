@@ -272,6 +272,17 @@ class ExecutorContract:
         with pytest.raises(InvalidError):
             executor.read("nowhere")
 
+    def test_queries_see_dead_letters(self, executor: Executor, env: ManualEnv) -> None:
+        """J13: they are a relation like any other, for whoever asks."""
+        bad = {"orders": [("files", BadRow("1", "a", "{")), ("files", BadRow("2", "b", "{"))]}
+        change = Change(orders((1, "b", 5)), ids(9))
+        executor.keep(executor.execute({"orders": change}, env.now(), bad))
+        counted = executor.query("SELECT COUNT(*) AS n FROM `orders$errors`").to_pylist()
+        assert counted == [{"n": 3}]
+        sql = "SELECT e.position FROM orders o JOIN `Orders$errors` e ON e.reason = o.customer"
+        assert executor.query(sql).to_pylist() == [{"position": "2"}]
+        assert executor.query("SELECT * FROM `clicks$errors`").num_rows == 0
+
 
 def run(
     executor: Executor, env: ManualEnv, changes: Mapping[str, Change], *, keep: bool = True

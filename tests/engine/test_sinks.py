@@ -278,51 +278,6 @@ def test_a_sink_ahead_of_its_pipeline_is_noticed() -> None:
         world.open(sinks=TWO)
 
 
-def test_a_new_sink_receives_the_whole_view_and_then_its_changes() -> None:
-    """J7: one that joins later is not given changes to rows it never had."""
-    world = World()
-    with world.open(sinks={"one": "revenue"}) as pipeline:
-        pipeline.push("orders", [order(1, "a", 5), order(2, "b", 6)])
-        pipeline.push("orders", [order(1, "a", 7)])
-    with world.open(sinks=TWO) as pipeline:
-        pipeline.push("orders", [order(2, "b", 1)])
-        world.check(pipeline)
-    assert numbers(world, "two") == [2, 3]
-    assert world.shelves["two"].batches[0] == (2, ((("a", 7, 1), 1), (("b", 6, 1), 1)))
-
-
-def test_a_new_sink_that_does_not_answer_is_not_begun() -> None:
-    """J7: whether it is empty decides what it receives."""
-
-    class Down(ShelfSink):
-        def last(self) -> Delivered | None:
-            raise UnavailableError("down")
-
-    world = World()
-    world.open(sinks={}).push("orders", [order(1)])
-    with pytest.raises(UnavailableError, match="is new to the pipeline"):
-        Pipeline(
-            world.store,
-            world.env,
-            executor=lambda store, env: ReferenceExecutor(SQL, store, env),
-            sinks=[Down("late", "revenue", Shelf())],
-        )
-
-
-def test_a_sink_that_was_left_out_for_a_while_is_refused_until_it_is_emptied() -> None:
-    """J7: it missed what happened meanwhile."""
-    world = World()
-    with world.open(sinks=TWO) as pipeline:
-        pipeline.push("orders", [order(1)])
-    with world.open(sinks={"one": "revenue"}) as pipeline:
-        pipeline.push("orders", [order(2)])
-    with pytest.raises(InvalidError, match="was no part of it"):
-        world.open(sinks=TWO)
-    world.shelves["two"] = Shelf()
-    with world.open(sinks=TWO) as pipeline:
-        world.check(pipeline)
-
-
 def test_an_error_that_does_not_go_away_stops_the_pipeline_but_no_push() -> None:
     """J7: rows that are durable are acknowledged; the next are not taken in."""
 

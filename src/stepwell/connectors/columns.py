@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stepwell.connectors.shape import ShapeColumn
-from stepwell.connectors.types import numbers_of
 from stepwell.connectors.values import Unfit, fit, read_text
+from stepwell.engine.arrow_types import numbers_of
 from stepwell.query.types import SparkType
 
 _YEAR = r"(?:\d{3}[1-9]|\d{2}[1-9]\d|\d[1-9]\d{2}|[1-9]\d{3})"

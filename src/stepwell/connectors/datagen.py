@@ -14,7 +14,7 @@ import xxhash
 from stepwell.connectors.folding import fold_operations
 from stepwell.connectors.formats import operations_table
 from stepwell.connectors.shape import Row, ShapeColumn, shape_of
-from stepwell.connectors.types import numbers_of
+from stepwell.engine.arrow_types import numbers_of
 from stepwell.engine.ports import Limits, Taken
 from stepwell.env import Env
 from stepwell.errors import ConfigError, ReplayMismatchError

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from stepwell.connectors.types import arrow_type
 from stepwell.connectors.values import Unfit, fit, read_text
+from stepwell.engine.arrow_types import arrow_type
 from stepwell.query.source import string_value
 from stepwell.query.statements import Table, fold
 from stepwell.query.types import SparkType, parse_type

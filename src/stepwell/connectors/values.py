@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime, timedelta, timezone
 from decimal import Context, Decimal, Inexact, InvalidOperation
 
-from stepwell.connectors.types import numbers_of
+from stepwell.engine.arrow_types import numbers_of
 from stepwell.query.types import SparkType
 
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}

@@ -3,8 +3,9 @@
 `Pipeline` is this with locks. Everything here leaves memory and store in agreement, or sets what
 ends the handle: then every later call raises it, and opening again is the way on.
 
-    opening   claim and fence (`open.py`) -> load runs -> ask the sinks -> replay -> settle the
-              transaction inside which the journal ends (J4) -> begin new sinks -> serve
+    opening   look whether program or sinks are refused -> claim and fence (`open.py`) -> load runs
+              -> ask the sinks -> replay -> settle the transaction inside which the journal ends
+              (J4) -> begin new sinks -> serve
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ from stepwell.journal.log import Log
 from stepwell.model import Transaction
 from stepwell.state.checkpoint import dropping
 from stepwell.state.manifest import CheckpointRef, Manifest, Stored
+from stepwell.state.progress import NO_PROGRESS
 from stepwell.store.base import Store
 from stepwell.store.sealed import Json
 
@@ -98,6 +100,14 @@ class Core:
         waits = self.settings.source_wait_s_first, self.settings.source_wait_s_max
         self.sources = Sources(sources, tuple(made.tables()), env, waits, self.events)
         _check_names(sinks)
+        goes_back = base is not None and base.transaction is not None
+
+        def consider(found: Manifest | None) -> None:
+            """Before the claim: who would be refused must not fence whoever has the pipeline."""
+            _check_program(found, program)
+            for sink in () if goes_back else sinks:
+                self._outbox(sink, found, Events()).ask()
+
         opening = take_over(
             store,
             self.env,
@@ -106,12 +116,14 @@ class Core:
             history=self.settings.history,
             create=create,
             replay_from=None if base is None else base.checkpoint.state.replay,
+            consider=consider,
         )
         _agree(opening, program)
         manifest = opening.manifest
         ids.above(manifest.floor)
-        goes_back = base is not None and base.transaction is not None
-        outboxes = () if goes_back else tuple(self._outbox(sink, manifest) for sink in sinks)
+        outboxes = tuple(
+            self._outbox(sink, manifest, self.events) for sink in (() if goes_back else sinks)
+        )
         begin = manifest if base is None else base.checkpoint.state
         self.state = load_state(made, begin, outboxes, self.events)
         if base is not None:
@@ -149,18 +161,19 @@ class Core:
         self.state.open = replay.finish()
         return replay.transactions, present
 
-    def _outbox(self, sink: Sink, manifest: Manifest) -> Outbox:
-        progress = manifest.progress
+    def _outbox(self, sink: Sink, manifest: Manifest | None, events: Events) -> Outbox:
+        """Without a manifest: of a pipeline that is yet to begin."""
+        progress = NO_PROGRESS if manifest is None else manifest.progress
         return Outbox(
             sink,
-            manifest.lineage,
+            "none yet" if manifest is None else manifest.lineage,
             self._store,
             self.env,
             at=next((at for at in progress.sinks if at.name == sink.name), None),
             kept=[item for item in progress.outbox if item.sink == sink.name],
-            since=manifest.transaction,
+            since=Transaction(0) if manifest is None else manifest.transaction,
             settings=self.settings.outbox,
-            events=self.events,
+            events=events,
         )
 
     def _flush_on_the_way(self, opening: Opening, cursor: Cursor) -> None:
@@ -497,24 +510,22 @@ class Core:
 
         An explicit transaction that is still open is taken back.
         """
-        try:
-            self._chores.end()
-            open = self.state.open
-            if open is not None and open.explicit:
-                self.abort()
-            self.deliver()
-            if self._kept:
-                self.flush()
-            else:
-                self.checkpoint()
-        except (FencedError, UnknownOutcomeError):
-            pass  # There is nothing of ours to leave.
-        finally:
-            self._writer.close()
-            for source in self.sources.all():
-                source.close()
+        with ExitStack() as whatever_happens:
             for outbox in self.state.outboxes:
-                outbox.sink.close()
+                whatever_happens.callback(outbox.sink.close)
+            for source in self.sources.all():
+                whatever_happens.callback(source.close)
+            whatever_happens.callback(self._writer.close)
+            with suppress(FencedError, UnknownOutcomeError):  # There is nothing of ours to leave.
+                self._chores.end()
+                open = self.state.open
+                if open is not None and open.explicit:
+                    self.abort()
+                self.deliver()
+                if self._kept:
+                    self.flush()
+                else:
+                    self.checkpoint()
 
 
 def _agree(opening: Opening, program: Json) -> None:
@@ -522,15 +533,18 @@ def _agree(opening: Opening, program: Json) -> None:
 
     Before anything is loaded or replayed: rows stored for one query are no answer to another.
     """
-    known = opening.manifest.program
-    if program is None or known == program:
-        return
-    if known is not None:
+    _check_program(opening.manifest, program)
+    if program is not None and opening.manifest.program is None:
+        opening.commit(lambda m: replace(m, program=program), "record the program")
+
+
+def _check_program(manifest: Manifest | None, program: Json) -> None:
+    known = None if manifest is None else manifest.program
+    if program is not None and known is not None and known != program:
         raise InvalidError(
             "the pipeline was made by another program than the one that opens it",
             hint="open it with the tables and views it was made with",
         )
-    opening.commit(lambda m: replace(m, program=program), "record the program")
 
 
 def _check_names(sinks: Sequence[Sink]) -> None:

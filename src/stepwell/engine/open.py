@@ -215,11 +215,13 @@ def take_over(
     history: History | None = None,
     create: bool = True,
     replay_from: Cursor | None = None,
+    consider: Callable[[Manifest | None], None] = lambda manifest: None,
 ) -> Opening:
     """Steps 1 to 5: claim a pipeline and fence its writer. In an empty store, begin one.
 
     Without `create` an empty store is refused: where a pipeline is expected, a disk may be missing.
     `replay_from`: an earlier place than the manifest's, that of a checkpoint, for a repair.
+    `consider` is given the manifest before the claim, None where there is none yet, and may refuse.
     """
     settings = settings or Settings()
     journal_store = journal_store or store
@@ -237,6 +239,7 @@ def take_over(
         manifests.check_ready(found.manifest)
         _check_journal(journal_store, found.manifest)
         found, seen = _look_ahead(manifests, journal_store, found)
+    consider(None if found is None else found.manifest)
     probe(store, env)
     if journal_store is not store:
         probe(journal_store, env)

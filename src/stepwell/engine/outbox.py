@@ -61,6 +61,8 @@ class OutboxSettings:
     bytes_max: int = 64 * 1024 * 1024
     wait_s_first: float = 0.1
     wait_s_max: float = 30.0
+    begin_rows_max: int = 500_000
+    """How much of a view one batch holds with which a new sink begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +163,21 @@ class Outbox:
         self._held = False
 
     def begin(self, transaction: Transaction, view: pa.Table) -> None:
-        """A sink that is new to the pipeline receives the view as it is, under the last number."""
+        """A sink that is new to the pipeline receives the view as it is, under the last number.
+
+        A large view comes in parts, under the last numbers there are: no sink has to commit all of
+        it at once, and after a crash it goes on with the part it lacks.
+        """
         with self._lock:
             ensure(self.new, f"sink {self.sink.name} begins once")
             self.new = False
-            if view.num_rows and transaction:
-                weights = pa.repeat(pa.scalar(1, pa.int64()), view.num_rows)
-                self.offer(transaction, view.append_column(WEIGHT, weights))
+            weights = pa.repeat(pa.scalar(1, pa.int64()), view.num_rows)
+            change = view.append_column(WEIGHT, weights)
+            parts = min(transaction, -(-view.num_rows // self._settings.begin_rows_max))
+            rows = -(-view.num_rows // max(1, parts))
+            for part in range(parts):
+                number = Transaction(transaction - parts + 1 + part)
+                self.offer(number, change.slice(part * rows, rows))
 
     @property
     def certain(self) -> bool:

@@ -21,10 +21,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from types import TracebackType
 from typing import Literal
 
 import pyarrow as pa
@@ -95,7 +94,8 @@ class Pipeline:
 
         Brings it up to date from the journal before it returns. Without `create` there must be a
         pipeline already. `program` says what is computed; once recorded, no other is let in.
-        Sources and sinks are closed together with the pipeline. `base` is for `restore.py`.
+        Sources and sinks are closed together with the pipeline, and if it cannot be opened. `base`
+        is for `restore.py`.
         """
         self._stores = store, journal_store
         self._turns = Turns()
@@ -107,19 +107,23 @@ class Pipeline:
         self._deliverers: Deliverers | None = None
         self._running = False
         self._closed = False
-        self._core = Core(
-            store,
-            env,
-            executor,
-            sources,
-            sinks,
-            journal_store=journal_store,
-            settings=settings,
-            listener=listener,
-            create=create,
-            program=program,
-            base=base,
-        )
+        with ExitStack() as unless_open:
+            for close in [source.close for source in sources] + [sink.close for sink in sinks]:
+                unless_open.callback(_quietly, close)
+            self._core = Core(
+                store,
+                env,
+                executor,
+                sources,
+                sinks,
+                journal_store=journal_store,
+                settings=settings,
+                listener=listener,
+                create=create,
+                program=program,
+                base=base,
+            )
+            unless_open.pop_all()
 
     # Taking in
 
@@ -411,12 +415,7 @@ class Pipeline:
     def __enter__(self) -> Pipeline:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # Taking turns
@@ -524,3 +523,9 @@ class Pipeline:
         for pushed in left:
             pushed.succeed(done.transaction)
         self._after(done)
+
+
+def _quietly(close: Callable[[], None]) -> None:
+    """Why the pipeline was not opened is what its caller wants to know."""
+    with suppress(Exception):
+        close()

@@ -25,6 +25,10 @@ from stepwell.store.sealed import Json
 
 WEIGHT = "_w"
 """The last column of a view's change: how often the row comes (> 0) or goes (< 0)."""
+ERRORS = "$errors"
+"""What is added to a table's name to name its dead letters."""
+LETTER = ("source", "position", "reason", "text")
+"""The columns of dead letters, all of them texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +222,7 @@ class Executor(Protocol):
         """The rows of a table, a view, or `<table>$errors`."""
 
     def query(self, sql: str) -> pa.Table:
-        """The answer to one SELECT over tables and views."""
+        """The answer to one SELECT over tables, views and `<table>$errors`."""
 
 
 ExecutorFactory = Callable[[Store, Env], Executor]

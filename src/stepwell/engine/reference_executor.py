@@ -19,8 +19,9 @@ import pyarrow as pa
 from pyarrow import parquet
 from sqlglot import exp
 
+from stepwell.engine.arrow_types import arrow_type
 from stepwell.engine.fold import check_discards
-from stepwell.engine.ports import WEIGHT, BadRow, Change, Executed, Rejected
+from stepwell.engine.ports import ERRORS, LETTER, WEIGHT, BadRow, Change, Executed, Rejected
 from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError
 from stepwell.query.algebra import Node
@@ -31,13 +32,11 @@ from stepwell.query.select import Catalog
 from stepwell.query.source import Source as Text
 from stepwell.query.spark_values import clean
 from stepwell.query.statements import MaterializedView, Table, View, parse_statements
-from stepwell.query.types import SparkType, parse_type
+from stepwell.query.types import parse_type
 from stepwell.state.manifest import Run
 from stepwell.state.runs import read_run, write_run
 from stepwell.store.base import Store
 
-ERRORS = "$errors"
-_ERROR_COLUMNS = ("source", "position", "reason", "text")
 _RUNS_MAX = 8
 """Runs of a table before a flush writes it whole."""
 
@@ -198,16 +197,18 @@ class ReferenceExecutor:
         raise InvalidError(f"there is no table or view {relation}")
 
     def query(self, sql: str) -> pa.Table:
-        parsed = parse_query(sql, self._program.catalog)
+        letters = {table + ERRORS: LETTER for table in self._program.tables}
+        catalog = {**self._program.catalog, **catalog_of(letters, {})}
+        parsed = parse_query(sql, catalog)
         found = Counter(evaluate(parsed.node, {**self._rows, **self._views}))
-        names = [item.alias_or_name for item in read(sql, self._program.catalog).selects]
+        names = [item.alias_or_name for item in read(sql, catalog).selects]
         return _arrow(tuple(names), sorted(found.elements(), key=repr), None)
 
     def _columns(self, name: str) -> tuple[tuple[str, ...], tuple[pa.DataType, ...] | None]:
         if name in self._program.views:
             return self._program.views[name].columns, None
         if name.endswith(ERRORS):
-            return _ERROR_COLUMNS, (pa.string(),) * len(_ERROR_COLUMNS)
+            return LETTER, (pa.string(),) * len(LETTER)
         table = self._program.tables[name]
         return tuple(c.name for c in table.columns), _types(table)
 
@@ -327,7 +328,7 @@ def _given(
 def _fit(value: object, type_: str) -> object:
     if value is None:
         return None
-    return _value(pa.scalar(value, _arrow_type(parse_type(type_))).as_py())
+    return _value(pa.scalar(value, _arrow_type(type_)).as_py())
 
 
 def _error(source: str, refused: Rejected) -> Row:
@@ -338,35 +339,14 @@ def _error(source: str, refused: Rejected) -> Row:
 
 
 def _types(table: Table) -> tuple[pa.DataType, ...]:
-    return tuple(_arrow_type(parse_type(column.type)) for column in table.columns)
+    return tuple(_arrow_type(column.type) for column in table.columns)
 
 
-def _arrow_type(type_: SparkType) -> pa.DataType:
-    if type_.name == "decimal":
-        precision, scale = type_.parameters.strip("()").split(",")
-        return pa.decimal128(int(precision), int(scale))
-    if type_.name == "array":
-        return pa.list_(_arrow_type(type_.elements[0]))
-    if type_.name not in _ARROW:
-        raise InvalidError(f"the reference executor does not know the type {type_}")
-    return _ARROW[type_.name]
-
-
-_ARROW = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "varchar": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
+def _arrow_type(type_: str) -> pa.DataType:
+    found = parse_type(type_)
+    if any(part.name in ("map", "struct") for part in found.walk()):
+        raise InvalidError(f"the reference executor does not know the type {found}")
+    return arrow_type(found)
 
 
 def _arrow(

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from stepwell.engine.ports import BadRow, Change, Executed, ExecutorFactory
+from stepwell.engine.ports import ERRORS, BadRow, Change, Executed, ExecutorFactory
 from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError, ensure
 from stepwell.query.explain import Explained
@@ -32,7 +32,7 @@ from stepwell.spark.merge import consolidated
 from stepwell.spark.relations import MEMORY_ROWS_MAX, Merge, Part, Relation, arrow_schema
 from stepwell.spark.runs import RunFiles, parquet_bytes, plain
 from stepwell.spark.session import SessionSettings, open_session
-from stepwell.spark.views import ERRORS, Prepared, Views
+from stepwell.spark.views import Prepared, Views
 from stepwell.state.manifest import Run
 from stepwell.state.runs import check_file, read_run, write_run
 from stepwell.store.base import Store
@@ -108,6 +108,10 @@ class SparkExecutor:
     def keep(self, executed: Executed) -> None:
         if not isinstance(executed.kept, Prepared):
             raise InvalidError("this was executed by another executor")
+        # A flush that was not committed is over: a transaction never comes inside of one. So what
+        # it wrote need not be found again, and parts may be folded.
+        self._written = []
+        self._relations.held = False
         self._views.keep(executed.kept)
 
     # Storing
@@ -170,9 +174,6 @@ class SparkExecutor:
             table.num_rows,
         )
         return Part(relation.types, table.num_rows, table, stored=(run,))
-
-    def _put(self, relation: Relation, body: bytes, rows: int) -> Run:
-        return write_run(self._store, self._env, relation.name, body, rows)
 
     def flushed(self, runs: Sequence[Run]) -> None:
         for written in self._written:

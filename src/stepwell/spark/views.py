@@ -21,8 +21,8 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
+from stepwell.engine.ports import ERRORS, LETTER, Change, Rejected
 from stepwell.engine.ports import WEIGHT as SHOWN_WEIGHT
-from stepwell.engine.ports import Change, Rejected
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import InvalidError
 from stepwell.query.algebra import Leaf, Node, Scan, Values, When, relations, walk
@@ -63,8 +63,6 @@ _FRESH = "`$stepwell$fresh`"
 _KEYS = "`$stepwell$keys`"
 _LOADED = "`$stepwell$loaded`"
 _SELECT = re.compile(r"\s*(\(|select\b|with\b|values\b|from\b)", re.IGNORECASE)
-ERRORS = "$errors"
-LETTER = ["source", "position", "reason", "text"]
 Letters = Mapping[str, Sequence[Sequence[str]]]
 
 
@@ -508,16 +506,20 @@ class Views:
         name = self._table_named(table).name + ERRORS
         parts = [self._relations.arrow(part) for part in self._relations[name].parts]
         if not parts:
-            return pa.table([pa.array([], pa.string())] * len(LETTER), names=LETTER)
-        return pa.concat_tables(parts).drop_columns([WEIGHT]).rename_columns(LETTER)
+            return pa.table([pa.array([], pa.string())] * len(LETTER), names=list(LETTER))
+        return pa.concat_tables(parts).drop_columns([WEIGHT]).rename_columns(list(LETTER))
 
     def query(self, sql: str) -> pa.Table:
-        """The answer to one SELECT over tables and views as they are now."""
+        """The answer to one SELECT over tables, views and dead letters as they are now."""
         if not _SELECT.match(sql):
             raise InvalidError(
                 "only SELECT can be asked", hint="a change goes in with push, or through a source"
             )
         self._show_all({})
+        for name in (table.name + ERRORS for table in self._tables.values()):
+            if name.lower() in sql.lower():
+                columns = self._evaluator.names.several(len(LETTER))
+                self._show_rows(name, Leaf(name, columns, When.OLD), LETTER, {})
         try:
             frame = self._spark.sql(at_time(sql, self._time))
         except (AnalysisException, ParseException) as error:

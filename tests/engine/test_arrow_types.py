@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
-from stepwell.connectors.types import arrow_type
+from stepwell.engine.arrow_types import arrow_type
 from stepwell.query.types import parse_type
 
 STRUCT = spark.StructType(
