@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from decimal import Decimal
 from pathlib import Path
 
@@ -169,3 +170,31 @@ def test_a_clone_from_python(folder: Path, tmp_path: Path, run: Run) -> None:
     found = Manifests(LocalStore(str(folder / "state"), env), env).latest()
     assert found is not None
     assert [pin.clone for pin in found.manifest.pins] == [f"file://{tmp_path}/try"]
+
+
+def test_destroying_frees_the_parent_and_spares_it(run: Run, folder: Path, tmp_path: Path) -> None:
+    """Scenario 59, C7: a parent is not destroyed while a clone needs its files, and the clone is
+    named; the clone is destroyed, also unfinished, and the parent is whole.
+    """
+    place = tmp_path / "try"
+    assert run("clone", folder, place).exit_code == 0
+    refused = run("-C", folder, "destroy", "--yes")
+    assert refused.exit_code == 1
+    assert f"has clones that need its files: file://{place}" in refused.stderr
+    assert len(revenue(run, "-C", folder)) == 2
+    # As a crash leaves it.
+    for version in sorted((place / "manifest").iterdir())[1:]:
+        version.unlink()
+    assert "not completed" in run("-C", folder, "--store", place, "run", "--once").stderr
+    shown = run("-C", folder, "--store", place, "status")
+    assert "a clone that was not completed" in shown.stdout, shown.stderr
+    gone = run("-C", folder, "--store", place, "destroy", "--yes")
+    assert gone.exit_code == 0, gone.stderr
+    assert not [path for path in place.rglob("*") if path.is_file() and path.name[0] != "."]
+    assert run("-C", folder, "run", "--once").exit_code == 0
+    assert len(revenue(run, "-C", folder)) == 2
+    assert run("clone", folder, place).exit_code == 0
+    shutil.rmtree(place)
+    gone = run("-C", folder, "destroy", "--yes", "--forget", f"file://{place}")
+    assert gone.exit_code == 0, gone.stderr
+    assert "not created" in run("-C", folder, "status").stdout

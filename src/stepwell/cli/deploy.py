@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def show_deploy(
     return ERROR if done.failed or done.declined else 0
 
 
-def show_destroy(where: Where, *, yes: bool, wait_s: float) -> int:
+def show_destroy(where: Where, *, yes: bool, wait_s: float, forget: Sequence[str] = ()) -> int:
     env, screen = SystemEnv(), Screen()
     project = where.project(env)
 
@@ -108,6 +109,7 @@ def show_destroy(where: Where, *, yes: bool, wait_s: float) -> int:
         approve=approve,
         wait_s=wait_s,
         running=lambda claim: is_alive(claim, env) is not False,
+        forget=forget,
         say=say,
     )
     if where.json:

@@ -96,11 +96,16 @@ def destroy(
     context: typer.Context,
     yes: Yes = False,
     lock_timeout: LockTimeout = "60s",
+    forget: Annotated[
+        list[str] | None,
+        typer.Option("--forget", metavar="CLONE", help="A clone that is gone; repeatable."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Delete a pipeline with everything it stores. What sinks hold stays.
 
-    Asks first. Killed on the way, run it again: it goes on where it stopped.
+    Asks first. Killed on the way, run it again: it goes on where it stopped. A pipeline whose files
+    clones need is not destroyed; destroying a clone frees what its parent kept for it.
 
     \b
     stepwell destroy
@@ -110,7 +115,8 @@ def destroy(
     from stepwell.cli.choices import seconds
 
     wait_s = seconds("--lock-timeout", lock_timeout)
-    code = deploy.show_destroy(place(context, json), yes=yes, wait_s=wait_s)
+    given = place(context, json)
+    code = deploy.show_destroy(given, yes=yes, wait_s=wait_s, forget=tuple(forget or ()))
     if code:
         raise typer.Exit(code)
 

@@ -160,7 +160,9 @@ def _survey(
     manifests = [item for item in listing if paths.parse(item.path).kind == "manifest"]
     boundary = [item for item in listing if item.path == paths.BOUNDARY]
     marker = [*manifests[:-1], *boundary, *manifests[-1:]]
-    doomed += [(store, item) for item in listing if _is_ours(item) and item not in marker]
+    rest = [item for item in listing if _is_ours(item) and item not in marker]
+    # From the end: a log of a deploy without its beginning, or without its record, would be damage.
+    doomed += [(store, item) for item in reversed(rest)]
     doomed += [(store, item) for item in marker]
     return doomed, tuple(left)
 
