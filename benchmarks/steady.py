@@ -1,0 +1,209 @@
+"""A pipeline that goes on and on: does it stay as quick, and as small, as it began?
+
+    python benchmarks/steady.py [--quick] [--only steady|during] [--json]
+
+steady   small transactions that insert, update and delete, on Spark, with checkpoints, merging and
+         collection: the last 100 against the first 100, the runs of each relation, and the store
+         against what is alive in it
+during   transactions with a checkpoint after every tenth, against the same without
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from _measure import Table, Times, machine, print_tables, say, settle, timed, workspace
+from stepwell.engine.pipeline import Pipeline
+from stepwell.engine.settings import Settings
+from stepwell.env import SystemEnv
+from stepwell.journal import paths
+from stepwell.spark.executor import spark_executor
+from stepwell.spark.session import SessionSettings, open_session
+from stepwell.state.manifest import Manifests
+from stepwell.store.local import LocalStore
+
+SQL = """
+CREATE TABLE orders (id BIGINT NOT NULL PRIMARY KEY, customer BIGINT, amount BIGINT, note STRING);
+CREATE TABLE customers (id BIGINT NOT NULL PRIMARY KEY, name STRING);
+CREATE MATERIALIZED VIEW revenue AS
+  SELECT customer, SUM(amount) AS total, COUNT(*) AS n FROM orders GROUP BY customer;
+CREATE MATERIALIZED VIEW named AS
+  SELECT o.id, c.name, o.amount FROM orders o JOIN customers c ON o.customer = c.id;
+"""
+BASE = 200_000
+CUSTOMERS = 5_000
+ROWS = 1_000
+"""Per transaction: half new, a quarter updated, a quarter deleted."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few transactions")
+    parser.add_argument("--only", choices=list(SECTIONS), help="one section")
+    parser.add_argument("--json", action="store_true", help="the tables as JSON")
+    arguments = parser.parse_args()
+    say(machine())
+    spark = open_session(SessionSettings())
+    tables: list[Table] = []
+    with workspace() as directory:
+        for name in [arguments.only] if arguments.only else list(SECTIONS):
+            say(f"{name} ...")
+            made = SECTIONS[name](spark, directory / name, arguments.quick)
+            settle()
+            tables += made
+            if not arguments.json:
+                print_tables(made, as_json=False)
+    if arguments.json:
+        print_tables(tables, as_json=True)
+    else:
+        print(machine())
+
+
+class Orders:
+    """Changes drawn from a seed; every transaction touches as many rows as the one before."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self._random = random.Random(seed)
+        self._next = BASE
+        self._alive = list(range(BASE))
+
+    def base(self) -> pa.Table:
+        return self._rows(self._alive)
+
+    def change(self) -> tuple[pa.Table, pa.Table]:
+        """Rows to put, and keys to delete."""
+        draw, quarter = self._random, ROWS // 4
+        new = list(range(self._next, self._next + 2 * quarter))
+        self._next += 2 * quarter
+        places = draw.sample(range(len(self._alive)), 2 * quarter)
+        updated = [self._alive[place] for place in places[:quarter]]
+        deleted = [self._alive[place] for place in places[quarter:]]
+        gone = set(deleted)
+        self._alive = [id for id in self._alive if id not in gone] + new
+        return self._rows(new + updated), pa.table({"id": pa.array(deleted, pa.int64())})
+
+    def _rows(self, ids: list[int]) -> pa.Table:
+        draw = self._random
+        return pa.table(
+            {
+                "id": pa.array(ids, pa.int64()),
+                "customer": pa.array([draw.randrange(CUSTOMERS) for _ in ids], pa.int64()),
+                "amount": pa.array([draw.randrange(1000) for _ in ids], pa.int64()),
+                "note": [f"order {draw.random():.12f}" for _ in ids],
+            }
+        )
+
+
+def opened(spark: SparkSession, directory: Path, settings: Settings, orders: Orders) -> Pipeline:
+    env = SystemEnv()
+    store = LocalStore(str(directory), env)
+    executor = spark_executor(SQL, spark=spark)
+    pipeline = Pipeline(store, env, executor=executor, settings=settings)
+    names = [f"customer {id}" for id in range(CUSTOMERS)]
+    pipeline.push("customers", pa.table({"id": range(CUSTOMERS), "name": names}))
+    pipeline.push("orders", orders.base())
+    pipeline.checkpoint()
+    return pipeline
+
+
+def steady(spark: SparkSession, directory: Path, quick: bool) -> list[Table]:
+    count, share = (60, 15) if quick else (500, 100)
+    orders = Orders()
+    settings = Settings(checkpoint_every_s=5.0)
+    pipeline = opened(spark, directory, settings, orders)
+    env, store = SystemEnv(), LocalStore(str(directory), SystemEnv())
+    seconds: list[float] = []
+    most = 0
+    for number in range(count):
+        put, gone = orders.change()
+        seconds.append(timed(lambda p=put, g=gone: pipeline.push("orders", p, delete=g)))
+        if number % 20 == 19:
+            found = Manifests(store, env).latest()
+            runs = Counter(run.relation for run in found.manifest.runs) if found else Counter()
+            most = max([most, *runs.values()])
+    pipeline.checkpoint()
+    before, alive = sizes(store, env)
+    pipeline.compact()
+    pipeline.checkpoint()
+    _, least = sizes(store, env)
+    pipeline.close()
+    first, last = Times(tuple(seconds[5 : 5 + share])), Times(tuple(seconds[-share:]))
+    speed = Table(
+        f"{count} transactions of {ROWS} rows on {BASE:,} (half new, the rest updates and deletes)",
+        ("which", "p50 ms", "p99 ms", "mean ms", "against the first"),
+        f"Checkpoints every {settings.checkpoint_every_s:g} s, runs merged beside them. The first "
+        "five are not counted.",
+    )
+    for name, times in ((f"first {share}", first), (f"last {share}", last)):
+        speed.add(
+            name,
+            times.median * 1000,
+            times.percentile(99) * 1000,
+            times.mean * 1000,
+            f"{times.median / first.median:.2f}",
+        )
+    space = Table(
+        "What lies in the store afterwards",
+        ("what", "value"),
+        "Alive: the runs that the manifest names, merged into one per relation.",
+    )
+    space.add("most runs of one relation", most)
+    for kind, size in sorted(before.items()):
+        space.add(f"{kind}, MB", size / 1e6)
+    space.add("named by the manifest, MB", alive / 1e6)
+    space.add("alive, MB", least / 1e6)
+    space.add("runs and outbox against alive", f"{(before['run'] + before['outbox']) / least:.1f}")
+    return [speed, space]
+
+
+def sizes(store: LocalStore, env: SystemEnv) -> tuple[Counter[str], int]:
+    """Bytes in the store by kind, and those of the runs that the manifest names."""
+    by_kind: Counter[str] = Counter()
+    for item in store.list():
+        by_kind[paths.parse(item.path).kind] += item.size
+    found = Manifests(store, env).latest()
+    return by_kind, sum(run.size for run in found.manifest.runs) if found else 0
+
+
+def during(spark: SparkSession, directory: Path, quick: bool) -> list[Table]:
+    count = 20 if quick else 150
+    orders = Orders()
+    pipeline = opened(spark, directory, Settings(checkpoint_every_s=1e9), orders)
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    taken: list[float] = []
+    for number in range(2 * count):
+        put, gone = orders.change()
+        with_one = (number // 10) % 2 == 0
+        if with_one and number % 10 == 0:
+            taken.append(timed(pipeline.checkpoint))
+        took = timed(lambda p=put, g=gone: pipeline.push("orders", p, delete=g))
+        if number >= 10:
+            seconds[with_one].append(took)
+    pipeline.close()
+    table = Table(
+        f"Transactions of {ROWS} rows with checkpoints, and without, in turns of ten",
+        ("which", "p50 ms", "p99 ms", "p99 against without"),
+        f"A checkpoint itself: {statistics.median(taken) * 1000:.0f} ms by median.",
+    )
+    without = Times(tuple(seconds[False]))
+    for name, times in (("without", without), ("with", Times(tuple(seconds[True])))):
+        p99 = times.percentile(99)
+        table.add(name, times.median * 1000, p99 * 1000, f"{p99 / without.percentile(99):.2f}")
+    return [table]
+
+
+SECTIONS: Mapping[str, Callable[[SparkSession, Path, bool], list[Table]]] = {
+    "steady": steady,
+    "during": during,
+}
+
+if __name__ == "__main__":
+    main()
