@@ -16,13 +16,15 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from stepwell.cli.place import open_place
 from stepwell.cli.screen import Screen, count, plain, size
 from stepwell.cli.where import Where
-from stepwell.deploy.project import FILE
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import InvalidError
 from stepwell.state.clone import Cloned, clone
 from stepwell.state.manifest import Manifests
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
+
+_FILE = "stepwell.yml"
+"""As in `deploy/project`, which takes a second to import, and is not needed for a store."""
 
 
 def show(
@@ -71,7 +73,7 @@ def _source(where: Where, source: str, env: Env) -> tuple[Store, Store | None]:
 
 
 def _is_project(source: str) -> bool:
-    return os.path.isfile(Path(source).expanduser() / FILE)
+    return os.path.isfile(Path(source).expanduser() / _FILE)
 
 
 class _Copied(Protocol):

@@ -1,0 +1,241 @@
+"""What do checkpoints and clones cost? Against plain writes, and as the state grows.
+
+    .venv/bin/python benchmarks/checkpoints.py [--quick] [--only clone] [--json]
+
+Prints tables, as Markdown; what they said on one machine stands in RESULTS.md. Works in `.bench/`
+beside this directory, on the disk of the repository, and removes it. Nothing is asserted: a figure
+is for people to judge. 1 MB is 1,000,000 bytes. `checkpoint` starts Spark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from _measure import Table, in_turns, machine, print_tables, say, settle, workspace
+from stepwell.engine.open import open_writer
+from stepwell.env import Rising, SystemEnv
+from stepwell.journal import paths
+from stepwell.journal.entry import Draft, Input, Kind
+from stepwell.model import Checksum, Transaction, checksum
+from stepwell.state.clone import clone
+from stepwell.state.destroy import destroy_pipeline
+from stepwell.state.manifest import Run
+from stepwell.store.local import LocalStore
+
+ENV = SystemEnv()
+MB = 1_000_000
+
+
+def main() -> None:
+    arguments = parse()
+    say(machine())
+    names = [arguments.only] if arguments.only else list(SECTIONS)
+    tables: list[Table] = []
+    with workspace() as directory:
+        for name in names:
+            say(f"{name} ...")
+            made = SECTIONS[name](directory / name, arguments.quick)
+            settle()
+            tables += made
+            if not arguments.json:
+                print_tables(made, as_json=False)
+    if arguments.json:
+        print_tables(tables, as_json=True)
+    else:
+        print(machine())
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few rounds: seconds, not minutes")
+    parser.add_argument("--only", choices=list(SECTIONS), help="one section")
+    parser.add_argument("--json", action="store_true", help="the tables as JSON")
+    return parser.parse_args()
+
+
+# --- clone: does it grow with the state? ----------------------------------------------------------
+
+SIZES = {"10 MB": 10 * MB, "1 GB": 1000 * MB, "10 GB": 10_000 * MB}
+FILES = 40
+"""Five relations of eight runs each: what compaction leaves, whatever the size."""
+TAIL = 10
+
+
+def cloning(directory: Path, quick: bool) -> list[Table]:
+    parents = {name: _parent(directory / name, size, FILES) for name, size in SIZES.items()}
+    name = f"10 GB in {10 * FILES} files"
+    parents[name] = _parent(directory / name, SIZES["10 GB"], 10 * FILES)
+    written: dict[str, int] = {}
+
+    def act(name: str) -> Callable[[int], None]:
+        def run(number: int) -> None:
+            place = LocalStore(str(directory / f"clone of {name}" / str(number)), ENV)
+            clone(parents[name], place, ENV)
+
+        return run
+
+    for name, parent in parents.items():
+        before = _bytes(parent)
+        place = LocalStore(str(directory / f"first of {name}"), ENV)
+        clone(parent, place, ENV)
+        written[name] = _bytes(parent) - before + _bytes(place)
+        destroy_pipeline(place, None, ENV)
+    rounds = 5 if quick else 40
+    times = in_turns({name: act(name) for name in parents}, rounds)
+    # Each clone leaves a pin, so the parent's manifest grows: with as many for all of them.
+    table = Table(
+        "Clone: time and bytes written",
+        ("state", "files", "p50 ms", "max ms", "by 10 MB", "bytes written", "by 10 MB, bytes"),
+        f"{TAIL} journal entries come along; {rounds} rounds in turns, in the same process.",
+    )
+    first = next(iter(parents))
+    for name in parents:
+        table.add(
+            name,
+            10 * FILES if "files" in name else FILES,
+            times[name].median * 1000,
+            max(times[name].seconds) * 1000,
+            times[name].median / times[first].median,
+            written[name],
+            written[name] / written[first],
+        )
+    return [table, _whole_command(directory, parents, quick)]
+
+
+def _whole_command(directory: Path, parents: dict[str, LocalStore], quick: bool) -> Table:
+    """With the start of the process, which is most of it."""
+    table = Table("The whole command", ("what", "p50 s"))
+    rounds = 3 if quick else 7
+
+    def run(*arguments: str) -> float:
+        begin = time.perf_counter()
+        command = [sys.executable, "-m", "stepwell", *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - begin
+
+    empty = [run("inspect", "manifest", parents["10 MB"].uri) for _ in range(rounds)]
+    table.add("stepwell inspect manifest, for comparison", statistics.median(empty))
+    for name in SIZES:
+        places = [str(directory / f"command on {name}" / str(number)) for number in range(rounds)]
+        spent = [run("clone", parents[name].uri, place) for place in places]
+        table.add(f"stepwell clone, {name}", statistics.median(spent))
+    return table
+
+
+def _parent(place: Path, size: int, files: int) -> LocalStore:
+    """A pipeline with so much state: the runs are only named, so their bytes may be anything."""
+    store = LocalStore(str(place), ENV)
+    ids = Rising(ENV)
+    runs = []
+    for number in range(files):
+        relation = f"relation{number % 5}"
+        path = paths.run(relation, ids.new_id())
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        with open(place / path, "wb") as file:
+            file.truncate(size // files)
+        digits = Checksum(checksum([path.encode()]))
+        runs.append(Run(relation, path, size // files, 1_000_000, digits, [number], [number + 1]))
+    shutil.move(str(place / "runs"), str(place.with_name(place.name + " runs")))
+    writer = open_writer(store, ENV)
+    shutil.move(str(place.with_name(place.name + " runs")), str(place / "runs"))
+    floor = ids.new_id()
+    writer.commit(lambda manifest: replace(manifest, runs=tuple(runs), floor=floor), "runs")
+    data = b"x" * 1000
+    for number in range(1, TAIL + 1):
+        pushed = Input("push", "orders", 10, checksum([data]), data=data)
+        writer.append(Draft(Kind.STEP, Transaction(number), 1, True, ENV.now(), (pushed,)))
+    return store
+
+
+def _bytes(store: LocalStore) -> int:
+    return sum(item.size for item in store.list())
+
+
+# --- checkpoint: against writing the same bytes ---------------------------------------------------
+
+SQL = """
+CREATE TABLE orders (id BIGINT NOT NULL PRIMARY KEY, customer BIGINT, amount DOUBLE, note STRING);
+CREATE MATERIALIZED VIEW revenue AS
+  SELECT customer, COUNT(*) AS n, SUM(amount) AS total FROM orders GROUP BY customer;
+"""
+
+
+def checkpointing(directory: Path, quick: bool) -> list[Table]:
+    import numpy as np
+    import pyarrow as pa
+
+    from stepwell.engine.pipeline import Pipeline
+    from stepwell.engine.settings import Settings
+    from stepwell.spark.executor import spark_executor
+    from stepwell.spark.session import SessionSettings
+
+    table = Table(
+        "Full checkpoint against plain writes with fsync of the same bytes",
+        ("rows since the last", "rounds", "MB written", "checkpoint ms", "plain ms", "times plain"),
+        "Runs of what came in since the last checkpoint, the checkpoint's object, the manifest.",
+    )
+    draw = np.random.default_rng(1)
+    session = SessionSettings(master="local[2]")
+    for rows in (1000, 100_000) if quick else (1000, 100_000, 1_000_000):
+        store = LocalStore(str(directory / str(rows)), ENV)
+        settings = Settings(checkpoint_every_s=1e9, memory_bytes_max=2**40)
+        made = spark_executor(SQL, name="benchmark", settings=session)
+        rounds = 3 if quick else 7
+        ours, plain, sizes = [], [], []
+        with Pipeline(store, ENV, executor=made, settings=settings) as pipeline:
+            for number in range(rounds + 1):
+                ids = np.arange(number * rows, (number + 1) * rows)
+                columns = {
+                    "id": ids,
+                    "customer": draw.integers(0, max(10, rows // 10), rows),
+                    "amount": draw.random(rows),
+                    "note": [f"order number {id} of a customer" for id in ids],
+                }
+                pipeline.push("orders", pa.table(columns))
+                before = {item.path for item in store.list() if item.path[:7] != "journal"}
+                begin = time.perf_counter()
+                pipeline.checkpoint()
+                spent = time.perf_counter() - begin
+                new = [i for i in store.list() if i.path not in before and i.path[:7] != "journal"]
+                bodies = [found.data for i in new if (found := store.get(i.path)) is not None]
+                again = _plainly(directory / f"{rows} again" / str(number), bodies)
+                if number:  # The first is to warm up.
+                    ours.append(spent)
+                    plain.append(again)
+                    sizes.append(sum(map(len, bodies)))
+        ms, plain_ms = statistics.median(ours) * 1000, statistics.median(plain) * 1000
+        table.add(rows, rounds, statistics.median(sizes) / MB, ms, plain_ms, ms / plain_ms)
+    return [table]
+
+
+def _plainly(place: Path, bodies: Sequence[bytes]) -> float:
+    """Seconds to write each body to a file of its own, durably, and the name with it."""
+    place.mkdir(parents=True)
+    begin = time.perf_counter()
+    directory = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    for number, body in enumerate(bodies):
+        file = os.open(place / str(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        os.write(file, body)
+        os.fsync(file)
+        os.close(file)
+        os.fsync(directory)
+    os.close(directory)
+    return time.perf_counter() - begin
+
+
+SECTIONS: dict[str, Callable[[Path, bool], list[Table]]] = {
+    "clone": cloning,
+    "checkpoint": checkpointing,
+}
+
+if __name__ == "__main__":
+    main()
