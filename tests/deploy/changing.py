@@ -50,8 +50,26 @@ class Lab:
         self.inner: Store = MemoryStore(self.env)
         self.store: Store = self.inner
         self._project: Project | None = None
-        monkeypatch.setattr(Project, "open_store", lambda project, env: self.store)
+        self._monkeypatch = monkeypatch
+        self.take_store_back()
         self.write()
+
+    def take_store_back(self) -> None:
+        """Projects lead to the store of the lab that was made last, or asked for this last."""
+        self._monkeypatch.setattr(Project, "open_store", lambda project, env: self.store)
+
+    def files(self) -> tuple[Path, Path]:
+        return self.folder / "pipeline.sql", self.folder / "stepwell.yml"
+
+    def manifest_views(self) -> set[str]:
+        """Those that are stored."""
+        found = self.manifest().program["resources"].values()
+        return {item["name"] for item in found if "MATERIALIZED" in item.get("text", "")}
+
+    def rows_by_name(self, relation: str) -> list[dict[str, object]]:
+        program = self.manifest().program
+        table = look(as_deployed(self.project(), program), self.env).executor.read(relation)
+        return list(table.to_pylist())
 
     def write(self, sql: str = SQL, yml: str = YML) -> None:
         self.folder.mkdir(exist_ok=True)

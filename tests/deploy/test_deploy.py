@@ -513,3 +513,18 @@ def test_no_secret_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert b"hush-hush" not in stored + plan
     assert b"${env:SECRET_FOLDER}" in stored
     assert lab.actions() == {}
+
+
+def test_a_new_sink_that_holds_something_already_fails_alone(lab: Lab) -> None:
+    """D8: deployed, it would keep the pipeline from being opened; so it is found out before."""
+    lab.write(SQL, YML.split("sinks")[0])
+    lab.deploy()
+    lab.write(CHANGED, YML)
+    done = lab.deploy()
+    assert "holds transaction 4" in done.failed["sink.out"]
+    assert set(done.failed) == {"sink.out"}
+    assert lab.rows("revenue")[("ada", 25)] == 1
+    shutil.rmtree(lab.folder / "out")
+    assert not lab.deploy().failed
+    lab.run()
+    assert lab.sink() == lab.rows("revenue")

@@ -20,7 +20,7 @@ from typing import Any
 
 from stepwell.deploy.changing import Building, Changed, Changing, Interrupted
 from stepwell.deploy.lease import Lease, LeaseSettings, Owner, take_lease
-from stepwell.deploy.log import DeployLog, Header, Record, remove_log
+from stepwell.deploy.log import DeployLog, Header, Phase, Record, remove_log
 from stepwell.deploy.pipeline import MakeExecutor, SparkSession, make_executor
 from stepwell.deploy.plan import Facts, Plan, decode_plan, fingerprint, make_plan
 from stepwell.deploy.program import identified, program_json, read_program
@@ -138,8 +138,7 @@ def deploy(
         wanted = identified(seen.resources, plan.wanted, manifest.lineage, serial)
         plan = replace(plan, wanted=wanted)
         log = DeployLog(store, env, Header(env.new_id(), manifest.lineage, serial))
-        for record in _intents(seen.resources, wanted):
-            log.append(record)
+        log.append(*_records("intent", seen.resources, wanted))
         changing = Changing(project, env, executor or make_executor, spark=spark, building=building)
         lease.check()
         try:
@@ -186,11 +185,9 @@ def _record(
     changed: Changed,
 ) -> DeployState:
     """Log the outcomes, save the record, remove the log."""
-    done = _moved(seen.resources, changed.resources)
-    for key, action in done.items():
-        resource = changed.resources.get(key)
-        log.append(Record("done", key, action, None if resource is None else to_json(resource)))
+    done = list(_records("done", seen.resources, changed.resources))
     if done:
+        log.append(*done)
         resources = resources_to_json(changed.resources)
         after = replace(state, lineage=lineage, serial=log.serial, resources=resources)
         state = save_state(store, env, after)
@@ -208,10 +205,12 @@ def _moved(before: Mapping[str, Resource], after: Mapping[str, Resource]) -> dic
     return {**gone, **made}
 
 
-def _intents(before: Mapping[str, Resource], wanted: Mapping[str, Resource]) -> Iterator[Record]:
-    for key, action in _moved(before, wanted).items():
-        resource = wanted.get(key)
-        yield Record("intent", key, action, None if resource is None else to_json(resource))
+def _records(
+    phase: Phase, before: Mapping[str, Resource], after: Mapping[str, Resource]
+) -> Iterator[Record]:
+    for key, action in _moved(before, after).items():
+        resource = after.get(key)
+        yield Record(phase, key, action, None if resource is None else to_json(resource))
 
 
 # Around it

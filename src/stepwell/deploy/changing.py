@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from stepwell.connectors.registry import make_source
+from stepwell.connectors.registry import make_sink, make_source
 from stepwell.connectors.shape import shape_of
 from stepwell.deploy.pipeline import MakeExecutor, SparkSession
 from stepwell.deploy.plan import Action, Plan, fresh_views, make_plan, without
@@ -116,6 +116,7 @@ class Changing:
             if not any(r.kind == "table" for r in target.values()):
                 return Changed({}, failed, None)
             try:
+                self._check_new_sinks(target, set(target))
                 made = self._executor(store, Rising(self._env), target, executor)
                 break
             except BuildError as error:
@@ -145,6 +146,8 @@ class Changing:
                 _held_back(failed, wanted, deployed)
                 return Changed(deployed, failed, None)
             try:
+                new = {s.key for s in plan.changes if s.action in (Action.CREATE, Action.REBUILD)}
+                self._check_new_sinks(target, new)
                 made = self._executor(core.store, core.env, target, executor)
                 change = program_change(plan, deployed)
                 done = change_program(core, made, change, building=self._building)
@@ -153,6 +156,32 @@ class Changing:
             else:
                 _held_back(failed, wanted, target)
                 return Changed(target, failed, done)
+
+    def _check_new_sinks(self, target: Deployed, new: set[str]) -> None:
+        """A sink that begins must be empty, or the pipeline could not be opened any more.
+
+        One that does not answer is asked when the pipeline is opened.
+        """
+        for key in sorted(new):
+            resource = target[key]
+            if resource.kind != "sink":
+                continue
+            options = self._project.references.resolve_stored(resource.options, shown(key))
+            name, view, base = resource.name, resource.relation, self._project.folder
+            sink = make_sink(name, options, view, self._env, base=base)
+            try:
+                held = sink.last()
+            except Exception:  # noqa: BLE001 - a driver may raise anything; it is asked again
+                continue
+            finally:
+                sink.close()
+            if held is not None:
+                told = InvalidError(
+                    f"it is to begin with the whole view, but holds transaction "
+                    f"{held.transaction} of lineage {held.lineage}",
+                    hint="empty it, or give it another place",
+                )
+                raise BuildError(key, told)
 
     def _sources(self, deployed: Project) -> list[Source]:
         """Those that can be made: one is needed only where the journal refers to its rows."""

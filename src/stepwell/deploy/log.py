@@ -1,9 +1,9 @@
 """The log of a deploy under way: what it is about to do, and what it has done.
 
     <store>/deploy/resources.json.wal/00000000000000000000.json    header {session, lineage, serial}
-    <store>/deploy/resources.json.wal/00000000000000000001.json    record {session, phase, key, ...}
+    <store>/deploy/resources.json.wal/00000000000000000001.json    {session, records: [...]}
 
-One sealed object per record on every store, so a record is there whole or not at all. It is opened
+Sealed objects on every store, so what is appended is there whole or not at all. It is opened
 where there is none, written by one session, and removed from its end to its beginning, after its
 serial was saved. Removal need not survive a power cut, so any part of a log may come back: every
 record carries the serial, by which it is known to be stale. A record that is damaged is dropped if
@@ -77,14 +77,14 @@ class DeployLog:
     def serial(self) -> int:
         return self._header.serial
 
-    def append(self, record: Record) -> None:
-        """A crash leaves the record or not, whole."""
+    def append(self, *records: Record) -> None:
+        """All of them in one object: a crash leaves them, or none."""
         self._put(
             {
-                "phase": record.phase,
-                "key": record.key,
-                "action": record.action,
-                "value": record.value,
+                "records": [
+                    {"phase": r.phase, "key": r.key, "action": r.action, "value": r.value}
+                    for r in records
+                ]
             }
         )
 
@@ -143,11 +143,11 @@ def read_log(store: Store, committed: int = 0) -> Found | None:
             raise _damaged(fields)
         if fields.id("session") != header.session:
             continue
-        expected = len(records) + 1
+        expected = len(own)
         if fields.number("seq") != expected:
             gap = CorruptError(f"{store.uri}/{paths.deploy_log(expected)}", "missing")
             raise _damaged(gap)
-        records.append(_record(fields))
+        records += [_record(item) for item in fields.children("records")]
         own.add(fields.object)
     dropped = tuple(path for path in objects if f"{store.uri}/{path}" not in own)
     return Found(header, False, tuple(records), dropped, objects)

@@ -160,14 +160,10 @@ def _decimals(array: pa.Array) -> pa.Array:
     places = pa.array(range(2 * offset, 2 * (offset + count), 2), _U64)
     low, high = words.take(places), words.take(pc.add(places, pa.scalar(1, _U64)))
     # Of numbers that fit into 64 bits the high word is only the sign, and adds nothing.
-    fits = pc.equal(high, pc.if_else(pc.greater_equal(low, _SIGN), _ONES, _ZERO))
+    sign, ones, zero = (pa.scalar(word, _U64) for word in (1 << 63, _LANE - 1, 0))
+    fits = pc.equal(high, pc.if_else(pc.greater_equal(low, sign), ones, zero))
     wide = pc.add(_mixed(high), _mixed(low))
     return pc.if_else(array.is_valid(), pc.if_else(fits, low, wide), pa.scalar(None, _U64))
-
-
-_SIGN = pa.scalar(1 << 63, _U64)
-_ONES = pa.scalar(_LANE - 1, _U64)
-_ZERO = pa.scalar(0, _U64)
 
 
 def _moments(array: pa.Array) -> pa.Array:

@@ -1,0 +1,152 @@
+"""Changing a pipeline on Spark: fresh views are computed from runs, the others keep theirs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from stepwell.deploy.apply import Deployment, deploy
+from stepwell.deploy.pipeline import ProjectPipeline
+from stepwell.deploy.program import as_deployed
+from stepwell.deploy.project import load_project
+from stepwell.env import SystemEnv
+from stepwell.spark.executor import SparkExecutor
+from stepwell.state.manifest import Manifest, Manifests
+
+pytestmark = pytest.mark.spark
+YML = """\
+name: orders
+store: ./state
+sinks:
+  out: {view: revenue, type: files, path: out, format: json}
+"""
+SQL = """\
+CREATE TABLE orders (id BIGINT PRIMARY KEY, customer STRING, amount DECIMAL(12,2));
+CREATE TABLE people (name STRING PRIMARY KEY, city STRING);
+CREATE VIEW big AS SELECT * FROM orders WHERE amount > 10;
+CREATE MATERIALIZED VIEW revenue AS
+  SELECT customer, SUM(amount) AS total FROM orders GROUP BY customer;
+CREATE MATERIALIZED VIEW cities AS
+  SELECT p.city, COUNT(*) AS n, MAX(o.amount) AS top
+  FROM orders o JOIN people p ON o.customer = p.name GROUP BY p.city;
+CREATE MATERIALIZED VIEW everything AS SELECT COUNT(*) AS n FROM orders;
+"""
+CHANGED = (
+    SQL.replace("amount > 10", "amount > 20")
+    .replace("SUM(amount) AS total", "CAST(MIN(amount) AS DECIMAL(22,2)) AS total")
+    .replace("city STRING)", "city STRING, zip INT DEFAULT 7)")
+    + """
+CREATE MATERIALIZED VIEW ranked AS
+  SELECT id, RANK() OVER (PARTITION BY customer ORDER BY amount DESC) AS place FROM big;
+CREATE MATERIALIZED VIEW top AS SELECT customer, total FROM revenue ORDER BY total DESC LIMIT 2;
+CREATE MATERIALIZED VIEW zips AS SELECT zip, COUNT(*) AS n FROM people GROUP BY zip;
+"""
+)
+NAMES = ("ada", "bob", "eve", "sue", "tom")
+
+
+class Lab:
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
+        self.folder, self.spark, self.env = folder, spark, SystemEnv()
+
+    def write(self, sql: str) -> None:
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / "stepwell.yml").write_text(YML, encoding="utf-8")
+        (self.folder / "pipeline.sql").write_text(sql, encoding="utf-8")
+
+    def deploy(self) -> Deployment:
+        project = load_project(self.folder, self.env)
+        return deploy(project, self.env, approve=lambda plan: True, spark=self.spark)
+
+    def open(self) -> ProjectPipeline:
+        project = load_project(self.folder, self.env)
+        return ProjectPipeline(
+            as_deployed(project, self.manifest().program), self.env, spark=self.spark
+        )
+
+    def manifest(self) -> Manifest:
+        store = load_project(self.folder, self.env).open_store(self.env)
+        found = Manifests(store, self.env).latest()
+        assert found is not None
+        return found.manifest
+
+    def check(self, pipeline: ProjectPipeline, *views: str) -> None:
+        """Every view is what Spark answers for its query over the tables."""
+        executor = pipeline._core.state.executor
+        assert isinstance(executor, SparkExecutor)
+        for view in views:
+            found = Counter(map(repr, executor.read(view).to_pylist()))
+            assert found == Counter(map(repr, executor._views.recompute(view).to_pylist())), view
+
+
+def order(id: int) -> dict[str, object]:
+    return {"id": id, "customer": NAMES[id % 5], "amount": f"{id * 7 % 40}.50"}
+
+
+def test_a_changed_project_comes_out_as_spark_would_compute_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """D11: new, changed and untouched views, hidden relations, columns, and what comes after."""
+    lab = Lab(tmp_path / "project", spark)
+    lab.write(SQL)
+    assert not lab.deploy().failed
+    with lab.open() as pipeline:
+        pipeline.push("orders", [order(id) for id in range(40)])
+        pipeline.push("people", [{"name": n, "city": n[0]} for n in NAMES])
+        pipeline.push("orders", delete=[{"id": 3}])
+        pipeline.run(once=True)
+    before = {run.path for run in lab.manifest().runs if run.relation.startswith("everything")}
+    lab.write(CHANGED)
+    done = lab.deploy()
+    assert not done.failed
+    actions = {step.key: step.action.value for step in done.plan.changes}
+    assert "view.everything" not in actions
+    assert actions["view.cities"] == actions["view.revenue"] == "rebuild"
+    after = {run.path for run in lab.manifest().runs if run.relation.startswith("everything")}
+    assert before
+    assert before == after, "nobody has touched it"
+    views = ("revenue", "cities", "everything", "ranked", "top", "zips")
+    with lab.open() as pipeline:
+        pipeline.run(once=True)
+        lab.check(pipeline, *views)
+        assert sum_of(lab.folder / "out") == rows(pipeline, "revenue")
+        pipeline.push("orders", [order(id) for id in range(30, 60)])
+        pipeline.push("people", [{"name": "ada", "city": "z"}])
+        pipeline.push("orders", delete=[{"id": 5}])
+        lab.check(pipeline, *views)
+        pipeline.run(once=True)
+        assert sum_of(lab.folder / "out") == rows(pipeline, "revenue")
+
+
+def test_a_view_that_spark_does_not_take_fails_alone(spark: SparkSession, tmp_path: Path) -> None:
+    """D8: the name of the view and Spark's own words, and the others are there."""
+    lab = Lab(tmp_path / "project", spark)
+    lab.write(
+        SQL
+        + "CREATE MATERIALIZED VIEW wrong AS SELECT upper(amount, id, id) AS x FROM orders;\n"
+        + "CREATE MATERIALIZED VIEW behind AS SELECT x FROM wrong;\n"
+    )
+    done = lab.deploy()
+    assert set(done.failed) == {"view.wrong", "view.behind"}
+    assert "upper" in done.failed["view.wrong"].lower()
+    with lab.open() as pipeline:
+        pipeline.push("orders", [order(1)])
+        lab.check(pipeline, "revenue", "everything")
+
+
+def rows(pipeline: ProjectPipeline, view: str) -> Counter[tuple[str, ...]]:
+    found = pipeline.read(view).to_pylist()
+    return Counter(tuple(str(value) for value in row.values()) for row in found)
+
+
+def sum_of(folder: Path) -> Counter[tuple[str, ...]]:
+    found: Counter[tuple[str, ...]] = Counter()
+    for part in sorted(folder.glob("*/part.json")):
+        for line in part.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line, parse_float=str)
+            found[tuple(str(v) for name, v in row.items() if name != "_w")] += row["_w"]
+    return +found
