@@ -313,8 +313,8 @@ def test_two_hundred_views_are_checked_and_planned_within_two_seconds(folder: Pa
     """D7: of processor time, for what else the machine does is not ours; and without Spark."""
     tables = [f"CREATE TABLE t{i} (id BIGINT PRIMARY KEY, k STRING, v BIGINT);" for i in range(20)]
     views = [
-        f"CREATE MATERIALIZED VIEW v{i} AS SELECT x.k, SUM(x.v) AS s, COUNT(*) AS n FROM t{i % 20} x "
-        f"JOIN t{(i * 7 + 3) % 20} y ON x.id = y.id WHERE y.v > {i} GROUP BY x.k;"
+        f"CREATE MATERIALIZED VIEW v{i} AS SELECT x.k, SUM(x.v) AS s, COUNT(*) AS n "
+        f"FROM t{i % 20} x JOIN t{(i * 7 + 3) % 20} y ON x.id = y.id WHERE y.v > {i} GROUP BY x.k;"
         for i in range(200)
     ]
     write(folder, "\n".join([*tables, *views]), "name: p\nstore: ./state\nexecutor: reference\n")
