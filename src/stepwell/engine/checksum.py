@@ -157,13 +157,14 @@ def _decimals(array: pa.Array) -> pa.Array:
     count, offset = len(array), array.offset
     _, digits = array.buffers()
     words = pa.Array.from_buffers(_U64, 2 * (offset + count), [None, digits])
-    places = pa.array(range(2 * offset, 2 * (offset + count), 2), _U64)
-    low, high = words.take(places), words.take(pc.add(places, pa.scalar(1, _U64)))
+    pairs = pa.FixedSizeListArray.from_arrays(words, 2).slice(offset)
+    low, high = pc.list_element(pairs, 0), pc.list_element(pairs, 1)
     # Of numbers that fit into 64 bits the high word is only the sign, and adds nothing.
     sign, ones, zero = (pa.scalar(word, _U64) for word in (1 << 63, _LANE - 1, 0))
     fits = pc.equal(high, pc.if_else(pc.greater_equal(low, sign), ones, zero))
-    wide = pc.add(_mixed(high), _mixed(low))
-    return pc.if_else(array.is_valid(), pc.if_else(fits, low, wide), pa.scalar(None, _U64))
+    if not pc.all(fits).as_py():
+        low = pc.if_else(fits, low, pc.add(_mixed(high), _mixed(low)))
+    return pc.if_else(array.is_valid(), low, pa.scalar(None, _U64)) if array.null_count else low
 
 
 def _moments(array: pa.Array) -> pa.Array:
