@@ -20,15 +20,18 @@ from pathlib import Path
 import psycopg
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from stepwell.connectors.push import pushed_rows
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.endpoint.client import Client, connect
 from stepwell.env import SystemEnv
 from stepwell.errors import UnavailableError, UnknownOutcomeError
+from stepwell.spark.session import open_session
 from tests.cli.forked import Forked, forks
 from tests.cli.projects import Process, load, put_file, stepwell, write_project
 from tests.connectors import database
+from tests.spark.conftest import SETTINGS
 
 SQL = """\
 CREATE TABLE orders (id BIGINT NOT NULL PRIMARY KEY, customer STRING, amount BIGINT);
@@ -115,7 +118,8 @@ def test_killed_on_spark_every_sink_ends_up_as_if_nothing_had_happened(
             assert process.end() == 130, process.text
         finally:
             process.kill()
-    check(folder, world, postgres, schema)
+    # As the other tests of this process do, which share one Spark.
+    check(folder, world, postgres, schema, open_session(SETTINGS))
 
 
 def project(tmp_path: Path, executor: str, dsn: str, schema: str) -> Path:
@@ -267,11 +271,13 @@ class World:
 # What must be true in the end
 
 
-def check(folder: Path, world: World, dsn: str, schema: str) -> None:
+def check(
+    folder: Path, world: World, dsn: str, schema: str, spark: SparkSession | None = None
+) -> None:
     ended = stepwell(folder, "run", "--once")
     assert ended.returncode == 0, ended.stderr
     orders = {**world.orders, **world.pushed}
-    with ProjectPipeline(load(folder), SystemEnv()) as pipeline:
+    with ProjectPipeline(load(folder), SystemEnv(), spark=spark) as pipeline:
         assert pipeline.deliver()
         status = pipeline.status()
         found = {row["id"]: (row["customer"], row["amount"]) for row in rows(pipeline, "orders")}
