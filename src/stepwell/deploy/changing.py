@@ -21,20 +21,26 @@ from stepwell.deploy.program import as_deployed, program_json
 from stepwell.deploy.project import Project
 from stepwell.deploy.resources import Deployed, dependants, deployed_project, in_order, shown
 from stepwell.deploy.table_change import table_change
+from stepwell.engine.beside import Beside
 from stepwell.engine.change import BuildError, Convert, ProgramChange, change_program
 from stepwell.engine.core import Core
 from stepwell.engine.ports import Delivered, Executor, Source
+from stepwell.engine.sources import Sources
 from stepwell.env import Env, Rising
 from stepwell.errors import (
+    CorruptError,
     InvalidError,
+    ReplayMismatchError,
     StepwellError,
     UnavailableError,
+    UserCodeError,
     ensure,
 )
+from stepwell.journal.log import Log
 from stepwell.model import Transaction
 from stepwell.query.reasons import Unsupported
 from stepwell.query.statements import MaterializedView, Table, fold
-from stepwell.state.manifest import Manifest
+from stepwell.state.manifest import CheckpointRef, Manifest
 from stepwell.store.base import Store
 
 Building = Callable[[str], None]
@@ -136,9 +142,32 @@ class Changing:
         core.close()
         return Changed(target, failed, transaction)
 
-    def change(self, core: Core, deployed: Deployed, wanted: Deployed, executor: str) -> Changed:
-        """Commit what is wanted, as far as it can be made. `core` is only to be closed then."""
+    def change(
+        self,
+        core: Core,
+        deployed: Deployed,
+        wanted: Deployed,
+        executor: str,
+        beside: Beside | None = None,
+    ) -> Changed:
+        """Commit what is wanted, as far as it can be made. `core` is only to be closed then.
+
+        `beside` is what was built while transactions went on; without it, or if it does not come
+        to its end, all is computed here.
+        """
         failed: dict[str, str] = {}
+        if beside is not None:
+            plan = make_plan("", deployed, wanted, executor=executor, deployed_executor=executor)
+            change = program_change(plan, deployed)
+            with suppress(*_NOT_READY):
+                done = change_program(
+                    core,
+                    beside.executor,
+                    change,
+                    ready=beside.catch_up,
+                    origin=beside.checkpoint,
+                )
+                return Changed(dict(wanted), {}, done)
         while True:
             target = without(wanted, deployed, set(failed)) if failed else dict(wanted)
             plan = make_plan("", deployed, target, executor=executor, deployed_executor=executor)
@@ -156,6 +185,46 @@ class Changing:
             else:
                 _held_back(failed, wanted, target)
                 return Changed(target, failed, done)
+
+    def build_beside(
+        self,
+        core: Core,
+        manifest: Manifest,
+        checkpoint: CheckpointRef,
+        deployed: Deployed,
+        wanted: Deployed,
+        executor: str,
+    ) -> Beside | None:
+        """Build the new program from a checkpoint while transactions go on.
+
+        None: it is not worth it, or not possible; then the pipeline stands still for it.
+        """
+        plan = make_plan("", deployed, wanted, executor=executor, deployed_executor=executor)
+        change = program_change(plan, deployed)
+        if not change.fresh or change.refill:
+            return None
+        old = as_deployed(self._project, manifest.program)
+        sources = self._sources(old)
+        try:
+            new = {s.key for s in plan.changes if s.action in (Action.CREATE, Action.REBUILD)}
+            self._check_new_sinks(wanted, new)
+            made = self._made(core.store, core.env, wanted, executor)
+            place = self._project.open_journal_store(self._env) or core.store
+            beside = Beside(
+                made,
+                change,
+                manifest,
+                checkpoint,
+                Sources(sources, tuple(made.tables()), self._env),
+                Log(place, manifest.lineage),
+                rows_max=self._project.sections.settings().limits.rows_max,
+                building=self._building,
+            )
+            while beside.follow():
+                pass
+            return beside
+        except (*_NOT_TAKEN, *_NOT_READY):
+            return None
 
     def _check_new_sinks(self, target: Deployed, new: set[str]) -> None:
         """A sink that begins must be empty, or the pipeline could not be opened any more.
@@ -223,6 +292,8 @@ class Changing:
 
 
 _NOT_TAKEN = (InvalidError, Unsupported)
+_NOT_READY = (BuildError, InvalidError, CorruptError, ReplayMismatchError, UserCodeError)
+"""What lets the plain way be tried: nothing has happened then."""
 
 
 def program_change(plan: Plan, deployed: Deployed) -> ProgramChange:

@@ -1,7 +1,9 @@
 """The pipeline of `stepwell run`, which a deploy may change while it runs.
 
-It stands still between two transactions while fresh views are computed, and is then opened anew, by
-the same process, as it is deployed. A crash in between leaves the old program or the new one.
+Fresh views are computed beside the old ones from a checkpoint, while transactions go on, and follow
+the journal. Then the pipeline stands still between two transactions for the swap, and is opened
+anew, by the same process, as it is deployed. Tables whose rows are converted are not built beside:
+for those it stands still all the time. A crash leaves the old program or the new one.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from stepwell.deploy.changing import Changed, Changing
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.plan import fingerprint
 from stepwell.deploy.program import as_deployed, program_json, read_program
+from stepwell.deploy.resources import Resource
+from stepwell.engine.beside import KEEP_S
 from stepwell.engine.core import Core
 from stepwell.errors import ConflictError
 from stepwell.store.sealed import Json
@@ -30,17 +34,21 @@ class RunningPipeline(ProjectPipeline):
         `before` is the fingerprint of what the deploy found.
         """
         done: list[Changed] = []
+        wanted, _ = read_program(program, "the deploy")
+        changing = Changing(self.project, self._env, self._make, spark=self._spark)
+        with self._turn("deploy"):
+            core = self._core
+            core.boundary()
+            deployed, executor = self._expected(core, before)
+            checkpoint = core.checkpoint(f"deploy-{self._env.new_id()}", KEEP_S)
+            manifest = core.manifest
+        beside = changing.build_beside(core, manifest, checkpoint, deployed, wanted, executor)
 
         def make(core: Core) -> Core:
-            deployed, executor = read_program(core.manifest.program, self.project.store)
-            if fingerprint(deployed, executor) != before:
-                raise ConflictError(
-                    f"{self.project.store} is not what this deploy has found any more",
-                    hint="deploy again",
-                )
-            wanted, _ = read_program(program, "the deploy")
-            changing = Changing(self.project, self._env, self._make, spark=self._spark)
-            changed = changing.change(core, deployed, wanted, executor)
+            self._expected(core, before)
+            if beside is None:
+                core.delete_checkpoint(checkpoint.id)
+            changed = changing.change(core, deployed, wanted, executor, beside)
             done.append(changed)
             if changed.transaction is None:
                 return core
@@ -49,6 +57,16 @@ class RunningPipeline(ProjectPipeline):
 
         self.exchange(make)
         return changed_to_json(done[0])
+
+    def _expected(self, core: Core, before: str) -> tuple[dict[str, Resource], str]:
+        """What is deployed, if it is what the deploy has found."""
+        deployed, executor = read_program(core.manifest.program, self.project.store)
+        if fingerprint(deployed, executor) != before:
+            raise ConflictError(
+                f"{self.project.store} is not what this deploy has found any more",
+                hint="deploy again",
+            )
+        return deployed, executor
 
     def _opened(self, program: Json) -> Core:
         project = as_deployed(self.project, program)

@@ -30,8 +30,8 @@ from stepwell.engine.target import difference
 from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError
 from stepwell.journal.entry import Draft, Kind
 from stepwell.model import Transaction
-from stepwell.state.checkpoint import adding, write_checkpoint
-from stepwell.state.manifest import Manifest, Run
+from stepwell.state.checkpoint import adding, dropping, write_checkpoint
+from stepwell.state.manifest import CheckpointRef, Manifest, Run
 from stepwell.state.progress import Progress
 from stepwell.store.sealed import Json
 
@@ -75,18 +75,26 @@ def change_program(
     change: ProgramChange,
     *,
     building: Callable[[str], None] = lambda name: None,
+    ready: Callable[[Core], None] | None = None,
+    origin: CheckpointRef | None = None,
 ) -> Transaction:
     """Commit a new program. `executor` was made for it, and holds nothing yet.
+
+    If it was built beside (`beside.py`), `ready` brings it to where the pipeline is, and `origin`
+    is the checkpoint it was built from, which is let go with the commit.
 
     Returns the transaction that carries the change. `core` is of no use afterwards but to be
     closed. When it raises, nothing has happened, unless it is `UnknownOutcomeError`.
     """
     core.flush()
     before, old = core.manifest, core.state.executor
-    executor.load(_kept(before.runs, executor.relations(), change))
-    for view in change.fresh:
-        building(view)
-        _blamed(f"view.{view}", executor.build, view)
+    if ready is not None:
+        ready(core)
+    else:
+        executor.load(kept_runs(before.runs, executor.relations(), change))
+        for view in change.fresh:
+            building(view)
+            _blamed(f"view.{view}", executor.build, view)
     for table, convert in change.refill.items():
         building(table)
         _blamed(f"table.{table}", _refill, core, executor, table, convert)
@@ -114,6 +122,9 @@ def change_program(
     floor = core.env.new_id()
 
     def changed(manifest: Manifest) -> Manifest:
+        if origin is not None:
+            # If it is gone, its files may be; else they stay by being named in `runs`.
+            manifest = dropping(origin.id, core.store.uri)(manifest)
         progress = manifest.progress
         return replace(
             manifest,
@@ -145,9 +156,11 @@ def change_program(
     return transaction
 
 
-def _kept(
+def kept_runs(
     runs: tuple[Run, ...], owners: Mapping[str, str], change: ProgramChange
 ) -> tuple[Run, ...]:
+    """The runs of relations that stay as they are."""
+
     def stays(run: Run) -> bool:
         owner = owners.get(run.relation, "").lower()
         is_letters = run.relation.lower() != owner and owner in change.letters

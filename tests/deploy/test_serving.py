@@ -1,0 +1,124 @@
+"""Changing a pipeline that runs: built beside while transactions go on, and swapped in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stepwell.deploy.plan import fingerprint
+from stepwell.deploy.program import as_deployed, identified, program_json, read_program
+from stepwell.deploy.project import Project
+from stepwell.deploy.resources import resources_of
+from stepwell.deploy.serving import RunningPipeline
+from stepwell.engine.ports import ExecutorFactory
+from stepwell.engine.reference_executor import ReferenceExecutor
+from stepwell.env import Env
+from stepwell.errors import ConflictError, UserCodeError
+from stepwell.store.base import Store
+from tests.deploy.changing import CHANGED, SQL, Lab, lab
+
+__all__ = ["lab"]
+PATIENCE_S = 30
+
+
+class Runner:
+    """A pipeline as `run` has it, with a hook that is called when a view is built."""
+
+    def __init__(self, lab: Lab, build: Callable[[str], None]) -> None:
+        self.lab = lab
+
+        class Building(ReferenceExecutor):
+            def build(self, view: str) -> None:
+                build(view)
+
+        def make(project: Project, spark: object) -> ExecutorFactory:
+            def factory(store: Store, env: Env) -> ReferenceExecutor:
+                return Building(project.sql, store, env)
+
+            return factory
+
+        project = as_deployed(lab.project(), lab.manifest().program)
+        self.pipeline = RunningPipeline(project, lab.env, executor=make)
+
+    def change(self, sql: str) -> dict[str, Any]:
+        manifest = self.lab.manifest()
+        self.lab.write(sql)
+        deployed, executor = read_program(manifest.program, "")
+        wanted = identified(deployed, resources_of(self.lab.project()), manifest.lineage, 2)
+        before = fingerprint(deployed, executor)
+        return self.pipeline.change(program_json(wanted, executor), before)
+
+    def push(self, id: int, amount: int) -> None:
+        self.pipeline.push("orders", [{"id": id, "customer": f"c{id % 3}", "amount": amount}])
+
+
+def test_transactions_go_on_while_a_view_is_built(lab: Lab) -> None:
+    """D11: what is committed meanwhile is in the new view, and the sink has each change once."""
+    building, go_on = threading.Event(), threading.Event()
+
+    def build(view: str) -> None:
+        building.set()
+        assert go_on.wait(PATIENCE_S)
+
+    runner = Runner(lab, build)
+    answers: list[dict[str, Any]] = []
+    with runner.pipeline as pipeline:
+        thread = threading.Thread(target=lambda: answers.append(runner.change(CHANGED)))
+        thread.start()
+        assert building.wait(PATIENCE_S)
+        for id in range(100, 110):
+            runner.push(id, id)  # Would wait for ever, if the pipeline stood still.
+        assert {"customer": "ada", "total": 30} in pipeline.query(
+            "SELECT * FROM revenue"
+        ).to_pylist()
+        go_on.set()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+        assert answers[0]["failed"] == {}
+        shown = pipeline.query("SELECT * FROM revenue").to_pylist()
+        assert {"customer": "ada", "total": 25} in shown
+        assert {"customer": "c0", "total": 108} in shown
+        runner.push(111, 500)
+        assert not [ref for ref in pipeline.checkpoints() if ref.name], "what it needed is let go"
+    assert lab.sink() == lab.rows("revenue")
+    assert lab.rows("revenue")[("c0", 500)] == 1
+    assert lab.manifest().transaction == 4 + 10 + 1 + 1
+
+
+def test_a_view_that_cannot_be_built_beside_fails_as_ever_and_the_pipeline_goes_on(
+    lab: Lab,
+) -> None:
+    """D8: tried again with the pipeline standing still, it fails by its name."""
+
+    def build(view: str) -> None:
+        if view == "revenue":
+            raise UserCodeError("division by zero")
+
+    runner = Runner(lab, build)
+    with runner.pipeline:
+        answer = runner.change(CHANGED + "CREATE MATERIALIZED VIEW ids AS SELECT id FROM orders;\n")
+        assert "division by zero" in answer["failed"]["view.revenue"]
+        assert "view.ids" in answer["resources"]
+        runner.push(9, 9)
+    assert lab.sink() == lab.rows("revenue")
+    assert lab.rows("ids")[(9,)] == 1
+
+
+def test_columns_are_changed_while_it_stands_still(lab: Lab) -> None:
+    """D11: rows are converted from a state that does not move."""
+    runner = Runner(lab, lambda view: None)
+    with runner.pipeline:
+        answer = runner.change(SQL.replace("page STRING)", "page STRING, at TIMESTAMP)"))
+        assert not answer["failed"]
+        runner.push(9, 9)
+    assert lab.sink() == lab.rows("revenue")
+
+
+def test_a_deploy_that_found_something_else_is_refused(lab: Lab) -> None:
+    """D5: it planned for what is not there any more."""
+    runner = Runner(lab, lambda view: None)
+    with runner.pipeline as pipeline, pytest.raises(ConflictError, match="deploy again"):
+        pipeline.change(lab.manifest().program, "something else")
