@@ -13,7 +13,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from stepwell.cli.main import app
 from stepwell.deploy.lease import take_lease
 from stepwell.deploy.state_file import read_state
 from stepwell.env import SystemEnv
@@ -325,3 +327,19 @@ def test_two_hundred_views_are_checked_and_planned_within_two_seconds(folder: Pa
         assert ended.returncode == 0, ended.stderr
         spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         assert spent < 2.0, f"{command} took {spent:.2f} s"
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("", 1)])
+def test_whoever_can_be_asked_is_asked(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+) -> None:
+    """D6, D9: what is declined leaves no log, and the place as it was."""
+    assert run("-C", folder, "deploy").exit_code == 0
+    write(folder, CHANGED)
+    monkeypatch.setattr("stepwell.cli.deploy.can_be_asked", lambda: True)
+    ended = CliRunner().invoke(app, ["-C", str(folder), "deploy"], input=answer)
+    assert ended.exit_code == code
+    assert "deploy this? [y/N]" in ended.stderr
+    assert not list((folder / "state" / "deploy").glob("resources.json.wal/*"))
+    changed = run("-C", folder, "plan", "--detailed-exitcode").exit_code
+    assert changed == (0 if code == 0 else 2)

@@ -10,7 +10,8 @@ import pytest
 
 from stepwell.deploy.changing import Interrupted
 from stepwell.deploy.lease import read_lease
-from stepwell.errors import ConflictError, InvalidError, StepwellError
+from stepwell.deploy.pipeline import ProjectPipeline
+from stepwell.errors import ConflictError, FencedError, InvalidError, StepwellError
 from stepwell.journal import paths
 from stepwell.store.base import Store
 from stepwell.store.memory import MemoryStore
@@ -528,3 +529,38 @@ def test_a_new_sink_that_holds_something_already_fails_alone(lab: Lab) -> None:
     assert not lab.deploy().failed
     lab.run()
     assert lab.sink() == lab.rows("revenue")
+
+
+def test_a_runner_that_takes_over_in_the_middle_wins(lab: Lab) -> None:
+    """D4: the deploy is fenced before its commit: nothing happened, and the next one works."""
+    lab.write(CHANGED)
+
+    def run(name: str) -> None:
+        if name:
+            lab.push((9, "bob", 3))
+
+    with pytest.raises(FencedError):
+        lab.deploy(building=run)
+    assert lab.rows("revenue")[("bob", 43)] == 1
+    assert lab.serial == 1
+    lab.env.advance(60)
+    assert lab.deploy().serial == 2
+    lab.run()
+    assert (
+        lab.sink()
+        == lab.rows("revenue")
+        == Counter({("ada", 25): 1, ("bob", 40): 1, ("eve", 1): 1})
+    )
+
+
+def test_a_pipeline_that_a_run_has_made_gets_its_record_from_the_next_deploy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D1: the manifest is the truth, and the record is brought up to it."""
+    lab = Lab(tmp_path / "project", monkeypatch)
+    ProjectPipeline(lab.project(), lab.env).close()
+    assert lab.serial == 0
+    assert lab.deploy().changed is None
+    assert (lab.serial, lab.is_settled()) == (1, True)
+    lab.deploy()
+    assert lab.serial == 1

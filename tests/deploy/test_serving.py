@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +20,8 @@ from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.env import Env
 from stepwell.errors import ConflictError, UserCodeError
 from stepwell.store.base import Store
+from stepwell.store.memory import MemoryStore
+from stepwell.testing import Crash, FaultyStore, crash_at
 from tests.deploy.changing import CHANGED, SQL, Lab, lab
 
 __all__ = ["lab"]
@@ -122,3 +126,54 @@ def test_a_deploy_that_found_something_else_is_refused(lab: Lab) -> None:
     runner = Runner(lab, lambda view: None)
     with runner.pipeline as pipeline, pytest.raises(ConflictError, match="deploy again"):
         pipeline.change(lab.manifest().program, "something else")
+
+
+def test_killed_at_every_store_call_while_it_is_changed(lab: Lab) -> None:
+    """D4, D11: rows that come while the view is built are in it once, whatever was killed when."""
+    start = {item.path: lab.inner.get(item.path) for item in lab.inner.list()}
+    out, kept = lab.folder / "out", lab.folder / "kept"
+    shutil.copytree(out, kept)
+    number = 0
+    while True:
+        number += 3
+        lab.inner = MemoryStore(lab.env)
+        for path, found in start.items():
+            assert found is not None
+            lab.inner.put_new(path, found.data)
+        shutil.rmtree(out)
+        shutil.copytree(kept, out)
+        lab.store = FaultyStore(lab.inner, crash_at(number, "after"))
+        acknowledged: list[int] = []
+        try:
+            run_and_change(lab, acknowledged)
+        except Crash:
+            pass
+        else:
+            break
+        lab.store = lab.inner
+        lab.env.advance(60)
+        lab.write(CHANGED)
+        lab.deploy()
+        lab.run()
+        orders = lab.rows("orders")
+        assert all(orders[(id, f"c{id % 3}", id)] == 1 for id in acknowledged)
+        totals: dict[object, list[int]] = {}
+        for _, customer, amount in orders:
+            totals.setdefault(customer, []).append(int(str(amount)))
+        assert lab.rows("revenue") == Counter({(c, max(a)): 1 for c, a in totals.items()})
+        assert lab.sink() == lab.rows("revenue")
+        assert lab.is_settled()
+    assert number > 60, "it makes more calls than that"
+
+
+def run_and_change(lab: Lab, acknowledged: list[int]) -> None:
+    def build(view: str) -> None:
+        for id in (100, 101):
+            runner.push(id, id)
+            acknowledged.append(id)
+
+    runner = Runner(lab, build)
+    runner.change(CHANGED)
+    runner.push(102, 102)
+    acknowledged.append(102)
+    runner.pipeline.close()

@@ -24,6 +24,21 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
         "did you mean transaction?",
     ),
     (
+        "protect: orders",
+        "stepwell.yml:7:10: protect must be a list of names, found 'orders'",
+        "protect: [orders, revenue]",
+    ),
+    (
+        "protect: [ordrs]",
+        "stepwell.yml:7:11: protect: there is no table, view, source or sink ordrs",
+        "did you mean orders?",
+    ),
+    (
+        "variables: {region: [eu]}",
+        "stepwell.yml:7:21: variable region must be a single value, found a list",
+        None,
+    ),
+    (
         "transaction: {max_row: 1}",
         "stepwell.yml:7:15: transaction has no key max_row",
         "did you mean max_rows?",

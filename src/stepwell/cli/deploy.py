@@ -165,7 +165,7 @@ def approved(plan: Plan, *, yes: bool, question: str, always: bool = False) -> b
     """Ask, unless told not to. Where nobody can be asked, only what loses nothing goes on (D9)."""
     if yes:
         return True
-    if sys.stdin.isatty():
+    if can_be_asked():
         print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
         with suppress(EOFError):
             return input().strip().lower() in ("y", "yes")
@@ -174,6 +174,10 @@ def approved(plan: Plan, *, yes: bool, question: str, always: bool = False) -> b
         lost = "; ".join(str(step.lost) for step in plan.lost) or "everything it stores"
         raise InvalidError(f"this would lose {lost}", hint="to do it all the same, add --yes")
     return True
+
+
+def can_be_asked() -> bool:
+    return sys.stdin.isatty()
 
 
 def _report(screen: Screen, done: Deployment) -> None:

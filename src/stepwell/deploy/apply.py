@@ -125,7 +125,8 @@ def deploy(
         plan = _plan(project, seen, _kept_plan(project, seen, plan_data))
         plan.check()
         if not plan.changes:
-            return Deployment(plan, None, state.serial)
+            lease.check()
+            return Deployment(plan, None, _brought_up(env, seen, state, say).serial)
         if not approve(plan):
             return Deployment(plan, None, state.serial, declined=True)
         building("")
@@ -149,6 +150,20 @@ def deploy(
         lease.check()
         saved = _record(store, env, log, state, manifest.lineage, seen, changed)
         return Deployment(plan, changed, saved.serial)
+
+
+def _brought_up(env: Env, seen: Survey, state: DeployState, say: Say) -> DeployState:
+    """The record as the manifest has it: a first run writes none, and a restored store an old one.
+
+    One compare-and-swap, so there is nothing to log.
+    """
+    actual = resources_to_json(seen.resources)
+    if seen.manifest is None or dict(state.resources) == actual:
+        return state
+    say("the record was brought up to what is deployed")
+    lineage, serial = seen.manifest.lineage, state.serial + 1
+    after = replace(state, lineage=lineage, serial=serial, resources=actual)
+    return save_state(seen.store, env, after)
 
 
 def _change(

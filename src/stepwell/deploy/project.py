@@ -193,7 +193,8 @@ def _protected(node: Node | None, names: list[str]) -> frozenset[str]:
         return frozenset()
     if not isinstance(node.content, tuple):
         raise node.error(
-            f"protect must be a list of names, found {node.shown}", hint="protect: [t]"
+            f"protect must be a list of names, found {node.shown}",
+            hint="protect: [orders, revenue]",
         )
     found = set()
     for item in node.content:
