@@ -113,22 +113,26 @@ def cloning(directory: Path, quick: bool) -> list[Table]:
 
 def _whole_command(directory: Path, parents: dict[str, LocalStore], quick: bool) -> Table:
     """With the start of the process, which is most of it."""
-    table = Table("The whole command", ("what", "p50 s"))
-    rounds = 3 if quick else 7
 
-    def run(*arguments: str) -> float:
-        begin = time.perf_counter()
+    def run(*arguments: str) -> None:
         command = [sys.executable, "-m", "stepwell", *arguments]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        return time.perf_counter() - begin
 
-    empty = [run("inspect", "manifest", parents["10 MB"].uri) for _ in range(rounds)]
-    table.add("stepwell inspect manifest, for comparison", statistics.median(empty))
-    for name in SIZES:
-        places = [str(directory / f"command on {name}" / str(number)) for number in range(rounds)]
-        spent = [run("clone", parents[name].uri, place) for place in places]
-        table.add(f"stepwell clone, {name}", statistics.median(spent))
+    def act(name: str) -> Callable[[int], None]:
+        place = directory / f"command on {name}"
+        return lambda number: run("clone", parents[name].uri, str(place / str(number)))
+
+    actions = {f"stepwell clone, {name}": act(name) for name in SIZES}
+    actions["python -c 'import stepwell.cli.clone'"] = lambda number: _import()
+    rounds = 3 if quick else 10
+    table = Table("The whole command", ("what", "p50 s"), f"{rounds} rounds in turns.")
+    for name, times in in_turns(actions, rounds, warm_up=1).items():
+        table.add(name, times.median)
     return table
+
+
+def _import() -> None:
+    subprocess.run([sys.executable, "-c", "import stepwell.cli.clone"], check=True)
 
 
 def _parent(place: Path, size: int, files: int) -> LocalStore:

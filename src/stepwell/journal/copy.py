@@ -53,6 +53,7 @@ class _Copying:
         self._copy = copy
         self._lineage = lineage
         self._tail = tail
+        self._first: tuple[Recorded, bool] | None = None
         # What lies behind the boundary is not read: a stalled writer may have filled a hole that
         # the collector left, and what it wrote there was never acknowledged (F8).
         self._trimmed = source.trimmed()
@@ -77,7 +78,10 @@ class _Copying:
     def _begin(self) -> Cursor:
         """The place before the first entry that there is, if none before it counted."""
         after, first = self._tail.after, self._tail.after.next
-        while first <= self._tail.until and self._find(first) is None:
+        while first <= self._tail.until:
+            self._first = self._find(first)
+            if self._first is not None:
+                break
             first = Position(first + 1)
         if first == after.next:
             return after
@@ -97,6 +101,8 @@ class _Copying:
 
     def _find(self, position: Position) -> tuple[Recorded, bool] | None:
         """An entry, and whether it is from the copy, because the source has it no more."""
+        if self._first is not None and self._first[0].entry.position == position:
+            return self._first
         found = None if position <= self._trimmed else self._source.read(position)
         if found is not None:
             return found, False

@@ -103,11 +103,13 @@ def clone(
     _refuse_overlap(source, destination)
     parent, clone = Manifests(source, env), Manifests(destination, env)
     begun = clone.latest()
+    ours = None
     if begun is None:
-        begun = _begin(
+        begun, ours = _begin(
             parent, clone, env, source_journal or source, journal_store, destination, checkpoint
         )
-    manifest, origin = begun.manifest, _same(parent, begun, clone, checkpoint, journal_store)
+    origin = ours or _same(parent, begun, clone, checkpoint, journal_store)
+    manifest = begun.manifest
     if manifest.status is Status.READY:
         return Cloned(_let_go(clone, begun, env), made=False)
     make_pin(parent, Pin(manifest.lineage, destination.uri, origin.checkpoint))
@@ -131,21 +133,22 @@ def _begin(
     journal_store: Store | None,
     destination: Store,
     checkpoint: str | None,
-) -> Stored:
+) -> tuple[Stored, Parent | None]:
+    """Version 1, and what it says of the parent if it is ours."""
     found = _ready(parent).manifest
     named = None if checkpoint is None else find_checkpoint(found, checkpoint, parent.store.uri)
     occupied = _occupied(destination, journal_store)
     if occupied is not None:
         begun = clone.latest()
         if begun is not None:  # By somebody else, just now.
-            return begun
+            return begun, None
         raise occupied
     probe(destination, env)
     if journal_store is not None:
         probe(journal_store, env)
     lineage = env.new_id()
     if named is None:
-        chosen, until = _as_of_now(parent, source_journal, env, lineage)
+        chosen, until = _as_of_now(parent, found, source_journal, env, lineage)
     else:
         chosen = read_checkpoint(parent.store, named.id, named)
         until = chosen.state.replay.position
@@ -155,14 +158,14 @@ def _begin(
     if journal_store is not None and journal_store.uri != destination.uri:
         first = replace(first, journal=JournalRef(store=journal_store.uri))
     try:
-        return clone.create(1, first)
+        return clone.create(1, first), first.parent
     except ConflictError:
         # Somebody else began it just now. Theirs is as good, or it is refused.
         _drop_taken(parent, lineage)
         begun = clone.latest()
         if begun is None:
             raise
-        return begun
+        return begun, None
 
 
 def _first(
@@ -194,11 +197,11 @@ def _first(
 
 
 def _as_of_now(
-    parent: Manifests, journal_store: Store, env: Env, lineage: str
+    parent: Manifests, found: Manifest, journal_store: Store, env: Env, lineage: str
 ) -> tuple[Checkpoint, Position]:
     """The flushed state as a checkpoint, and how far the journal after it reaches."""
-    _check_journal(parent, journal_store)
-    log = Log(journal_store, _ready(parent).manifest.lineage)
+    _check_journal(found, journal_store)
+    log = Log(journal_store, found.lineage)
     for _ in range(_TRIES):
         ref = checkpoint_as_it_lies(parent, env, name=checkpoint_name(lineage), keep_s=_KEEP_S)
         chosen = read_checkpoint(parent.store, ref.id, ref)
@@ -211,8 +214,7 @@ def _as_of_now(
     raise ConflictError(f"{parent.store.uri} was flushed and trimmed {_TRIES} times in a row")
 
 
-def _check_journal(parent: Manifests, journal_store: Store) -> None:
-    manifest = _ready(parent).manifest
+def _check_journal(manifest: Manifest, journal_store: Store) -> None:
     try:
         check_identity(
             journal_store,
@@ -393,6 +395,8 @@ def _completing(made: Manifest) -> Callable[[Manifest], Manifest]:
 
 def _let_go(clone: Manifests, done: Stored, env: Env) -> Manifest:
     """Free the pin of a copy. A crash before it is made good by the next attempt."""
+    if any(run.root for run in done.manifest.runs):
+        return done.manifest
     found = clone.latest() if free_pin(clone, env) else None
     return (found or done).manifest
 
