@@ -564,3 +564,13 @@ def test_a_pipeline_that_a_run_has_made_gets_its_record_from_the_next_deploy(
     assert (lab.serial, lab.is_settled()) == (1, True)
     lab.deploy()
     assert lab.serial == 1
+
+
+def test_another_executor_is_refused_by_the_plan(lab: Lab) -> None:
+    """D7: with the reason, also where nothing else has changed."""
+    lab.write(SQL, YML.replace("executor: reference\n", ""))
+    plan = lab.plan()
+    assert not plan.changes
+    assert "made with the executor reference" in plan.refusals[0]
+    with pytest.raises(InvalidError, match="stores other relations than spark"):
+        lab.deploy()

@@ -92,7 +92,7 @@ def test_a_generated_project_changed_again_and_again(
     for step in range(6):
         before = dict(places)
         lab.write(*generated(draw, places))
-        if lab.plan().refused:
+        if lab.plan().refusals:
             with pytest.raises(InvalidError, match="this cannot be deployed"):
                 lab.deploy()
             places = before

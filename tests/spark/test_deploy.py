@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from stepwell.deploy.apply import Deployment, deploy
 from stepwell.deploy.pipeline import ProjectPipeline
-from stepwell.deploy.program import as_deployed
+from stepwell.deploy.plan import fingerprint
+from stepwell.deploy.program import as_deployed, identified, program_json, read_program
 from stepwell.deploy.project import load_project
+from stepwell.deploy.resources import resources_of
+from stepwell.deploy.serving import RunningPipeline
 from stepwell.env import SystemEnv
 from stepwell.spark.executor import SparkExecutor
 from stepwell.state.manifest import Manifest, Manifests
@@ -150,3 +155,38 @@ def sum_of(folder: Path) -> Counter[tuple[str, ...]]:
             row = json.loads(line, parse_float=str)
             found[tuple(str(v) for name, v in row.items() if name != "_w")] += row["_w"]
     return +found
+
+
+def test_a_view_is_built_beside_while_spark_goes_on_with_transactions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """D11: two executors at work in one Spark, in two threads, neither in the other's way."""
+    lab = Lab(tmp_path / "project", spark)
+    lab.write(SQL)
+    lab.deploy()
+    project = as_deployed(load_project(lab.folder, lab.env), lab.manifest().program)
+    answers: list[dict[str, Any]] = []
+    with RunningPipeline(project, lab.env, spark=spark) as pipeline:
+        pipeline.push("orders", [order(id) for id in range(40)])
+        lab.write(CHANGED.replace(", zip INT DEFAULT 7", "").replace("zip", "city"))
+        manifest = lab.manifest()
+        deployed, executor = read_program(manifest.program, "")
+        wanted = resources_of(load_project(lab.folder, lab.env))
+        program = program_json(identified(deployed, wanted, manifest.lineage, 2), executor)
+        before = fingerprint(deployed, executor)
+        thread = threading.Thread(target=lambda: answers.append(pipeline.change(program, before)))
+        thread.start()
+        pushed = 40
+        while thread.is_alive():
+            pipeline.push("orders", [order(pushed)])
+            pipeline.push("people", [{"name": NAMES[pushed % 5], "city": f"{pushed % 3}"}])
+            pushed += 1
+        thread.join()
+        assert answers[0]["failed"] == {}
+        views = ("revenue", "cities", "everything", "ranked", "top", "zips")
+        lab.check(pipeline, *views)
+        pipeline.push("orders", [order(id) for id in range(10, 90)])
+        lab.check(pipeline, *views)
+        pipeline.run(once=True)
+        assert sum_of(lab.folder / "out") == rows(pipeline, "revenue")
+    assert pushed > 40

@@ -37,7 +37,7 @@ def show_plan(where: Where, *, out: str | None, detailed: bool) -> int:
         screen.json(plan.to_json())
     else:
         render(screen, plan)
-    if plan.refused:
+    if plan.refusals:
         if out is not None:
             say(f"{out} was not written: this cannot be deployed")
         return ERROR
@@ -129,8 +129,11 @@ def show_destroy(where: Where, *, yes: bool, wait_s: float, forget: Sequence[str
 def render(screen: Screen, plan: Plan) -> None:
     """A plan for a person."""
     changes = plan.changes
-    if not changes:
+    if plan.refusal is not None:
+        screen.line(f"refused: {plan.refusal}", "red")
+    elif not changes:
         screen.line(f"nothing to do: {plan.store} is as the project says")
+    if not changes:
         return
     width = max(len(shown(step.key)) for step in changes)
     for step in changes:

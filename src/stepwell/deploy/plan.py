@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
 from stepwell.deploy.resources import (
@@ -103,6 +103,8 @@ class Plan:
     steps: tuple[Step, ...]
     """What goes last first, then everything else behind what it needs."""
     wanted: Deployed = field(repr=False)
+    refusal: str | None = None
+    """Why nothing of it can be done, whatever the steps say."""
 
     @property
     def changes(self) -> tuple[Step, ...]:
@@ -116,12 +118,17 @@ class Plan:
     def refused(self) -> tuple[Step, ...]:
         return tuple(step for step in self.steps if step.refused is not None)
 
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Every reason why it cannot be done."""
+        steps = (f"{shown(step.key)}: {step.refused}" for step in self.refused)
+        return (*([] if self.refusal is None else [self.refusal]), *steps)
+
     def check(self) -> None:
         """`InvalidError` with every reason if something cannot be done safely."""
-        if self.refused:
+        if self.refusals:
             raise InvalidError(
-                "this cannot be deployed:\n"
-                + "\n".join(f"  {shown(step.key)}: {step.refused}" for step in self.refused),
+                "this cannot be deployed:\n" + "\n".join(f"  {why}" for why in self.refusals),
                 hint="nothing was changed",
             )
 
@@ -131,7 +138,7 @@ class Plan:
             "store": self.store,
             "changes": len(self.changes),
             "counts": counts,
-            "refused": len(self.refused),
+            "refused": list(self.refusals),
             "steps": [step.to_json() for step in self.steps],
         }
 
@@ -165,15 +172,15 @@ def make_plan(
     facts: Facts | None = None,
 ) -> Plan:
     """Pure: the same arguments give the same plan."""
-    made = _Planner(deployed, wanted, facts or Facts()).steps()
+    steps = _Planner(deployed, wanted, facts or Facts()).steps()
+    refusal = None
     if deployed and deployed_executor != executor:
-        reason = (
+        refusal = (
             f"it was made with the executor {deployed_executor}, which stores other relations than "
             f"{executor}; give another store, and let it take in everything anew"
         )
-        made = tuple(replace(step, refused=step.refused or reason) for step in made[:1]) + made[1:]
     before = fingerprint(deployed, deployed_executor)
-    return Plan(store, executor, before, made, wanted)
+    return Plan(store, executor, before, steps, wanted, refusal)
 
 
 def destroy_plan(store: str, deployed: Deployed, executor: str, facts: Facts) -> Plan:
