@@ -16,8 +16,11 @@ from stepwell.errors import (
     TruncatedError,
 )
 from stepwell.journal import paths
+from stepwell.journal.copy import last_entry
+from stepwell.journal.log import Log
 from stepwell.journal.trim import trim
 from stepwell.model import Position
+from stepwell.state import clone as cloning
 from stepwell.state.checkpoint import dropping
 from stepwell.state.manifest import Manifests, Status
 from stepwell.state.pins import free_pin
@@ -57,6 +60,30 @@ def test_a_clone_holds_what_its_parent_held_and_copies_none_of_its_files(family:
     assert family.state("clone") == before
     parent.push("orders", [order(21, "z", 9)])
     parent.close()
+
+
+def test_a_parent_that_is_flushed_meanwhile_is_begun_with_anew(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario 61: a deploy or a restore that comes between the state and the end of the journal
+    makes the entries behind it no continuation of that state, so a newer one is taken.
+    """
+    parent = family.parent()
+    flushes = iter([True, True])
+
+    def overtaken(log: Log, after: Position) -> Position:
+        if next(flushes, False):
+            parent.push("orders", [order(20 + parent.transaction_number)])
+            parent.flush()
+            parent.push("orders", [order(30 + parent.transaction_number)])
+        return last_entry(log, after)
+
+    monkeypatch.setattr(cloning, "last_entry", overtaken)
+    made = family.clone()
+    assert made.manifest.replay == family.manifest("parent").replay
+    assert made.entries == 1
+    assert family.state("clone") == everything(parent)
+    assert [item.name for item in family.manifest("parent").checkpoints] == ["first"]
 
 
 def test_a_clone_of_a_checkpoint_is_that_checkpoint(family: Family) -> None:

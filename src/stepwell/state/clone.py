@@ -148,12 +148,10 @@ def _begin(
         probe(journal_store, env)
     lineage = env.new_id()
     if named is None:
-        chosen, until = _as_of_now(parent, found, source_journal, env, lineage)
+        chosen, until, latest = _as_of_now(parent, found, source_journal, env, lineage)
     else:
         chosen = read_checkpoint(parent.store, named.id, named)
-        until = chosen.state.replay.position
-    # Read last: whoever wrote the entries up to there had claimed its epoch before.
-    latest = _ready(parent).manifest
+        until, latest = chosen.state.replay.position, found
     first = _first(chosen, until, latest, parent.store.uri, lineage, env)
     if journal_store is not None and journal_store.uri != destination.uri:
         first = replace(first, journal=JournalRef(store=journal_store.uri))
@@ -198,8 +196,13 @@ def _first(
 
 def _as_of_now(
     parent: Manifests, found: Manifest, journal_store: Store, env: Env, lineage: str
-) -> tuple[Checkpoint, Position]:
-    """The flushed state as a checkpoint, and how far the journal after it reaches."""
+) -> tuple[Checkpoint, Position, Manifest]:
+    """The flushed state as a checkpoint, how far the journal after it reaches, and the manifest.
+
+    That is read last. If nothing was flushed meanwhile, then every entry up to there is of the
+    state's own program and follows upon it (a deploy and a restore flush), none is trimmed, and
+    whoever wrote it had claimed an epoch that is known here.
+    """
     _check_journal(found, journal_store)
     log = Log(journal_store, found.lineage)
     for _ in range(_TRIES):
@@ -207,11 +210,11 @@ def _as_of_now(
         chosen = read_checkpoint(parent.store, ref.id, ref)
         after = chosen.state.replay.position
         until = last_entry(log, after)
-        if log.trimmed() <= after:
-            return chosen, until
-        # The parent has flushed and trimmed since; there is a newer state to begin with.
+        latest = _ready(parent).manifest
+        if (latest.replay, latest.transaction) == (chosen.state.replay, chosen.state.transaction):
+            return chosen, until, latest
         _drop_taken(parent, lineage)
-    raise ConflictError(f"{parent.store.uri} was flushed and trimmed {_TRIES} times in a row")
+    raise ConflictError(f"clone: overtaken by {_TRIES} flushes in a row")
 
 
 def _check_journal(manifest: Manifest, journal_store: Store) -> None:
