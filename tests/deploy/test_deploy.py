@@ -574,3 +574,20 @@ def test_another_executor_is_refused_by_the_plan(lab: Lab) -> None:
     assert "made with the executor reference" in plan.refusals[0]
     with pytest.raises(InvalidError, match="stores other relations than spark"):
         lab.deploy()
+
+
+def test_a_sink_is_removed_together_with_its_secret(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D11: what cannot be reached any more can still be let go."""
+    monkeypatch.setenv("SECRET_FOLDER", "hush")
+    more = '  more: {view: whales, type: files, path: "${env:SECRET_FOLDER}", format: json}\n'
+    lab.write(SQL, YML + more)
+    lab.deploy()
+    lab.run()
+    assert lab.sink("hush") == lab.rows("whales")
+    monkeypatch.delenv("SECRET_FOLDER")
+    lab.write(CHANGED, YML)
+    assert not lab.deploy().failed
+    lab.run()
+    assert lab.sink() == lab.rows("revenue")

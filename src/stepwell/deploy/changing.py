@@ -99,7 +99,7 @@ class Changing:
 
     def open(self, store: Store, manifest: Manifest) -> Core:
         """Take the pipeline over as it is deployed, without asking its sinks anything."""
-        deployed = as_deployed(self._project, manifest.program)
+        deployed = as_deployed(self._project, manifest.program, leaving=True)
         views = {item.name: item.relation for item in deployed.sinks}
         begun = [at.name for at in manifest.progress.sinks]
         return Core(
@@ -203,7 +203,7 @@ class Changing:
         change = program_change(plan, deployed)
         if not change.fresh or change.refill:
             return None
-        old = as_deployed(self._project, manifest.program)
+        old = as_deployed(self._project, manifest.program, leaving=True)
         sources = self._sources(old)
         try:
             new = {s.key for s in plan.changes if s.action in (Action.CREATE, Action.REBUILD)}

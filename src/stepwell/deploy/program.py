@@ -52,10 +52,12 @@ def read_program(program: Json, where: str) -> tuple[dict[str, Resource], str]:
     return resources_from_json(program.get("resources"), where), str(program.get("executor"))
 
 
-def as_deployed(project: Project, program: Json) -> Project:
+def as_deployed(project: Project, program: Json, *, leaving: bool = False) -> Project:
     """What is deployed, with the project's settings; the project itself if nothing is."""
     resources, executor = read_program(program, project.store)
-    return deployed_project(project, resources, executor) if resources else project
+    if not resources:
+        return project
+    return deployed_project(project, resources, executor, leaving=leaving)
 
 
 def check_program(project: Project, known: Json, executor: str | None = None) -> None:

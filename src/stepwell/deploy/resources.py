@@ -16,7 +16,7 @@ from typing import Any, Literal
 from stepwell.deploy.connections import Connection
 from stepwell.deploy.project import Project
 from stepwell.deploy.references import Secret
-from stepwell.errors import CorruptError, InvalidError
+from stepwell.errors import ConfigError, CorruptError, InvalidError
 from stepwell.model import checksum
 from stepwell.query.source import Source, Tokens
 from stepwell.query.statements import Statement, Table, fold, parse_statements
@@ -116,14 +116,25 @@ def resources_of(project: Project) -> dict[str, Resource]:
     return {resource.key: resource for resource in made}
 
 
-def deployed_project(project: Project, resources: Deployed, executor: str) -> Project:
-    """The project as these resources declare it, with its own settings."""
+def deployed_project(
+    project: Project, resources: Deployed, executor: str, *, leaving: bool = False
+) -> Project:
+    """The project as these resources declare it, with its own settings.
+
+    `leaving`: it is about to be changed, so a source or sink whose references lead nowhere any more
+    is left without options, or it could not be removed together with its secret.
+    """
     ordered = in_order(resources)
     statements = tuple(r.statement() for r in ordered if r.kind in ("table", "view"))
     connections: dict[str, list[Connection]] = {"source": [], "sink": []}
     for resource in ordered:
         if resource.kind in connections:
-            options = project.references.resolve_stored(resource.options, shown(resource.key))
+            try:
+                options = project.references.resolve_stored(resource.options, shown(resource.key))
+            except ConfigError:
+                if not leaving:
+                    raise
+                options = {"type": resource.options["type"]}
             item = Connection(resource.name, resource.relation, str(options["type"]), options)
             connections[resource.kind].append(item)
     if executor not in ("spark", "reference"):
