@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from stepwell.engine.open import Writer, open_writer
 from stepwell.env import Env, Rising
+from stepwell.errors import TruncatedError
 from stepwell.journal.entry import Cursor, Draft, Input, Kind, Recorded
 from stepwell.journal.journal import Settings
 from stepwell.journal.log import Log
@@ -21,7 +22,7 @@ from stepwell.state.history import History
 from stepwell.state.manifest import Manifest, Manifests, Run
 from stepwell.state.runs import write_run
 from stepwell.store.base import Store
-from stepwell.store.sealed import seal, unseal
+from stepwell.store.sealed import read_sealed, seal
 
 RUN_FORMAT = "stepwell-tinyrun/1"
 
@@ -71,12 +72,17 @@ class Tiny:
         self.writer.append(draft(self.env, row, number))
         self.unflushed.append(row)
 
-    def flush(self) -> None:
-        """The run first, then the manifest that names it and moves the replay position."""
+    def flush(self, *, merge: bool = False) -> None:
+        """The run first, then the manifest that names it and moves the replay position.
+
+        `merge`: one run of all rows takes the place of those before.
+        """
         tip = self.writer.journal.tip
-        if tip == self.writer.manifest.replay:
+        if tip == self.writer.manifest.replay and not merge:
             return
-        rows = list(self.unflushed)
+        count = len(self.unflushed)
+        old = () if merge else self.writer.manifest.runs
+        rows = self.rows() if merge else list(self.unflushed)
         runs: tuple[Run, ...] = ()
         if rows:
             body = seal(RUN_FORMAT, {"rows": rows})
@@ -86,9 +92,9 @@ class Tiny:
         def change(before: Manifest) -> Manifest:
             return replace(
                 before,
-                runs=before.runs + runs,
+                runs=old + runs,
                 replay=tip,
-                transaction=Transaction(before.transaction + len(rows)),
+                transaction=Transaction(before.transaction + count),
                 floor=floor,
             )
 
@@ -153,8 +159,8 @@ def entries(store: Store, cursor: Cursor) -> Iterator[Recorded]:
 def flushed_rows(store: Store, manifest: Manifest) -> list[str]:
     rows: list[str] = []
     for run in manifest.runs:
-        found = store.get(run.path)
+        found = read_sealed(store, run.path, RUN_FORMAT)
         if found is None:
-            raise AssertionError(f"the manifest names {run.path}, which is gone")
-        rows += unseal(found.data, format=RUN_FORMAT, object=run.path).any("rows")
+            raise TruncatedError(run.path, "the manifest names it, and it is gone")
+        rows += found[0].any("rows")
     return rows

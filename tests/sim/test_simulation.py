@@ -13,8 +13,8 @@ import pytest
 
 from stepwell.engine import open as opening
 from stepwell.errors import ConflictError, StepwellError, UnavailableError, UnknownOutcomeError
-from stepwell.journal import journal, trim
-from stepwell.state import manifest
+from stepwell.journal import journal, paths, trim
+from stepwell.state import collect, manifest
 from stepwell.store import sequenced
 from stepwell.store.retry import Retry
 from tests import tiny
@@ -35,7 +35,10 @@ def simulate(seed: int) -> World:
 
 @pytest.mark.parametrize("first", [0] if SEEDS else range(0, COUNT, CHUNK))
 def test_invariants_hold_whatever_happens(first: int) -> None:
-    """F1, F2, F5, F7, F8: writers, collector, readers on a failing store keep every promise."""
+    """F1, F2, F5, F7, F8, K3: writers, collectors, readers on a failing store keep every promise.
+
+    Scenario 69: nobody waits for a grace; what is collected is collected at once.
+    """
     for seed in SEEDS or range(first, min(first + CHUNK, COUNT)):
         simulate(seed)
 
@@ -43,11 +46,13 @@ def test_invariants_hold_whatever_happens(first: int) -> None:
 def test_the_runs_are_not_idle() -> None:
     """A simulation in which nothing happens proves nothing: every fault and outcome must occur."""
     seen: set[str] = set()
+    collected: set[str] = set()
     acknowledged = 0
     for seed in range(60):
         run = simulate(seed)
         acknowledged += len(run.acknowledged)
         seen |= {f"{operation} {outcome}" for _, operation, _, outcome in run.trace}
+        collected |= {paths.parse(item[2]).kind for item in run.trace if item[1] == "delete"}
     assert acknowledged > 300
     for event in (
         "put_new ConflictError",
@@ -61,6 +66,7 @@ def test_the_runs_are_not_idle() -> None:
         "replace_if ok",
     ):
         assert event in seen
+    assert collected >= {"manifest", "entry", "run", "checkpoint"}
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
@@ -170,9 +176,49 @@ def plant_absent_when_unavailable(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(opening, "probe", lambda store, env: None)
 
 
+def plant_in_the_plan(
+    patch: pytest.MonkeyPatch, change: Callable[[collect.Read], collect.Read]
+) -> None:
+    def plan(read: collect.Read, *rest: object) -> collect.Plan:
+        return original(change(read), *rest)  # type: ignore[arg-type]
+
+    original = collect.plan
+    patch.setattr(collect, "plan", plan)
+
+
+def plant_checkpoints_not_protected(patch: pytest.MonkeyPatch) -> None:
+    """K3 broken: the collector looks at the manifest's own files alone."""
+    plant_in_the_plan(patch, lambda read: replace(read, checkpoints={}))
+
+
+def plant_pins_not_protected(patch: pytest.MonkeyPatch) -> None:
+    """K3 broken: a checkpoint that only a clone's pin names counts as nothing."""
+
+    def change(read: collect.Read) -> collect.Read:
+        listed = {ref.id for ref in read.latest.manifest.checkpoints}
+        return replace(
+            read, checkpoints={id: c for id, c in read.checkpoints.items() if id in listed}
+        )
+
+    plant_in_the_plan(patch, change)
+
+
+def plant_no_floor(patch: pytest.MonkeyPatch) -> None:
+    """K3 broken: what nothing names now is deleted, though it may be about to be named."""
+
+    def change(read: collect.Read) -> collect.Read:
+        manifest = replace(read.latest.manifest, floor="7" + "Z" * 25)
+        return replace(read, latest=replace(read.latest, manifest=manifest))
+
+    plant_in_the_plan(patch, change)
+
+
 @pytest.mark.parametrize(
     "plant",
     [
+        plant_checkpoints_not_protected,
+        plant_pins_not_protected,
+        plant_no_floor,
         plant_no_question_after_silence,
         plant_barriers_trimmed_at_once,
         plant_conflict_taken_for_success,

@@ -31,6 +31,8 @@ from stepwell.journal.journal import Settings
 from stepwell.journal.log import JournalReader, Log
 from stepwell.model import Bytes, Position, checksum
 from stepwell.state import checkpoint
+from stepwell.state.collect import Collector
+from stepwell.state.collect import Settings as CollectSettings
 from stepwell.state.history import History
 from stepwell.state.manifest import FORMAT, Manifest, Manifests, Pin, from_json
 from stepwell.store.base import Listed, Object, Store
@@ -39,13 +41,16 @@ from stepwell.store.retry import Retry
 from stepwell.store.sealed import unseal
 from stepwell.testing import Crash
 from tests.pausing import Task, pause
-from tests.tiny import RUN_FORMAT, Tiny, collect, rows_of, stored_rows
+from tests.tiny import RUN_FORMAT, Tiny, flushed_rows, rows_of, stored_rows
 
 T = TypeVar("T")
 
 KEEP_S = 100.0
 STEPS = 1000
 SETTINGS = Settings(barrier_keep_s=KEEP_S, retry=Retry(attempts=3, wait_s_first=0.01))
+COLLECT = CollectSettings(
+    grace_s=0.0, journal_keep_s=0.0, barrier_keep_s=KEEP_S, history=History(versions=0)
+)
 
 EXPECTED = (FencedError, UnavailableError, UnknownOutcomeError, ConflictError)
 """What a process may meet in a world of faults and rivals. Anything else is a violation."""
@@ -76,7 +81,7 @@ class World:
         separate = self.random.random() < 0.3
         self.journal = MemoryStore(clock, "journal") if separate else self.main
         # In most worlds whoever opens collects at once what it finds superseded. In some there are
-        # checkpoints, and nobody else collects manifests: the collector here knows only the latest.
+        # checkpoints.
         self.history = History(versions=self.random.choice([0, 1, 3, 50]), slack=0)
         self.checkpoints = self.random.random() < 0.4
         self.checker = Checker(self)
@@ -93,6 +98,8 @@ class World:
             self._add(f"reader{number}", reader)
         if not self.quiet and self.random.random() < 0.3:
             self._add("pinner", pinner)
+        if not self.quiet and self.checkpoints and self.random.random() < 0.5:
+            self._add("keeper", keeper)
 
     def _add(self, name: str, body: Callable[[Process], None]) -> None:
         process = Process(self, name)
@@ -154,13 +161,13 @@ class World:
         last.push("the end")
         last.flush()
         last.close()
-        collect(
-            self.main,
-            env,
-            journal_store=journal,
-            barrier_keep_s=0.0,
-            only_trim=self.checkpoints,
+        collecting = Collector(
+            self.main, env, journal_store=journal, settings=replace(COLLECT, barrier_keep_s=0.0)
         )
+        collecting.collect()
+        self.checker.check()
+        if collecting.plan().doomed:
+            raise ViolationError("a collection left something to a second one")
         rows = Tiny(self.main, env, journal, SETTINGS).rows()
         if rows != [*before, "the end"]:
             raise ViolationError(f"a clean flush changed the rows: {before} -> {rows}")
@@ -231,7 +238,7 @@ def writer(process: Process) -> None:
                 elif choice < 0.92:
                     # Unavailable means that nothing was committed, so the handle may be used again.
                     with suppress(UnavailableError):
-                        tiny.flush()
+                        tiny.flush(merge=process.random.random() < 0.3)
                         if world.checkpoints and process.random.random() < 0.5:
                             tiny.checkpoint()
                 else:
@@ -240,25 +247,48 @@ def writer(process: Process) -> None:
                 tiny.close()
         except Crash:
             process.restart()
+        except TruncatedError as error:
+            check_overtaken(process, tiny, error)
         except EXPECTED:
             pause()
 
 
+def check_overtaken(process: Process, tiny: Tiny, error: TruncatedError) -> None:
+    """With no grace at all, a writer may find gone what it reads: if another one took over."""
+    latest = process.world.checker.latest_manifest()
+    if latest is None or latest.claim.epoch <= tiny.writer.epoch:
+        raise ViolationError(f"{process.name} holds the pipeline, and {error.message}") from error
+
+
 def collector(process: Process) -> None:
-    """Trims and collects without pause; another may run as well."""
+    """Collects without pause and without grace; another may run as well."""
     while process.running:
+        if process.world.checker.latest_manifest() is None:
+            pause()
+            continue
         try:
-            collect(
-                process.main,
-                process.env,
-                journal_store=process.journal,
-                barrier_keep_s=KEEP_S,
-                only_trim=process.world.checkpoints,
-            )
+            Collector(
+                process.main, process.env, journal_store=process.journal, settings=COLLECT
+            ).collect()
             pause()
         except Crash:
             process.restart()
         except EXPECTED:
+            pause()
+
+
+def keeper(process: Process) -> None:
+    """Takes checkpoints of what is flushed without holding the pipeline, and lets go of some."""
+    while process.running:
+        try:
+            manifests = Manifests(process.main, process.env)
+            ref = checkpoint.checkpoint_as_it_lies(manifests, process.env, name="kept")
+            for _ in range(process.random.randint(0, 20)):
+                pause()
+            manifests.amend(checkpoint.dropping(ref.id, "world"), "drop")
+        except Crash:
+            process.restart()
+        except (*EXPECTED, InvalidError):  # Invalid: there is no pipeline yet.
             pause()
 
 
@@ -292,6 +322,15 @@ def reader(process: Process) -> None:
             latest = manifests.latest()
             if latest is None:
                 pause()
+                continue
+            try:
+                process.world.checker.check_seen(
+                    process.name, flushed_rows(process.main, latest.manifest)
+                )
+            except TruncatedError:
+                # It was overtaken while it read; that the latest is whole is always checked.
+                if (manifests.latest_id() or 0) <= latest.id:
+                    raise ViolationError("the latest manifest names what is gone") from None
                 continue
             log = Log(process.journal or process.main, latest.manifest.lineage)
             following = JournalReader(log, latest.manifest.replay)
@@ -401,7 +440,7 @@ class Checker:
 
     def check(self) -> list[str]:
         """The rows the store holds now; `ViolationError` if anything is wrong with them."""
-        manifest = self._latest_manifest()
+        manifest = self.latest_manifest()
         if manifest is None:
             return []
         if not self._world.pinned <= {pin.id for pin in manifest.pins}:
@@ -444,10 +483,10 @@ class Checker:
 
     def check_delete(self, path: str) -> None:
         """Only behind the boundary, never the latest manifest, never what it names."""
-        manifest = self._latest_manifest()
+        manifest = self.latest_manifest()
         name = paths.parse(path)
-        if name.kind == "probe":
-            return
+        if name.kind in ("probe", "run", "checkpoint"):
+            return  # What is named and gone is found right after it.
         if manifest is None or name.number is None:
             raise ViolationError(f"deleted {path}")
         if name.kind == "entry" and name.number > manifest.replay.position:
@@ -455,7 +494,7 @@ class Checker:
         if name.kind == "manifest" and name.number >= self._latest:
             raise ViolationError(f"deleted the latest manifest {path}")
 
-    def _latest_manifest(self) -> Manifest | None:
+    def latest_manifest(self) -> Manifest | None:
         objects = self._world.main._objects
         path = max((p for p in objects if p.startswith(paths.MANIFESTS)), default=None)
         if path is None:

@@ -21,6 +21,7 @@ from stepwell.cli.screen import count, plain
 from stepwell.deploy.project import Project
 from stepwell.engine.events import (
     ChoreFailed,
+    CollectFailed,
     Committed,
     Event,
     FlushFailed,
@@ -191,6 +192,8 @@ def _text(event: Event) -> str | None:
             return f"not flushed, nothing is lost, tried again later: {event.error}"
         case ChoreFailed():
             return f"merging files failed, and is tried again: {event.error}"
+        case CollectFailed():
+            return f"nothing was collected, tried again later: {event.error}"
         case Waiting():
             return f"{event.what} waits until {event.until}"
         case _:

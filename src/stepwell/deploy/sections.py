@@ -17,6 +17,7 @@ from stepwell.engine.ports import Limits
 from stepwell.engine.settings import Settings
 from stepwell.engine.transaction import OnError
 from stepwell.query.source import did_you_mean
+from stepwell.state.collect import Settings as CollectSettings
 
 ExecutorName = Literal["spark", "reference"]
 SparkValue = str | int | float | bool
@@ -28,6 +29,7 @@ ROOT: Mapping[str, tuple[str, ...]] = {
     "journal": ("store", "keep"),
     "transaction": ("max_rows", "max_bytes", "max_latency", "on_error"),
     "checkpoint": ("every", "keep"),
+    "gc": ("every", "grace"),
     "executor": (),
     "spark": ("master", "conf"),
     "sources": (),
@@ -63,6 +65,12 @@ class CheckpointSection:
 
 
 @dataclass(frozen=True, slots=True)
+class GcSection:
+    every_s: float = 600.0
+    grace_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
 class SparkSection:
     master: str = "local[*]"
     conf: Mapping[str, SparkValue] = field(default_factory=dict, repr=False)
@@ -73,6 +81,7 @@ class Sections:
     journal: JournalSection
     transaction: TransactionSection
     checkpoint: CheckpointSection
+    gc: GcSection
     spark: SparkSection
     executor: ExecutorName
 
@@ -84,6 +93,16 @@ class Sections:
             checkpoint_every_s=self.checkpoint.every_s,
             checkpoint_keep=self.checkpoint.keep,
             on_error=self.transaction.on_error,
+            collect_every_s=self.gc.every_s,
+            collect=self.collect(),
+        )
+
+    def collect(self) -> CollectSettings:
+        """What a collector is told of it."""
+        return CollectSettings(
+            grace_s=self.gc.grace_s,
+            journal_keep_s=self.journal.keep_s,
+            checkpoint_keep=self.checkpoint.keep,
         )
 
 
@@ -108,7 +127,7 @@ def read_sections(entries: Mapping[str, Node], references: References) -> Sectio
         return Reader(f"{name}.", found, references)
 
     journal, transaction = section("journal"), section("transaction")
-    checkpoint, spark = section("checkpoint"), section("spark")
+    checkpoint, gc, spark = section("checkpoint"), section("gc"), section("spark")
     usual = TransactionSection()
     executor: ExecutorName = "spark"
     return Sections(
@@ -124,6 +143,10 @@ def read_sections(entries: Mapping[str, Node], references: References) -> Sectio
         CheckpointSection(
             checkpoint.seconds("every", CheckpointSection().every_s, least=1),
             checkpoint.count("keep", CheckpointSection().keep, least=1),
+        ),
+        GcSection(
+            gc.seconds("every", GcSection().every_s, least=1),
+            gc.seconds("grace", GcSection().grace_s, least=0),
         ),
         SparkSection(spark.text("master", None) or SparkSection().master, spark.conf("conf")),
         Reader("", entries, references).choice("executor", get_args(ExecutorName), executor),

@@ -127,6 +127,21 @@ class ChoreFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Collected:
+    """Objects that nothing needs were removed."""
+
+    objects: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectFailed:
+    """Nothing that is needed was removed, and the pipeline goes on; it is tried again later."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """Something was asked for that has to wait: for a transaction's boundary, or for a sink."""
 
@@ -155,6 +170,8 @@ Event: TypeAlias = (
     | Checkpointed
     | FlushFailed
     | ChoreFailed
+    | Collected
+    | CollectFailed
     | Waiting
     | Stopped
 )

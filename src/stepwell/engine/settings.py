@@ -9,6 +9,7 @@ from stepwell.engine.ports import Limits
 from stepwell.engine.transaction import OnError
 from stepwell.journal.journal import Settings as JournalSettings
 from stepwell.state.checkpoint import KEEP
+from stepwell.state.collect import Settings as CollectSettings
 from stepwell.state.history import History
 
 
@@ -38,3 +39,6 @@ class Settings:
     """How much replay feeds at once."""
     journal: JournalSettings = field(default_factory=JournalSettings)
     history: History = field(default_factory=History)
+    collect_every_s: float = 600.0
+    """How often a pipeline that runs removes what nothing needs."""
+    collect: CollectSettings = field(default_factory=CollectSettings)

@@ -8,6 +8,7 @@ runs into it. A crash leaves the rest to the next trim.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from stepwell.env import Env
@@ -26,25 +27,31 @@ def trim(
     store: Store, env: Env, up_to: Position, *, barrier_keep_s: float = BARRIER_KEEP_S
 ) -> tuple[Position, ...]:
     """Delete the entries up to a position, but for young barriers; say which were deleted."""
-    log = Log(store)
-    log.boundary.advance("journal", int(up_to))
-    listing = store.list(paths.JOURNAL)
+    Log(store).boundary.advance("journal", int(up_to))
+    doomed = trimmable(store, env, up_to, store.list(paths.JOURNAL), barrier_keep_s)
+    for listed in doomed:
+        store.delete(listed.path)
+    return tuple(Position(paths.parse(listed.path).number or 0) for listed in doomed)
+
+
+def trimmable(
+    store: Store, env: Env, up_to: Position, listing: Sequence[Listed], barrier_keep_s: float
+) -> tuple[Listed, ...]:
+    """What `trim` would delete, of a listing of the journal. Reads only."""
     # The storage's own clock, as far as it shows, counts more than ours: one that is ahead must not
-    # make a barrier old. The boundary just moved is as a rule the youngest object there.
+    # make a barrier old. A boundary just moved is as a rule the youngest object there.
     now = min([env.now(), *sorted([item.modified for item in listing])[-1:]])
     young = now - timedelta(seconds=barrier_keep_s)
-    trimmed: list[Position] = []
+    log = Log(store)
+    doomed: list[Listed] = []
     for listed in listing:
         name = paths.parse(listed.path)
         # Not up to wherever another collector may have moved the boundary: it vouches for that.
         if name.kind != "entry" or name.number is None or name.number > up_to:
             continue
-        position = Position(name.number)
-        if listed.modified > young and _may_be_barrier(log, position, listed):
-            continue
-        store.delete(listed.path)
-        trimmed.append(position)
-    return tuple(trimmed)
+        if listed.modified <= young or not _may_be_barrier(log, Position(name.number), listed):
+            doomed.append(listed)
+    return tuple(doomed)
 
 
 def _may_be_barrier(log: Log, position: Position, listed: Listed) -> bool:

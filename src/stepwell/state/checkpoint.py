@@ -183,6 +183,17 @@ def retained(manifest: Manifest, keep: int, now: datetime) -> tuple[CheckpointRe
     return tuple(item for item in items if stays(item))
 
 
+def expired(manifest: Manifest, keep: int, now: datetime) -> tuple[CheckpointRef, ...]:
+    """Those whose time is over: neither pinned, nor among the newest `keep`."""
+    pinned = {pin.checkpoint for pin in manifest.pins}
+    older = manifest.checkpoints[: max(0, len(manifest.checkpoints) - keep)]
+    return tuple(
+        item
+        for item in older
+        if item.id not in pinned and item.expires is not None and item.expires <= now
+    )
+
+
 def dropping(id: str, where: str) -> Callable[[Manifest], Manifest]:
     """Let a checkpoint go. A clone's pin keeps what the clone needs of it."""
 

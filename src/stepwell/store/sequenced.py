@@ -60,8 +60,12 @@ class Boundary:
 
     def read(self, name: str) -> int:
         """0 while nothing was ever collected."""
+        return self.numbers().get(name, 0)
+
+    def numbers(self) -> Mapping[str, int]:
+        """All of them; one that is absent counts as 0."""
         found = self._read()
-        return found[0].get(name, 0) if found else 0
+        return found[0] if found else {}
 
     def advance(self, name: str, number: int) -> int:
         """Raise one number to at least `number`, and say what it is now."""

@@ -1,0 +1,48 @@
+"""A thread that collects while the loop runs, now and then (`gc.every`).
+
+A collector needs no turn: it is safe beside a flush, a checkpoint, a reader, another collector
+(`state/collect.py`). So no transaction ever waits for it. What fails in it is told, and fails
+nothing; it is tried again when it is due again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from stepwell.engine.events import Collected, CollectFailed, Events
+from stepwell.state.collect import Collector
+
+
+class Collecting:
+    def __init__(self, collector: Collector, events: Events, every_s: float) -> None:
+        self._collector = collector
+        self._events = events
+        self._every_s = every_s
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="stepwell-gc", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop; a pass under way ends before its next delete."""
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ending.wait(self._every_s):
+            collect_once(self._collector, self._events, self._ending.is_set)
+
+
+def collect_once(
+    collector: Collector, events: Events, stopping: Callable[[], bool] = lambda: False
+) -> None:
+    """One pass; never raises."""
+    try:
+        done = collector.collect(stopping)
+    except Exception as error:  # noqa: BLE001 - what costs space only must not stop a pipeline
+        events.emit(CollectFailed(str(getattr(error, "message", error))))
+        return
+    if done.deleted:
+        events.emit(Collected(done.deleted, sum(i.size for i in done.plan.doomed[: done.deleted])))
+    if done.problem is not None:
+        events.emit(CollectFailed(done.problem.message))
