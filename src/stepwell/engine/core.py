@@ -61,6 +61,7 @@ from stepwell.journal.entry import Cursor, Draft, Kind
 from stepwell.journal.log import Log
 from stepwell.model import Transaction
 from stepwell.state.checkpoint import dropping
+from stepwell.state.collect import Collector
 from stepwell.state.manifest import CheckpointRef, Manifest, Stored
 from stepwell.state.progress import NO_PROGRESS
 from stepwell.store.base import Store
@@ -409,6 +410,7 @@ class Core:
         if held is None:
             raise UnknownOutcomeError("a checkpoint that is wanted is taken")
         self._last_checkpoint = self.env.uptime()
+        self._writer.bear_witness()
         ref = held.manifest.checkpoints[-1]
         self.events.emit(Checkpointed(ref.id, ref.transaction, ref.name))
         return ref
@@ -462,6 +464,22 @@ class Core:
         self._chores.finish()
         self.state.executor.compact()
         return self._flush(always=True) is not None
+
+    def collector(self) -> Collector:
+        """Removes what nothing needs; it needs no turn."""
+        settings = replace(
+            self.settings.collect,
+            barrier_keep_s=self.settings.journal.barrier_keep_s,
+            history=self.settings.history,
+        )
+        return Collector(
+            self._store, self.env, journal_store=self._journal_store, settings=settings
+        )
+
+    @property
+    def tidied(self) -> bool:
+        """Whether so much was superseded that opening collected some of it."""
+        return self._writer.tidied
 
     def delete_checkpoint(self, id_or_name: str) -> None:
         self._writer.commit(dropping(id_or_name, self._store.uri), "delete a checkpoint")

@@ -5,7 +5,8 @@ position in the journal, and so fences whoever had the pipeline. Looking at one 
 its writer is what `Manifests.latest` and `JournalReader` are for.
 
     1 read the latest manifest; none: only if the prefix is empty (K4)
-    2 is this its journal store, and the end of it whole? is put-if-absent honoured? (F9)
+    2 is this its journal store, and the end of it whole? is the manifest the latest that was
+      known, are its files there? (K6) is put-if-absent honoured? (F9)
     3 claim: epoch + 1, by compare-and-swap
     4 barrier at the first free position above the replay position read *after* the claim
     5 check the epoch once more
@@ -20,6 +21,7 @@ acknowledged is lost, and the next opening starts from 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from stepwell.env import Env
@@ -39,8 +41,11 @@ from stepwell.journal.identity import Identity, check_identity, read_identity, w
 from stepwell.journal.journal import Journal, Settings
 from stepwell.journal.log import Log
 from stepwell.model import Epoch, Position
+from stepwell.state.checkpoint import Damage, check_files, files_of, refuse_damaged
 from stepwell.state.history import History, collect_history
 from stepwell.state.manifest import Change, Holder, JournalRef, Manifest, Manifests, Stored
+from stepwell.state.runs import store_of
+from stepwell.state.witness import compare, mark_fresh, raise_witness
 from stepwell.store.base import Store
 from stepwell.store.probe import probe
 
@@ -56,6 +61,8 @@ class Writer:
         self._holder = holder
         self._journal = journal
         self.barrier = barrier
+        self.tidied = False
+        """Whether this opening found enough that was superseded to collect it."""
         self.uncollected: StepwellError | None = None
         """Why this opening did not collect superseded manifests, if it should have."""
 
@@ -130,6 +137,12 @@ class Writer:
             self._commit(
                 lambda m: replace(m, journal=replace(m.journal, closed=True)), "close the journal"
             )
+            self.bear_witness()
+
+    def bear_witness(self) -> None:
+        """Note beside the journal which version there is; without the note nothing else is lost."""
+        with suppress(StepwellError):
+            raise_witness(self._journal.log, self._holder.current.id)
 
 
 class Opening:
@@ -175,7 +188,8 @@ class Opening:
         else:
             self._writer.check("the pipeline was not opened")
         try:
-            collect_history(self._manifests, self._writer.held, self._history)
+            gone = collect_history(self._manifests, self._writer.held, self._history)
+            self._writer.tidied = bool(gone)
         except StepwellError as error:
             # The pipeline is open and whole; what was not collected costs time and space only.
             self._writer.uncollected = error
@@ -238,7 +252,7 @@ def take_over(
     if found is not None:
         manifests.check_ready(found.manifest)
         _check_journal(journal_store, found.manifest)
-        found, seen = _look_ahead(manifests, journal_store, found)
+        found, seen = _look_ahead(manifests, journal_store, found, env, repair=bool(replay_from))
     consider(None if found is None else found.manifest)
     probe(store, env)
     if journal_store is not store:
@@ -246,7 +260,7 @@ def take_over(
 
     holder = _hold(manifests, found)
     claimed = holder.current.manifest
-    journal_id = _attach(journal_store, claimed, env)
+    journal_id = _attach(journal_store, holder.current, env)
     journal = Journal(
         journal_store,
         env,
@@ -282,26 +296,36 @@ def begin_pipeline(store: Store, env: Env, *, journal_store: Store | None = None
 
 
 def _look_ahead(
-    manifests: Manifests, journal_store: Store, found: Stored
+    manifests: Manifests, journal_store: Store, found: Stored, env: Env, *, repair: bool
 ) -> tuple[Stored, Position]:
-    """Is the end of the journal whole, and of a format that we read? Say where it is.
+    """Is all there that this needs, and of a format that we read? Say where the journal ends.
 
-    Asked before the claim: who cannot open a pipeline must not fence the writer that has it.
+    Asked before the claim: who cannot open a pipeline must not fence the writer that has it. The
+    latest manifest must not be older than its witness, and its files must be there with their sizes
+    (K6); a repair does without both.
     """
     while True:
         log = Log(journal_store, found.manifest.lineage)
-        after = found.manifest.replay.position
         try:
-            last = log.survey(after)
+            numbers = log.boundary.numbers()
+            if not repair:
+                found = compare(manifests, log, found, numbers)
+                refuse_damaged(_damage(manifests.store, found.manifest, env))
+            after = found.manifest.replay.position
+            last = log.survey(after, Position(numbers.get("journal", 0)))
             if last > after:
                 log.read(last)
             return found, last
         except CorruptError:
-            # Its writer may have flushed and trimmed meanwhile; then there is a newer manifest.
+            # Its writer may have flushed, collected and trimmed meanwhile.
             newer = manifests.latest()
-            if newer is None or newer.manifest.replay == found.manifest.replay:
+            if newer is None or newer.id == found.id:
                 raise
             found = newer
+
+
+def _damage(store: Store, manifest: Manifest, env: Env) -> tuple[Damage, ...]:
+    return check_files(files_of(manifest), lambda root: store_of(store, root, env))
 
 
 def _only_if_empty(manifests: Manifests, store: Store, journal_store: Store) -> Stored | None:
@@ -339,8 +363,9 @@ def _check_journal(journal_store: Store, manifest: Manifest) -> Identity | None:
     return identity
 
 
-def _attach(journal_store: Store, manifest: Manifest, env: Env) -> str:
+def _attach(journal_store: Store, held: Stored, env: Env) -> str:
     """The id of the journal; a fresh journal store is marked as ours."""
+    manifest = held.manifest
     identity = _check_journal(journal_store, manifest)
     if identity is not None:
         return identity.id
@@ -354,8 +379,9 @@ def _attach(journal_store: Store, manifest: Manifest, env: Env) -> str:
                 hint="restore the object from a backup",
             )
         return identity.id
+    mark_fresh(Log(journal_store), held.id, manifest.replay.position)
     write_identity(journal_store, Identity(manifest.lineage, env.new_id()))
-    return _attach(journal_store, manifest, env)
+    return _attach(journal_store, held, env)
 
 
 def _hold(manifests: Manifests, found: Stored | None) -> Holder:

@@ -28,6 +28,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from stepwell.engine.collecting import Collecting, collect_once
 from stepwell.engine.core import Core
 from stepwell.engine.deliverers import Deliverers
 from stepwell.engine.events import Listener, Stopped, Waiting
@@ -196,6 +197,9 @@ class Pipeline:
     def _run(self, loop: Loop, once: bool) -> int:
         background = self._core.settings.background_delivery and not once
         self._deliverers = Deliverers(self._core.state.outboxes) if background else None
+        core = self._core
+        every_s = core.settings.collect_every_s
+        collecting = None if once else Collecting(core.collector(), core.events, every_s)
         try:
             while not loop.ended and not self._stop.is_set():
                 with self._turn("run"):
@@ -210,12 +214,17 @@ class Pipeline:
             deliverers, self._deliverers = self._deliverers, None
             if deliverers is not None:
                 deliverers.end()
+            if collecting is not None:
+                collecting.end()
         with self._turn("run"):
             loop.go_on_with(self._core)
             closed = loop.finish()
             if closed is not None:
                 self._after(closed)
             self._core.events.emit(Stopped(self._core.state.transaction, loop.transactions))
+        if once and core.tidied:
+            # A pipeline that only ever runs for moments is collected now and then as well.
+            collect_once(core.collector(), core.events)
         return loop.transactions
 
     def stop(self) -> None:

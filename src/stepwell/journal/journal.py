@@ -103,6 +103,11 @@ class Journal:
         )
 
     @property
+    def log(self) -> Log:
+        """The entries as they lie in the store."""
+        return self._log
+
+    @property
     def tip(self) -> Cursor:
         """The last entry this writer knows to be in the journal."""
         return self._tip

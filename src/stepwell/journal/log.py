@@ -59,15 +59,16 @@ class Log:
         """The last position taken, `after` if none above it is. O(log n) requests."""
         return Position(last_taken(self._exists, int(after)))
 
-    def survey(self, after: Position) -> Position:
+    def survey(self, after: Position, trimmed: Position | None = None) -> Position:
         """The same, and refuse a journal of which the part above `after` is not whole.
 
         An entry that was lost looks like the end, and a barrier in its place would bury those
         behind it. So a few positions beyond are looked at, too: they must be free. (A wider hole is
         met later, when a writer comes to the entry behind it: see `Cursor.advance`.) And what was
-        trimmed must lie below: else `after` is older than the journal.
+        trimmed must lie below: else `after` is older than the journal. `trimmed` is how far, where
+        the caller has just read it.
         """
-        trimmed = self.trimmed()
+        trimmed = self.trimmed() if trimmed is None else trimmed
         if trimmed > after:
             raise TruncatedError(
                 self.where(Position(after + 1)),

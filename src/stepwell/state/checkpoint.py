@@ -34,6 +34,7 @@ from stepwell.store.sealed import reread, seal, unseal
 FORMAT = "stepwell-checkpoint/1"
 KEEP = 2
 """How many checkpoints without a name stay, if nobody says otherwise (K10)."""
+REPAIR = "stepwell restore repairs it from the newest whole checkpoint and the journal"
 _TRIES = 100
 
 
@@ -279,7 +280,8 @@ def check_files(files: Iterable[File], stores: Stores) -> tuple[Damage, ...]:
 
 
 def _check(store: Store, wanted: Sequence[File]) -> Iterator[Damage]:
-    folders = sorted({file.path.rpartition("/")[0] + "/" for file in wanted})
+    # One listing for all relations, and not one for each: openings ask this, too.
+    folders = sorted({file.path.partition("/")[0] + "/" for file in wanted})
     sizes = {item.path: item.size for folder in folders for item in store.list(folder)}
     for file in wanted:
         size = sizes.get(file.path)
@@ -288,3 +290,18 @@ def _check(store: Store, wanted: Sequence[File]) -> Iterator[Damage]:
             yield Damage(file, where, "missing")
         elif size != file.size:
             yield Damage(file, where, f"has {size} bytes, not {file.size}")
+
+
+def refuse_damaged(found: Sequence[Damage]) -> None:
+    """Raise what is wrong with files that are needed, each by its name."""
+    if not found:
+        return
+    first, *others = found
+    problem = first.what
+    if others:
+        named = [f"{item.where} ({item.what})" for item in others[:9]]
+        more = f", and {len(others) - 9} more" if len(others) > 9 else ""
+        problem += f"; besides it: {', '.join(named)}{more}"
+    if first.what == "missing":
+        raise TruncatedError(first.where, problem, hint=REPAIR)
+    raise CorruptError(first.where, problem, field="size", hint=REPAIR)

@@ -58,6 +58,7 @@ from stepwell.state.manifest import (
 from stepwell.state.pins import checkpoint_name, free_pin, make_pin
 from stepwell.state.progress import Progress
 from stepwell.state.runs import read_run
+from stepwell.state.witness import mark_fresh
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
 from stepwell.store.probe import probe
@@ -338,7 +339,9 @@ def _copy_journal(
     origin = manifest.parent
     if origin is None or origin.until <= manifest.replay.position:
         return manifest, 0
-    write_identity(journal_store, Identity(manifest.lineage, env.new_id()))
+    if read_identity(journal_store) is None:
+        mark_fresh(Log(journal_store), 1, manifest.replay.position)
+        write_identity(journal_store, Identity(manifest.lineage, env.new_id()))
     identity = read_identity(journal_store)
     if identity is None or identity.lineage != manifest.lineage:
         raise JournalStoreMismatch(

@@ -62,9 +62,9 @@ from stepwell.model import Position, is_ulid
 from stepwell.state.checkpoint import KEEP, Checkpoint, expired, files_of, read_checkpoint
 from stepwell.state.history import History
 from stepwell.state.manifest import CheckpointRef, Manifest, Manifests, Parent, Status, Stored
+from stepwell.state.pins import free_pin
 from stepwell.state.witness import check_witness
 from stepwell.store.base import Listed, Store
-from stepwell.store.locate import open_store
 
 _TRIES = 20
 _PROBE_S = 3600.0
@@ -146,13 +146,11 @@ class Collector:
         *,
         journal_store: Store | None = None,
         settings: Settings | None = None,
-        open_parent: Callable[[str], Store] | None = None,
     ) -> None:
         self._store = store
         self._journal_store = journal_store or store
         self._env = env
         self._settings = settings or Settings()
-        self._open_parent = open_parent or (lambda uri: open_store(uri, env))
         self._manifests = Manifests(store, env)
 
     def plan(self) -> Plan:
@@ -171,7 +169,7 @@ class Collector:
         problem = None
         try:
             if found.frees is not None:
-                self._free(found.frees)
+                free_pin(self._manifests, self._env)
         except StepwellError as error:
             problem = error  # The parent cannot be reached now; its pin costs space only.
         return Collected(found, deleted, problem)
@@ -192,20 +190,6 @@ class Collector:
                 return number
             (self._journal_store if item.in_journal else self._store).delete(item.path)
         return len(found.doomed)
-
-    def _free(self, parent: Parent) -> None:
-        """In the parent first: a crash in between leaves a clone that says it has a pin."""
-        theirs = Manifests(self._open_parent(parent.store), self._env)
-        latest = theirs.latest()
-        if latest is not None and any(pin.id == parent.pin for pin in latest.manifest.pins):
-            theirs.amend(
-                lambda m: replace(m, pins=tuple(p for p in m.pins if p.id != parent.pin)),
-                "free a pin",
-            )
-        self._manifests.amend(
-            lambda m: replace(m, parent=None if m.parent is None else replace(m.parent, pin=None)),
-            "note that the pin is freed",
-        )
 
     # Reading what must stay
 

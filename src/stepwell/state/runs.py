@@ -12,12 +12,12 @@ from stepwell.env import Env
 from stepwell.errors import CorruptError, TruncatedError
 from stepwell.journal import paths
 from stepwell.model import checksum
+from stepwell.state.checkpoint import REPAIR
 from stepwell.state.manifest import Run
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
 
 _CHUNK = 1024 * 1024
-_REPAIR = "stepwell restore repairs it from the newest whole checkpoint and the journal"
 
 
 def write_run(store: Store, env: Env, relation: str, body: bytes, rows: int) -> Run:
@@ -38,13 +38,13 @@ def read_run(store: Store, run: Run, env: Env) -> bytes:
     where = f"{store.uri}/{run.path}"
     found = store.get(run.path)
     if found is None:
-        raise TruncatedError(where, "missing", hint=_REPAIR)
+        raise TruncatedError(where, "missing", hint=REPAIR)
     if len(found.data) != run.size:
         what = f"has {len(found.data)} bytes, not {run.size}"
-        raise CorruptError(where, what, field="size", hint=_REPAIR)
+        raise CorruptError(where, what, field="size", hint=REPAIR)
     if checksum([found.data]) != run.checksum:
         what = f"expected checksum {run.checksum}"
-        raise CorruptError(where, what, field="checksum", hint=_REPAIR)
+        raise CorruptError(where, what, field="checksum", hint=REPAIR)
     return found.data
 
 
@@ -55,13 +55,13 @@ def check_file(path: Path, run: Run) -> Path:
             size = os.fstat(file.fileno()).st_size
             found = checksum(iter(lambda: file.read(_CHUNK), b"")) if size == run.size else None
     except FileNotFoundError:
-        raise TruncatedError(str(path), "missing", hint=_REPAIR) from None
+        raise TruncatedError(str(path), "missing", hint=REPAIR) from None
     if found is None:
         raise CorruptError(
-            str(path), f"has {size} bytes, not {run.size}", field="size", hint=_REPAIR
+            str(path), f"has {size} bytes, not {run.size}", field="size", hint=REPAIR
         )
     if found != run.checksum:
         raise CorruptError(
-            str(path), f"expected checksum {run.checksum}", field="checksum", hint=_REPAIR
+            str(path), f"expected checksum {run.checksum}", field="checksum", hint=REPAIR
         )
     return path

@@ -7,8 +7,11 @@ commit, never before. A crash in between leaves it lower than it could be, which
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from stepwell.errors import TruncatedError
 from stepwell.journal.log import Log
+from stepwell.model import Position
 from stepwell.state.manifest import Manifests, Stored
 
 _NAME = "manifest"
@@ -19,25 +22,35 @@ def raise_witness(log: Log, id: int) -> None:
     log.boundary.advance(_NAME, id)
 
 
+def mark_fresh(log: Log, id: int, replay: Position) -> None:
+    """Before a journal gets its identity: a version there is, and the entries it does not hold.
+
+    So where there is an identity, a boundary that is missing is a loss, and so is an entry above it.
+    """
+    raise_witness(log, id)
+    log.boundary.advance("journal", int(replay))
+
+
 def check_witness(manifests: Manifests, log: Log, found: Stored) -> Stored:
     """`TruncatedError` if a version was lost that came after the latest one there is.
 
     Gives back the latest: one that somebody has committed since `found` was read is no loss.
     """
-    witness = log.boundary.read(_NAME)
+    return compare(manifests, log, found, log.boundary.numbers())
+
+
+def compare(manifests: Manifests, log: Log, found: Stored, numbers: Mapping[str, int]) -> Stored:
+    """The same, where the caller has read the numbers beside the journal."""
+    witness = numbers.get(_NAME, 0)
     if found.id >= witness:
         return found
     latest = manifests.latest()
     if latest is not None and latest.id >= witness:
         return latest
-    raise lost(manifests, log, found.id, witness)
-
-
-def lost(manifests: Manifests, log: Log, latest: int, witness: int) -> TruncatedError:
-    return TruncatedError(
+    raise TruncatedError(
         manifests.where(witness),
         f"the manifest is lost: {log.store.uri} knows of version {witness}, and the latest one "
-        f"there is {latest}",
+        f"there is {found.id}",
         hint="restore the manifest/ objects from a backup; or go on from the newest whole "
         "checkpoint: stepwell restore",
     )
