@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -35,7 +35,7 @@ from stepwell.state.manifest import Manifest, Manifests, Parent, Pin, Run, Store
 from stepwell.state.progress import SinkAt, Undelivered
 from stepwell.state.witness import raise_witness
 from stepwell.store.base import Store
-from stepwell.store.memory import MemoryStore
+from stepwell.store.memory import SHARED, MemoryStore
 from stepwell.store.retry import Retry
 from stepwell.testing import Crash, Fault, FaultyStore, ManualEnv, When, crash_at
 from tests.pausing import PausingStore, Task
@@ -476,34 +476,39 @@ def test_without_a_pipeline_there_is_nothing_to_collect() -> None:
 # Clones
 
 
+@pytest.fixture(autouse=True)
+def shared() -> Iterator[None]:
+    yield
+    SHARED.clear()
+
+
 class Family:
     """A parent, and a clone that names a run of the parent."""
 
     def __init__(self) -> None:
         self.parent = World()
         self.env = self.parent.env
-        oldest = self.parent.latest().manifest.checkpoints[0]
-        pin(self.parent, oldest.id)
-        (self.pin,) = self.parent.latest().manifest.pins
-        Manifests(self.parent.store, self.env).amend(dropping(oldest.id, ""), "drop")
-        run = read_checkpoint(self.parent.store, oldest.id).state.runs[0]
-        self.borrowed = replace(run, root=self.parent.store.uri)
         self.store = MemoryStore(self.env, "clone")
         self.clone = Tiny(self.store, self.parent.shared(4), None, JOURNAL, NO_HISTORY)
-        parent = Parent(
-            self.parent.store.uri, self.parent.latest().manifest.lineage, oldest.id, self.pin.id
-        )
         self.clone.push("x")
         self.clone.flush()
+        oldest = self.parent.latest().manifest.checkpoints[0]
+        self.pin = Pin(self.manifest().lineage, self.store.uri, oldest.id)
+        theirs = Manifests(self.parent.store, self.env)
+        theirs.amend(lambda m: replace(m, pins=(self.pin,)), "pin")
+        theirs.amend(dropping(oldest.id, ""), "drop")
+        run = read_checkpoint(self.parent.store, oldest.id).state.runs[0]
+        self.borrowed = replace(run, root=self.parent.store.uri)
+        lineage = self.parent.latest().manifest.lineage
+        parent = Parent(self.parent.store.uri, lineage, oldest.id, self.pin.id)
         self.clone.writer.commit(
             lambda m: replace(m, parent=parent, runs=(self.borrowed, *m.runs)), "clone"
         )
+        SHARED[self.parent.store.uri] = self.parent.store
 
     def collector(self, store: Store | None = None, parent: Store | None = None) -> Collector:
-        theirs = parent or self.parent.store
-        return Collector(
-            store or self.store, self.env, settings=AT_ONCE, open_parent=lambda uri: theirs
-        )
+        SHARED[self.parent.store.uri] = parent or self.parent.store
+        return Collector(store or self.store, self.env, settings=AT_ONCE)
 
     def manifest(self) -> Manifest:
         found = Manifests(self.store, self.env).latest()

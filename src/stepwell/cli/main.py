@@ -333,6 +333,52 @@ def clone(
     )
 
 
+@app.command()
+def verify(
+    context: typer.Context,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Compare the contents of every object, too.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Check a whole pipeline: is everything there, and as it was written?
+
+    Manifests, journal, checkpoints, pins, and every file they name. A finding says which object,
+    what is wrong with it, since when it matters, and how to repair it; the exit code is 1 then.
+    Reads only, and disturbs no writer.
+
+    \b
+    stepwell verify
+    stepwell verify --deep
+    stepwell verify --json | jq '.findings[].object'
+    """
+    from stepwell.cli import verify
+
+    if not verify.show(place(context, json), deep=deep):
+        raise typer.Exit(1)
+
+
+@app.command()
+def gc(
+    context: typer.Context,
+    confirm: Annotated[bool, typer.Option("--confirm", help="Remove it.")] = False,
+    json: Json = False,
+) -> None:
+    """Remove what nothing needs any more. Without --confirm, show what that is.
+
+    Files of checkpoints that were let go, leftovers of crashes, superseded manifests, old journal
+    entries. A pipeline that runs does so by itself (gc.every in stepwell.yml). Nothing is removed
+    while something that must be protected cannot be read.
+
+    \b
+    stepwell gc
+    stepwell gc --confirm
+    """
+    from stepwell.cli import gc
+
+    gc.show(place(context, json), confirm=confirm)
+
+
 @inspect.command("journal")
 def inspect_journal(
     context: typer.Context,

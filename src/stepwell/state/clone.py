@@ -354,6 +354,8 @@ def _copy_journal(
         manifest.lineage,
         Tail(manifest.replay, manifest.transaction, origin.until),
     )
+    # Where entries without data were missing, the copy begins after them.
+    Log(journal_store).boundary.advance("journal", int(replay.position))
     journal = replace(manifest.journal, id=identity.id)
     return replace(manifest, journal=journal, replay=replay), entries
 

@@ -25,7 +25,7 @@ def raise_witness(log: Log, id: int) -> None:
 def mark_fresh(log: Log, id: int, replay: Position) -> None:
     """Before a journal gets its identity: a version there is, and the entries it does not hold.
 
-    So where there is an identity, a boundary that is missing is a loss, and so is an entry above it.
+    So where there is an identity, a boundary that is missing is a loss, as is an entry above it.
     """
     raise_witness(log, id)
     log.boundary.advance("journal", int(replay))
