@@ -148,7 +148,7 @@ def test_the_requests_of_an_opening_do_not_grow_with_the_journal(behind: int) ->
     tiny.flush()
     watched = FaultyStore(store)
     Tiny(watched, ManualEnv(1))
-    assert len(watched.calls) == 25
+    assert len(watched.calls) == 26
     assert not [call for call in watched.calls if call.operation == "get" and "arrow" in call.path]
 
 

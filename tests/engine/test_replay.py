@@ -17,11 +17,12 @@ from stepwell.engine.ports import Change, Limits, Taken
 from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.engine.replay import Sum, compare, sum_inputs
 from stepwell.errors import CorruptError, ReplayMismatchError
+from stepwell.journal import paths
 from stepwell.journal.entry import Draft, Input, Kind
 from stepwell.journal.log import Log
 from stepwell.model import Checksum, Position, Transaction
 from stepwell.state.manifest import Manifests
-from stepwell.testing import Crash, FaultyStore, crash_at
+from stepwell.testing import Crash, Fault, FaultyStore, crash_at
 from tests.engine.doubles import SETTINGS, SQL, Feed, World, click, contents, everything, order
 
 TX = Transaction
@@ -238,10 +239,10 @@ def test_an_automatic_transaction_left_open_is_verified_and_committed() -> None:
     """J4: as far as it was recorded, because that much was acknowledged."""
     world = fed()
     latency = replace(SETTINGS, latency_s_max=100.0, limits=Limits(2), checkpoint_every_s=1e9)
-    counting = FaultyStore(world.store)
-    world.open(counting, latency, sinks={"one": "revenue"}, strike=False)
-    opened = len(counting.calls)
-    dying = FaultyStore(world.store, crash_at(opened + 3, "before"))
+    barrier = world.open(settings=latency, sinks={"one": "revenue"})._core.tip.position
+    # Its own barrier, the first step; then it dies.
+    third = paths.entry(Position(barrier + 3))
+    dying = FaultyStore(world.store, lambda call: Fault("crash") if call.path == third else None)
     with pytest.raises(Crash):
         world.open(dying, latency, sinks={"one": "revenue"}, strike=False).run(once=True)
     recorded = [

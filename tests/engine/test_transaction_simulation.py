@@ -360,10 +360,10 @@ def plant_flush_past_the_state(patch: pytest.MonkeyPatch) -> None:
     """Scenario 32 broken: the replay position moves, and the runs stay as they were."""
     original = flush.flush
 
-    def late(state: Any, store: Any, env: Any, before: Any, *others: Any) -> object:
+    def late(state: Any, store: Any, env: Any, before: Any, *others: Any, **more: Any) -> object:
         runs, state.executor.flush = state.executor.flush, lambda: before.runs
         try:
-            return original(state, store, env, before, *others)
+            return original(state, store, env, before, *others, **more)
         finally:
             state.executor.flush = runs
 

@@ -138,7 +138,9 @@ def test_a_writer_fenced_after_a_lost_answer_still_knows_its_own_entry() -> None
     faulty, tiny = faulty_writer(store)
     faulty.plan = fail_at(1, "after")
     taken: list[Tiny] = []
-    tiny.env.sleep = lambda seconds: taken.append(Tiny(store, ManualEnv(7)))  # type: ignore[method-assign]
+    tiny.env._env.sleep = lambda seconds: taken.append(  # type: ignore[method-assign]
+        Tiny(store, ManualEnv(7))
+    )
     tiny.push("acknowledged")
     assert taken[0].rows() == ["acknowledged"]
     with pytest.raises(FencedError):
@@ -365,7 +367,7 @@ def test_a_writer_that_was_silent_for_long_asks_once_and_goes_on() -> None:
     """F8: silence alone is no fence: one look at the manifest, and the append is acknowledged."""
     store = MemoryStore(ManualEnv())
     faulty, tiny = faulty_writer(store)
-    tiny.env.advance(SETTINGS.barrier_keep_s)  # type: ignore[attr-defined]
+    tiny.env._env.advance(SETTINGS.barrier_keep_s)  # type: ignore[attr-defined]
     tiny.push("a")
     assert [call.operation for call in faulty.calls] == ["put_new", "list"]
     tiny.push("b")
@@ -376,7 +378,7 @@ def test_a_silent_writer_that_cannot_ask_is_poisoned() -> None:
     """F8, F10: not being able to ask is no permission."""
     store = MemoryStore(ManualEnv())
     faulty, tiny = faulty_writer(store)
-    tiny.env.advance(SETTINGS.barrier_keep_s)  # type: ignore[attr-defined]
+    tiny.env._env.advance(SETTINGS.barrier_keep_s)  # type: ignore[attr-defined]
     faulty.plan = lambda call: Fault("fail") if call.operation == "list" else None
     with pytest.raises(UnknownOutcomeError):
         tiny.push("a")
@@ -426,7 +428,7 @@ def test_a_machine_that_was_paused_asks_before_it_answers() -> None:
     """F8: while a hypervisor pauses a machine its boot clock stands still; the wall clock tells."""
     store = MemoryStore(ManualEnv())
     faulty, tiny = faulty_writer(store)
-    tiny.env.time += timedelta(seconds=SETTINGS.barrier_keep_s)  # type: ignore[attr-defined]
+    tiny.env._env.time += timedelta(seconds=SETTINGS.barrier_keep_s)  # type: ignore[attr-defined]
     tiny.push("a")
     assert [call.operation for call in faulty.calls] == ["put_new", "list"]
 

@@ -116,9 +116,9 @@ def plant_lost_answer_taken_for_failure(patch: pytest.MonkeyPatch) -> None:
 def plant_flush_past_the_tip(patch: pytest.MonkeyPatch) -> None:
     """The replay position covers one entry more than the runs hold."""
 
-    def flush(self: tiny.Tiny) -> None:
+    def flush(self: tiny.Tiny, *, merge: bool = False) -> None:
         rows, self.unflushed = self.unflushed[-1:], self.unflushed[:-1]
-        original(self)
+        original(self, merge=merge)
         self.unflushed = rows
 
     original = tiny.Tiny.flush
