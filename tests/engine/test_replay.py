@@ -22,7 +22,7 @@ from stepwell.journal.entry import Draft, Input, Kind
 from stepwell.journal.log import Log
 from stepwell.model import Checksum, Position, Transaction
 from stepwell.state.manifest import Manifests
-from stepwell.testing import Crash, Fault, FaultyStore, crash_at
+from stepwell.testing import Call, Crash, Fault, FaultyStore, crash_at
 from tests.engine.doubles import SETTINGS, SQL, Feed, World, click, contents, everything, order
 
 TX = Transaction
@@ -241,8 +241,12 @@ def test_an_automatic_transaction_left_open_is_verified_and_committed() -> None:
     latency = replace(SETTINGS, latency_s_max=100.0, limits=Limits(2), checkpoint_every_s=1e9)
     barrier = world.open(settings=latency, sinks={"one": "revenue"})._core.tip.position
     # Its own barrier, the first step; then it dies.
-    third = paths.entry(Position(barrier + 3))
-    dying = FaultyStore(world.store, lambda call: Fault("crash") if call.path == third else None)
+    third = ("put_new", paths.entry(Position(barrier + 3)))
+
+    def dies(call: Call) -> Fault | None:
+        return Fault("crash") if (call.operation, call.path) == third else None
+
+    dying = FaultyStore(world.store, dies)
     with pytest.raises(Crash):
         world.open(dying, latency, sinks={"one": "revenue"}, strike=False).run(once=True)
     recorded = [

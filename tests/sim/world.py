@@ -49,7 +49,11 @@ KEEP_S = 100.0
 STEPS = 1000
 SETTINGS = Settings(barrier_keep_s=KEEP_S, retry=Retry(attempts=3, wait_s_first=0.01))
 COLLECT = CollectSettings(
-    grace_s=0.0, journal_keep_s=0.0, barrier_keep_s=KEEP_S, history=History(versions=0)
+    # Below 0: a collector whose clock is behind spares nothing either.
+    grace_s=-KEEP_S,
+    journal_keep_s=-KEEP_S,
+    barrier_keep_s=KEEP_S,
+    history=History(versions=0),
 )
 
 EXPECTED = (FencedError, UnavailableError, UnknownOutcomeError, ConflictError)

@@ -254,9 +254,12 @@ class Collector:
     def _check_whole(self, versions: Sequence[tuple[int, datetime]], latest: int) -> None:
         """Above the boundary, which is read after the listing, no version may be missing."""
         listed = {id for id, _ in versions}
-        for id in range(self._manifests.boundary.read("manifest") + 1, latest):
+        for id in range(self._collected() + 1, latest):
             if id not in listed:
                 raise self._missing(id)
+
+    def _collected(self) -> int:
+        return self._manifests.boundary.numbers().get("manifest", 0)
 
     def _missing(self, id: int) -> TruncatedError:
         return TruncatedError(
@@ -270,7 +273,7 @@ class Collector:
         found = self._manifests.read(id)
         if found is not None:
             return found.manifest
-        if id <= self._manifests.boundary.read("manifest"):
+        if id <= self._collected():
             return None
         raise self._missing(id)
 
