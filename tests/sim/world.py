@@ -123,7 +123,8 @@ class World:
 
     def _move(self, step: int) -> None:
         chance = self.random.random()
-        self.time += timedelta(milliseconds=self.random.randint(0, 500))
+        # In a quiet world a takeover and a collection fit into the time for which nobody asks (F8).
+        self.time += timedelta(milliseconds=self.random.randint(0, 100 if self.quiet else 500))
         if chance < 0.004 or step in self.silences:
             # A long silence: enough for barriers to be collected.
             self.time += timedelta(seconds=self.random.uniform(0, 3 * KEEP_S))
