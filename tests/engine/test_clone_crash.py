@@ -163,6 +163,26 @@ def refuse_unfinished(family: Family) -> None:
 
 
 @KIND
+def test_killed_again_while_it_goes_on_a_clone_is_the_same(begun: Begun, kind: str) -> None:
+    """Scenario 51, C6: the attempt that goes on with a clone may die as well, anywhere."""
+    expected, _, calls = undisturbed(begun, kind)
+    for first in range(1, calls["clone"] + 1, 3):
+        for struck in ("clone", "parent"):
+            for second in range(1, calls[struck] + 1, 4):
+                family = begun.family()
+                with pytest.raises(Crash):
+                    begun.run(begun.stores(family, "clone", crash_at(first, "after")), kind)
+                restore(family)
+                with suppress(Crash):  # Less is left to do, so there are fewer calls.
+                    plan = crash_at(second, "after")
+                    begun.run(begun.stores(family, struck, plan), kind, seed=2)
+                restore(family)
+                made = begun.run(begun.stores(family, None, None), kind, seed=3)
+                assert alike(made) == alike(expected), f"{first} {struck} {second}"
+                check_pins(family, kind, spare=2)
+
+
+@KIND
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_call_that_fails_anywhere_is_made_good_by_cloning_again(
     begun: Begun, kind: str, when: When
