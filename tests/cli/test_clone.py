@@ -172,6 +172,38 @@ def test_a_clone_from_python(folder: Path, tmp_path: Path, run: Run) -> None:
     assert [pin.clone for pin in found.manifest.pins] == [f"file://{tmp_path}/try"]
 
 
+def test_every_command_works_on_a_clone(run: Run, folder: Path, tmp_path: Path) -> None:
+    """C7: checked, merged, checkpointed, gone back with, planned and collected like any pipeline, by
+    `--store`; the parent is whole after each.
+    """
+    place = tmp_path / "try"
+    assert run("clone", folder, place).exit_code == 0
+    pushed = tmp_path / "more.json"
+    pushed.write_text('{"id": 9, "customer": "cyd", "amount": "9.00"}\n')
+    for command in (
+        ("verify", "--deep"),
+        ("push", "orders", pushed),
+        ("checkpoint", "create", "--name", "mine"),
+        ("plan",),
+        ("deploy", "--yes"),
+        ("push", "orders", pushed),
+        ("compact",),
+        ("restore", "--checkpoint", "mine", "--confirm"),
+        ("checkpoint", "list"),
+        ("gc", "--confirm"),
+        ("run", "--once"),
+        ("verify", "--deep"),
+        ("status",),
+    ):
+        ended = run("-C", folder, "--store", place, *command)
+        assert ended.exit_code == 0, (command, ended.stderr, ended.stdout)
+        assert run("-C", folder, "gc", "--confirm").exit_code == 0
+        whole = run("-C", folder, "verify", "--deep")
+        assert whole.exit_code == 0, (command, whole.stdout)
+    assert len(revenue(run, "-C", folder, "--store", place)) == 3
+    assert len(revenue(run, "-C", folder)) == 2
+
+
 def test_destroying_frees_the_parent_and_spares_it(run: Run, folder: Path, tmp_path: Path) -> None:
     """Scenario 59, C7: a parent is not destroyed while a clone needs its files, and the clone is
     named; the clone is destroyed, also unfinished, and the parent is whole.
