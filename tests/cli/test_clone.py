@@ -173,8 +173,8 @@ def test_a_clone_from_python(folder: Path, tmp_path: Path, run: Run) -> None:
 
 
 def test_every_command_works_on_a_clone(run: Run, folder: Path, tmp_path: Path) -> None:
-    """C7: checked, merged, checkpointed, gone back with, planned and collected like any pipeline, by
-    `--store`; the parent is whole after each.
+    """C7: checked, merged, checkpointed, gone back with, planned and collected by `--store`, like
+    any pipeline; the parent is whole after each.
     """
     place = tmp_path / "try"
     assert run("clone", folder, place).exit_code == 0
