@@ -1,4 +1,4 @@
-"""What do checkpoints and clones cost? Against plain writes, and as the state grows.
+"""What do checkpoints, clones, verification and collection cost? Against plain writes, and as the state grows.
 
     .venv/bin/python benchmarks/checkpoints.py [--quick] [--only clone] [--json]
 
@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from _measure import Table, in_turns, machine, print_tables, say, settle, workspace
@@ -27,9 +28,14 @@ from stepwell.journal import paths
 from stepwell.journal.entry import Draft, Input, Kind
 from stepwell.model import Checksum, Transaction, checksum
 from stepwell.state.clone import clone
+from stepwell.state.collect import Collector
+from stepwell.state.collect import Settings as CollectSettings
 from stepwell.state.destroy import destroy_pipeline
 from stepwell.state.manifest import Run
+from stepwell.state.runs import write_run
+from stepwell.state.verify import verify
 from stepwell.store.local import LocalStore
+from stepwell.testing import FaultyStore
 
 ENV = SystemEnv()
 MB = 1_000_000
@@ -236,9 +242,88 @@ def _plainly(place: Path, bodies: Sequence[bytes]) -> float:
     return time.perf_counter() - begin
 
 
+# --- verify: against plain reads ------------------------------------------------------------------
+
+
+def verifying(directory: Path, quick: bool) -> list[Table]:
+    table = Table(
+        "Verify against plain reads of the same files",
+        ("state MB", "files", "rounds", "shallow ms", "deep ms", "plain ms", "times plain"),
+        "Plain: every file in pieces of 8 MiB, and nothing computed. All of it from the cache.",
+    )
+    for size in (100 * MB,) if quick else (100 * MB, 1000 * MB):
+        place = directory / str(size)
+        store = LocalStore(str(place), ENV)
+        writer = open_writer(store, ENV)
+        ids, runs = Rising(ENV), []
+        for number in range(FILES):
+            body = os.urandom(size // FILES)
+            runs.append(write_run(store, ids, f"relation{number % 5}", body, 1))
+        floor = ids.new_id()
+        writer.commit(lambda m, r=tuple(runs), f=floor: replace(m, runs=r, floor=f), "runs")
+        writer.close()
+        files = [place / run.path for run in runs]
+
+        def plainly(number: int, files: list[Path] = files) -> None:
+            for name in files:
+                with open(name, "rb", buffering=0) as file:
+                    while file.read(8 * 2**20):
+                        pass
+
+        def deep(number: int, store: LocalStore = store, whole: bool = True) -> None:
+            if verify(store, ENV, deep=whole).findings:
+                raise AssertionError("the benchmark's pipeline is damaged")
+
+        actions = {"plain": plainly, "deep": deep, "shallow": partial(deep, whole=False)}
+        rounds = 3 if quick else 10
+        times = in_turns(actions, rounds, warm_up=1)
+        ms = {name: value.median * 1000 for name, value in times.items()}
+        row = (size / MB, FILES, rounds, ms["shallow"], ms["deep"], ms["plain"])
+        table.add(*row, ms["deep"] / ms["plain"])
+    return [table]
+
+
+# --- gc: many objects -----------------------------------------------------------------------------
+
+
+def collecting(directory: Path, quick: bool) -> list[Table]:
+    table = Table(
+        "Collection of many objects, in a directory",
+        ("objects", "go", "plan s", "requests", "collect s", "requests, all"),
+        "Half of them are needed by nothing. A request is a call on the store; a listing is one.",
+    )
+    for count in (10_000,) if quick else (10_000, 100_000):
+        place = directory / str(count)
+        store = LocalStore(str(place), ENV)
+        writer = open_writer(store, ENV)
+        ids, runs = Rising(ENV), []
+        folder = place / "runs" / "t"
+        folder.mkdir(parents=True)
+        for number in range(count):
+            path = paths.run("t", ids.new_id())
+            (place / path).write_bytes(b"x")
+            if number % 2:
+                runs.append(Run("t", path, 1, 1, checksum([b"x"])))
+        floor = ids.new_id()
+        writer.commit(lambda m, r=tuple(runs), f=floor: replace(m, runs=r, floor=f), "runs")
+        counting = FaultyStore(store)
+        collector = Collector(counting, ENV, settings=CollectSettings(grace_s=0.0))
+        begin = time.perf_counter()
+        plan = collector.plan()
+        planned, asked = time.perf_counter() - begin, len(counting.calls)
+        begin = time.perf_counter()
+        collector.collect()
+        spent = time.perf_counter() - begin
+        total = len(counting.calls) - asked
+        table.add(count, len(plan.doomed), planned, asked, spent, total)
+    return [table]
+
+
 SECTIONS: dict[str, Callable[[Path, bool], list[Table]]] = {
     "clone": cloning,
     "checkpoint": checkpointing,
+    "verify": verifying,
+    "gc": collecting,
 }
 
 if __name__ == "__main__":

@@ -89,6 +89,16 @@ def test_verify_says_what_is_damaged_and_exits_1(folder: Path, run: Run) -> None
     assert "stepwell restore" in refused.stderr
 
 
+def test_a_query_does_not_believe_a_manifest_that_is_not_the_latest(folder: Path, run: Run) -> None:
+    """K6: without the latest manifest, a look that takes nothing over is refused as well."""
+    versions = sorted((folder / "state" / "manifest").iterdir())
+    versions[-1].unlink()
+    for command in (["query", "SELECT * FROM revenue"], ["verify"], ["gc"], ["run", "--once"]):
+        ended = run("-C", folder, *command)
+        assert ended.exit_code == 1
+        assert "the manifest is lost" in ended.stdout + ended.stderr
+
+
 def test_gc_and_verify_say_where_there_is_no_pipeline(tmp_path: Path, run: Run) -> None:
     """K4: a wrong address is not an empty pipeline."""
     folder = write_project(tmp_path / "orders", NOW)

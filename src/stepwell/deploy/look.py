@@ -21,6 +21,7 @@ from stepwell.journal.identity import check_identity, read_identity
 from stepwell.journal.log import JournalReader, Log
 from stepwell.model import Transaction
 from stepwell.state.manifest import Manifests, Stored
+from stepwell.state.witness import check_witness
 
 _TRIES = 5
 
@@ -73,12 +74,16 @@ def _read(project: Project, env: Env, found: Stored, executor: MakeExecutor) -> 
         id=manifest.journal.id,
         closed=manifest.journal.closed,
     )
+    log = Log(journal_store, manifest.lineage)
+    latest = check_witness(Manifests(store, env), log, found)
+    if latest.id > found.id:
+        return _read(project, env, latest, executor)
     made = executor(project, None)(store, env)
     state = load_state(made, manifest)
     sources = Sources(project.make_sources(env), tuple(made.tables()), env)
     try:
         replay = Replay(state, sources, rows_max=project.sections.settings().replay_rows_max)
-        reader = JournalReader(Log(journal_store, manifest.lineage), manifest.replay)
+        reader = JournalReader(log, manifest.replay)
         while entries := reader.poll():
             for recorded in entries:
                 replay.feed(recorded)

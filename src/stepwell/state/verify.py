@@ -16,6 +16,7 @@ object and nothing else (F4).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from stepwell.env import Env
@@ -39,7 +40,7 @@ from stepwell.store.base import Listed, Store
 from stepwell.store.locate import open_store
 
 _TRIES = 5
-_PIECE = 8 * 2**20
+_PIECE = 4 * 2**20
 _BACKUP = "restore the object from a backup"
 _OPENING = "now: the pipeline cannot be opened"
 
@@ -338,26 +339,35 @@ class _Verifying:
             self._add_file(file, what, id, names)
         if self._deep:
             self._total = sum(file.size for file in whole)
-            for file in whole:
-                self._compare(file, needed[file], names)
+            # The next piece is read while one is summed up.
+            with ThreadPoolExecutor(1) as ahead:
+                for file in whole:
+                    self._compare(file, needed[file], names, ahead)
 
-    def _compare(self, file: File, id: str, names: dict[str, str]) -> None:
+    def _compare(
+        self, file: File, id: str, names: dict[str, str], ahead: ThreadPoolExecutor
+    ) -> None:
         store = store_of(self._store, file.root, self._env)
-        found = checksum(self._pieces(store, file))
+        found = checksum(self._pieces(store, file, ahead))
         if found != file.checksum:
             what = f"its checksum is {found}, not {file.checksum}: its contents were changed"
             self._add_file(file, what, id, names)
 
-    def _pieces(self, store: Store, file: File) -> Iterator[bytes]:
-        start = 0
-        while start < file.size:
-            piece = store.get_range(file.path, start, min(_PIECE, file.size - start))
-            if not piece:
-                return
-            yield piece
+    def _pieces(self, store: Store, file: File, ahead: ThreadPoolExecutor) -> Iterator[bytes]:
+        def read(start: int) -> Future[bytes | None]:
+            length = min(_PIECE, file.size - start)
+            return ahead.submit(store.get_range, file.path, start, length)
+
+        start, coming = 0, read(0)
+        while piece := coming.result():
             start += len(piece)
+            if start < file.size:
+                coming = read(start)
+            yield piece
             self._bytes += len(piece)
             self._progress(self._bytes, self._total)
+            if start >= file.size:
+                return
 
     def _add_file(self, file: File, what: str, id: str, names: dict[str, str]) -> None:
         where = f"{file.root or self._store.uri}/{file.path}"
