@@ -1,4 +1,4 @@
-"""What do checkpoints, clones, verification and collection cost? Against plain writes, and as the state grows.
+"""What do checkpoints, clones, verification and collection cost? Against plain reads and writes.
 
     .venv/bin/python benchmarks/checkpoints.py [--quick] [--only clone] [--json]
 
