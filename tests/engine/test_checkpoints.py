@@ -272,8 +272,9 @@ def test_retention_keeps_named_unexpired_pinned_and_the_newest() -> None:
         return [ids.index(item.id) for item in found]
 
     assert kept(2) == [1, 3, 5]
+    assert kept(3) == [1, 3, 4, 5]
     assert kept(1) == [1, 3]
-    assert kept(9) == [0, 1, 2, 3, 4, 5]
+    assert kept(9) == [0, 1, 3, 4, 5]
     assert kept(2, (Pin(ids[0], "clone", ids[0]),)) == [0, 1, 3, 5]
 
 

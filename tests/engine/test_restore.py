@@ -15,17 +15,18 @@ from stepwell.errors import (
     CheckpointMissing,
     CorruptError,
     InvalidError,
+    ReplayMismatchError,
     StepwellError,
     TruncatedError,
 )
 from stepwell.journal import paths
 from stepwell.journal.trim import trim
 from stepwell.model import Position
-from stepwell.state.checkpoint import read_checkpoint
+from stepwell.state.checkpoint import dropping, read_checkpoint
 from stepwell.state.manifest import Manifest, Manifests
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Crash, FaultyStore, When, crash_at
-from tests.engine.doubles import SETTINGS, Feed, World, contents, everything, order
+from tests.engine.doubles import SETTINGS, Feed, ShelfSink, World, contents, everything, order
 
 SPARSE = replace(SETTINGS, checkpoint_every_s=1e9)
 
@@ -320,7 +321,8 @@ def test_a_checkpoint_deleted_meanwhile_stops_the_restore() -> None:
 def test_a_checkpoint_of_another_program_is_refused() -> None:
     """Rows stored for one query are no answer to another."""
     world, _ = history()
-    Manifests(world.store, world.env).amend(lambda m: replace(m, program={"other": 1}), "deploy")
+    other = {"program": {"other": 1}, "generation": 1}
+    Manifests(world.store, world.env).amend(lambda m: replace(m, **other), "deploy")
     with pytest.raises(InvalidError) as refused:
         preview(Goal(checkpoint="one"), world.store, world.store, world.env)
     assert "not those the pipeline has now" in str(refused.value)
@@ -339,3 +341,152 @@ def test_restored_files_are_protected_by_the_new_state() -> None:
     done.pipeline.flush()
     assert paths.checkpoint(old.id) in {item.path for item in world.store.list()}
     world.check(world.open())
+
+
+def test_a_time_that_cannot_be_reached_for_certain_is_refused() -> None:
+    """K9: a state that is only near the time would pass for that of the time."""
+    world = World()
+    pipeline = world.open(settings=SPARSE)
+    times = [world.env.now()]
+    for id in range(1, 7):
+        world.env.advance(60)
+        pipeline.push("orders", [order(id)])
+        times.append(world.env.now())
+        if id == 1:
+            pipeline.checkpoint("one")
+    world.env.advance(60)
+    pipeline.restore(transaction=3)
+    for id in range(8, 12):
+        world.env.advance(60)
+        pipeline.push("orders", [order(id)])
+        times.append(world.env.now())
+    for ref in pipeline.checkpoints()[1:]:
+        pipeline.delete_checkpoint(ref.id)
+    pipeline.close()
+    for ref in latest(world).checkpoints[1:]:
+        Manifests(world.store, world.env).amend(dropping(ref.id, "here"), "drop")
+    with pytest.raises(CheckpointMissing, match="not to the time"):
+        preview(Goal(time=times[-2]), world.store, world.store, world.env)
+    found = preview(Goal(time=times[4]), world.store, world.store, world.env)
+    assert found.target.transaction == 4
+
+
+def test_the_journal_is_not_needed_to_go_back_to_a_checkpoint_itself() -> None:
+    """K9, C2: also where the present state is damaged and what led here was trimmed."""
+    world, seen = history()
+    damage_runs_of(world, latest(world), "missing")
+    trim(world.store, world.env, Position(latest(world).replay.position), barrier_keep_s=0)
+    done = at(world, Goal(checkpoint="one"))
+    assert done.damage is not None
+    assert everything(done.pipeline) == seen[1]
+    assert done.pipeline.transaction_number == 7
+
+
+def test_a_checkpoint_of_the_present_transaction_repairs_without_the_journal() -> None:
+    """K9: what was merged after it, and lost, is the same state."""
+    world, seen = history()
+    pipeline = world.open(settings=SPARSE)
+    pipeline.compact()
+    pipeline.push("orders", [order(7)])
+    after = everything(pipeline)
+    damage_runs_of(world, latest(world), "missing")
+    trim(world.store, world.env, Position(latest(world).replay.position), barrier_keep_s=0)
+    done = at(world, Goal())
+    assert everything(done.pipeline) == after
+    assert done.pipeline.transaction_number == 7
+    world.check(done.pipeline)
+
+
+@pytest.mark.parametrize("replayed", [True, False])
+def test_output_that_was_lost_is_made_again_or_its_sink_let_go(replayed: bool) -> None:
+    """K9, J7: a file of the outbox is gone: replay makes it anew where it comes to it."""
+    world = World()
+    pipeline = world.open(settings=SPARSE)
+    if replayed:
+        pipeline.checkpoint("early")
+    world.sinks["revenue"].down = True
+    for id in range(1, 4):
+        pipeline.push("orders", [order(id)])
+    pipeline.checkpoint() if not replayed else pipeline.flush()
+    lost = latest(world).progress.outbox[1]
+    world.store.delete(lost.path)
+    if not replayed:
+        with pytest.raises(CheckpointMissing, match="missing"):
+            at(world, Goal())
+        return
+    done = at(world, Goal())
+    assert done.pipeline.deliver()
+    world.check(done.pipeline)
+    assert [number for number, _ in world.shelves["revenue"].batches] == [1, 2, 3]
+    done.pipeline.close()
+    world.check(world.open())
+
+
+def test_a_sink_that_is_damaged_does_not_cost_the_others() -> None:
+    """K9: it is no damage of the pipeline, so nothing is let go because of it."""
+    world, _ = history()
+
+    def broken() -> None:
+        raise CorruptError("sink/last.json", "cannot be read")
+
+    def open(target: Target | None) -> Pipeline:
+        monkey = world.open
+        ShelfSink.last, last = (lambda self: broken()), ShelfSink.last  # type: ignore[assignment]
+        try:
+            return monkey(None, SPARSE, base=target)
+        finally:
+            ShelfSink.last = last  # type: ignore[method-assign]
+
+    found = preview(Goal(checkpoint="one"), world.store, world.store, world.env)
+    with pytest.raises(InvalidError, match="cannot say how far it got"):
+        restore(Goal(checkpoint="one"), found.target, open)
+    assert len(latest(world).progress.sinks) == 3
+
+
+def test_an_input_that_is_gone_leaves_the_pipeline_as_it_is() -> None:
+    """K1: what could not be replayed has changed nothing, and the handle goes on."""
+    world = World(feeds={"feed": Feed("orders").put(*map(order, range(6)))})
+    pipeline = world.open(settings=SPARSE)
+    pipeline.checkpoint("empty")
+    pipeline.run(once=True)
+    before = everything(pipeline)
+    del world.feeds["feed"].events[1:]
+    with pytest.raises(ReplayMismatchError):
+        pipeline.restore(transaction=1)
+    assert everything(pipeline) == before
+    assert pipeline.push("orders", [order(9)]) == 3
+
+
+def test_back_to_where_a_view_had_no_rows_or_has_none_now() -> None:
+    """K9: a table without rows may know no types."""
+    world = World()
+    pipeline = world.open(settings=SPARSE)
+    pipeline.push("orders", [order(1)])
+    pipeline.checkpoint("one")
+    pipeline.push("orders", delete=[{"id": 1}])
+    pipeline.checkpoint("none")
+    pipeline.restore("one")
+    world.check(pipeline)
+    pipeline.restore("none")
+    world.check(pipeline)
+    assert world.shelves["revenue"].rows() == {}
+
+
+def test_a_tail_ends_when_the_pipeline_goes_back() -> None:
+    """What it has shown is not so any more."""
+    world, _ = history()
+    pipeline = world.open(settings=SPARSE)
+    tail = pipeline.tail("revenue")
+    pipeline.restore("one")
+    assert list(tail) == []
+
+
+def test_replay_does_not_lead_over_a_change_of_the_program() -> None:
+    """K9: to another program and back: what the one between dropped is not brought back."""
+    world, _ = history()
+    Manifests(world.store, world.env).amend(lambda m: replace(m, generation=2), "deploy")
+    with pytest.raises(CheckpointMissing, match="not those the pipeline has now"):
+        preview(Goal(), world.store, world.store, world.env)
+    assert (
+        preview(Goal(checkpoint="one"), world.store, world.store, world.env).target.transaction == 1
+    )

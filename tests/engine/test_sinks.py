@@ -26,7 +26,7 @@ from stepwell.model import Transaction
 from stepwell.state.manifest import Manifests
 from stepwell.state.progress import SinkAt
 from stepwell.store.memory import MemoryStore
-from stepwell.testing import ManualEnv
+from stepwell.testing import Crash, FaultyStore, ManualEnv, crash_at
 from tests.engine.doubles import SETTINGS, SQL, Shelf, ShelfSink, World, contents, order
 
 TWO = {"one": "revenue", "two": "revenue"}
@@ -140,7 +140,7 @@ def test_undelivered_output_outlives_flush_close_and_journal() -> None:
     for id in range(3):
         pipeline.push("orders", [order(id, "a", id)])
         pipeline.flush()
-    assert files(world) == [paths.outbox("two", Transaction(n)) for n in (1, 2, 3)]
+    assert [paths.parse(path).number for path in files(world)] == [1, 2, 3]
     pipeline.close()
     manifest = Manifests(world.store, world.env).latest()
     assert manifest is not None
@@ -203,27 +203,49 @@ def test_a_leftover_file_is_adopted_if_its_rows_are_the_same() -> None:
     assert numbers(world, "two") == [1, 2]
 
 
-def test_a_leftover_file_with_other_rows_is_left_alone() -> None:
-    """K1: its number was used before an older state was restored; a checkpoint may need it."""
+def test_no_two_writers_share_a_file_of_the_outbox() -> None:
+    """K1: one that was fenced must not touch what its successor's manifest names."""
     env = ManualEnv()
     store = MemoryStore(env)
-    before = Outbox(ShelfSink("s", "v", Shelf()), LINEAGE, store, env, at=SinkAt("s", TX(0)))
-    before.offer(TX(1), pa.table({"a": [1], "_w": [1]}))
-    _, (old,) = before.keep(TX(1))
-    shelf = Shelf()
-    now = Outbox(ShelfSink("s", "v", shelf), LINEAGE, store, env, at=SinkAt("s", TX(0)))
-    now.offer(TX(1), pa.table({"a": [2], "_w": [1]}))
-    at, (new,) = now.keep(TX(1))
-    assert new.path != old.path
-    assert paths.parse(new.path).kind == "outbox"
-    again = Outbox(ShelfSink("s", "v", shelf), LINEAGE, store, env, at=at, kept=[new])
-    assert again.deliver()
-    assert shelf.batches == [(1, (((2,), 1),))]
-    assert store.get(old.path) is not None
-    store.put_new(paths.outbox("s", TX(2)), b"damaged")
-    again.offer(TX(2), pa.table({"a": [3], "_w": [1]}))
-    _, (beside,) = again.keep(TX(2))
-    assert paths.parse(beside.path).number == 2
+    kept = []
+    for _ in range(2):
+        outbox = Outbox(ShelfSink("s", "v", Shelf()), LINEAGE, store, env, at=SinkAt("s", TX(0)))
+        outbox.offer(TX(1), pa.table({"a": [1], "_w": [1]}))
+        _, (file,) = outbox.keep(TX(1))
+        kept.append(file.path)
+        assert outbox.deliver()
+        assert outbox.keep(TX(1)) == (SinkAt("s", TX(1)), ())
+    assert len(set(kept)) == 2
+    assert {paths.parse(path).number for path in kept} == {1}
+    assert all(store.exists(path) for path in kept), "collection removes them"
+
+
+def test_a_view_that_has_rows_before_anything_came_in() -> None:
+    """J7: a count of nothing is a row; a sink that was never sent it cannot take it back."""
+    sql = SQL + "CREATE MATERIALIZED VIEW counted AS SELECT COUNT(*) AS n FROM orders;"
+
+    def opened(world: World, shelf: Shelf, faulty: FaultyStore | None = None) -> Pipeline:
+        return Pipeline(
+            faulty or world.store,
+            world.env,
+            executor=lambda store, env: ReferenceExecutor(sql, store, env),
+            sinks=[ShelfSink("out", "counted", shelf)],
+        )
+
+    for number in range(1, 1000):
+        world, shelf = World(), Shelf()
+        crashed = False
+        try:
+            opened(world, shelf, FaultyStore(world.store, crash_at(number, "after")))
+        except Crash:
+            crashed = True
+        pipeline = opened(world, shelf)
+        assert shelf.rows() == {(0,): 1}
+        pipeline.push("orders", [order(1)])
+        assert shelf.rows() == {(1,): 1}
+        assert [number for number, _ in shelf.batches] == [1, 2]
+        if not crashed:
+            return
 
 
 def test_the_guard_raises_when_the_order_is_broken() -> None:

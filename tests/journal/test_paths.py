@@ -27,8 +27,8 @@ def test_any_name_of_a_relation_stays_inside_its_folder_and_comes_back(name: str
         return  # Long names have a test of their own.
     run = check_path(paths.run(name, ID))
     assert paths.parse(run) == paths.Name("run", owner=name, id=ID)
-    outbox = check_path(paths.outbox(name, Transaction(7)))
-    assert paths.parse(outbox) == paths.Name("outbox", owner=name, number=7)
+    outbox = check_path(paths.outbox(name, Transaction(7), ID))
+    assert paths.parse(outbox) == paths.Name("outbox", owner=name, number=7, id=ID)
 
 
 def test_a_long_name_fits_into_a_file_system_and_stays_distinct() -> None:

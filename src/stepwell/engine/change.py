@@ -27,10 +27,10 @@ from stepwell.engine.kept import write_kept
 from stepwell.engine.ports import Change as TableRows
 from stepwell.engine.ports import Executor
 from stepwell.engine.target import difference
-from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError
+from stepwell.errors import FencedError, InvalidError, StepwellError, UnknownOutcomeError
 from stepwell.journal.entry import Draft, Kind
 from stepwell.model import Transaction
-from stepwell.state.checkpoint import adding, dropping, write_checkpoint
+from stepwell.state.checkpoint import adding, dropping, find_checkpoint, write_checkpoint
 from stepwell.state.manifest import CheckpointRef, Manifest, Run
 from stepwell.state.progress import Progress
 from stepwell.store.sealed import Json
@@ -115,6 +115,8 @@ def change_program(
         for sink, changes in sorted(differences.items())
         if changes.num_rows
     )
+    if origin is not None:
+        find_checkpoint(core.manifest, origin.id, core.store.uri)
     if moves:
         core.writer.append(Draft(Kind.STEP, transaction, 1, True, core.env.now()))
     cursor = core.writer.journal.tip
@@ -129,6 +131,7 @@ def change_program(
         return replace(
             manifest,
             program=change.program,
+            generation=manifest.generation + 1,
             runs=runs,
             replay=cursor,
             transaction=transaction,
@@ -143,11 +146,19 @@ def change_program(
             ),
         )
 
-    # A checkpoint of the old program is of no use to this one, so it begins with one of its own.
-    checkpoint = write_checkpoint(core.store, core.env, changed(core.manifest))
-    add = adding(checkpoint, core.settings.checkpoint_keep)
     try:
+        # A checkpoint of the old program is of no use to this one: it begins with one of its own.
+        checkpoint = write_checkpoint(core.store, core.env, changed(core.manifest))
+        add = adding(checkpoint, core.settings.checkpoint_keep)
         core.writer.commit(lambda manifest: add(changed(manifest)), "deploy")
+    except (FencedError, UnknownOutcomeError):
+        raise
+    except StepwellError as error:
+        # The number may be in the journal by now, so it is not for anybody else in this process.
+        raise UnknownOutcomeError(
+            f"the change of the program was begun, and not committed: {error.message}",
+            hint="open the pipeline again: it is as it was; then deploy once more",
+        ) from error
     finally:
         # From here on memory is of the old program: whatever happened, opening again is the way.
         core.state.broken = UnknownOutcomeError(
@@ -204,10 +215,7 @@ def _difference(old: Executor, new: Executor, was: str, now: str) -> pa.Table:
             f"{_described(before)} before, {_described(after)} now",
             hint="give the sink another name and another place: it then begins with the whole view",
         )
-    # One of them may know a type that the other, without rows, does not.
-    both = [before.schema, after.schema]
-    schema = pa.unify_schemas(both, promote_options="permissive")
-    return difference(before.cast(schema), after.cast(schema))
+    return difference(before, after)
 
 
 def _alike(before: pa.Table, after: pa.Table) -> bool:

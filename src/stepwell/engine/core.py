@@ -10,22 +10,23 @@ ends the handle: then every later call raises it, and opening again is the way o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from stepwell.engine.chores import Chores
 from stepwell.engine.events import (
-    Checkpointed,
     Events,
-    FlushFailed,
     Listener,
     Opened,
     RolledBack,
     Settled,
+    SinkFailed,
     Waiting,
 )
-from stepwell.engine.flush import Wanted, flush
+from stepwell.engine.flush import flush
+from stepwell.engine.keeping import Keeping
+from stepwell.engine.kept import read_kept
 from stepwell.engine.open import Opening, Writer, take_over
 from stepwell.engine.outbox import Outbox
 from stepwell.engine.payload import Intake
@@ -33,7 +34,7 @@ from stepwell.engine.ports import ExecutorFactory, Limits, Sink, Source
 from stepwell.engine.replay import Replay
 from stepwell.engine.settings import Settings
 from stepwell.engine.sources import Sources
-from stepwell.engine.target import Goal, Target, choose, difference, replay_to
+from stepwell.engine.target import Target
 from stepwell.engine.transaction import (
     Done,
     Gathered,
@@ -49,6 +50,7 @@ from stepwell.engine.transaction import (
 from stepwell.env import Env, Rising
 from stepwell.errors import (
     ConfigError,
+    CorruptError,
     FencedError,
     InvalidError,
     StepwellError,
@@ -58,17 +60,14 @@ from stepwell.errors import (
     ensure,
 )
 from stepwell.journal.entry import Cursor, Draft, Kind
-from stepwell.journal.log import Log
 from stepwell.model import Transaction
-from stepwell.state.checkpoint import dropping
-from stepwell.state.collect import Collector
-from stepwell.state.manifest import CheckpointRef, Manifest, Stored
+from stepwell.state.manifest import Manifest
 from stepwell.state.progress import NO_PROGRESS
 from stepwell.store.base import Store
 from stepwell.store.sealed import Json
 
 
-class Core:
+class Core(Keeping):
     def __init__(
         self,
         store: Store,
@@ -97,6 +96,7 @@ class Core:
         self._chores = Chores(self.events)
         self._journal_store = journal_store or store
         self._make = executor
+        self._sinks = tuple(sinks)
         made = executor(store, self.env)
         waits = self.settings.source_wait_s_first, self.settings.source_wait_s_max
         self.sources = Sources(sources, tuple(made.tables()), env, waits, self.events)
@@ -116,14 +116,17 @@ class Core:
             settings=self.settings.journal,
             history=self.settings.history,
             create=create,
-            replay_from=None if base is None else base.checkpoint.state.replay,
+            repair=base is not None,
+            replay_from=None if base is None else base.replay_from,
             consider=consider,
         )
         _agree(opening, program)
         manifest = opening.manifest
         ids.above(manifest.floor)
         outboxes = tuple(
-            self._outbox(sink, manifest, self.events) for sink in (() if goes_back else sinks)
+            self._outbox(sink, manifest, self.events, base)
+            for sink in (() if goes_back else sinks)
+            if not self._is_beyond_repair(sink, manifest, base)
         )
         begin = manifest if base is None else base.checkpoint.state
         self.state = load_state(made, begin, outboxes, self.events)
@@ -152,6 +155,8 @@ class Core:
             fed=lambda cursor: self._flush_on_the_way(opening, cursor),
         )
         goal = None if base is None else base.transaction
+        if base is not None and goal == base.checkpoint.state.transaction:
+            goal = Transaction(0)  # There is nothing to feed.
         present = opening.manifest.transaction
         for recorded in opening.replay():
             draft = recorded.entry.draft
@@ -162,16 +167,46 @@ class Core:
         self.state.open = replay.finish()
         return replay.transactions, present
 
-    def _outbox(self, sink: Sink, manifest: Manifest | None, events: Events) -> Outbox:
+    def _is_beyond_repair(self, sink: Sink, manifest: Manifest, base: Target | None) -> bool:
+        """Output for it is lost, and replay does not come to it: it is let go, to begin anew."""
+        lost = self._lost(sink, manifest, base)
+        if base is None or not lost or min(lost) > base.checkpoint.state.transaction:
+            return False
+        why = "output it has not received was lost; empty it, and it receives the whole view"
+        self.events.emit(SinkFailed(sink.name, min(lost), len(lost), why, 0.0, stops=True))
+        return True
+
+    def _lost(
+        self, sink: Sink, manifest: Manifest | None, base: Target | None
+    ) -> frozenset[Transaction]:
+        """In a repair: transactions whose output for a sink cannot be read any more."""
+        lost = set()
+        for item in () if base is None or manifest is None else manifest.progress.outbox:
+            if item.sink == sink.name:
+                try:
+                    read_kept(self._store, item)
+                except CorruptError:
+                    lost.add(item.transaction)
+        return frozenset(lost)
+
+    def _outbox(
+        self, sink: Sink, manifest: Manifest | None, events: Events, base: Target | None = None
+    ) -> Outbox:
         """Without a manifest: of a pipeline that is yet to begin."""
         progress = NO_PROGRESS if manifest is None else manifest.progress
+        lost = self._lost(sink, manifest, base)
         return Outbox(
             sink,
             "none yet" if manifest is None else manifest.lineage,
             self._store,
             self.env,
             at=next((at for at in progress.sinks if at.name == sink.name), None),
-            kept=[item for item in progress.outbox if item.sink == sink.name],
+            kept=[
+                item
+                for item in progress.outbox
+                if item.sink == sink.name and item.transaction not in lost
+            ],
+            again=lost,
             since=Transaction(0) if manifest is None else manifest.transaction,
             settings=self.settings.outbox,
             events=events,
@@ -213,6 +248,13 @@ class Core:
 
     def _begin_sinks(self) -> bool:
         new = [outbox for outbox in self.state.outboxes if outbox.new]
+        views = {outbox.sink.view for outbox in new}
+        if not self.state.transaction and any(
+            self.state.executor.read(view).num_rows for view in views
+        ):
+            # A count of nothing is a row, and there is no transaction yet to send it under.
+            self._append(Draft(Kind.STEP, self.state.next, 1, True, self.env.now()))
+            self.state.transaction = self.state.next
         for outbox in new:
             if outbox.stopped is None and not outbox.certain:
                 # Whether it is empty decides what it receives, so it must say so.
@@ -225,10 +267,6 @@ class Core:
         return bool(new)
 
     # Looking
-
-    @property
-    def manifest(self) -> Manifest:
-        return self._writer.manifest
 
     @property
     def store(self) -> Store:
@@ -397,131 +435,7 @@ class Core:
             not_applied=True,
         )
 
-    # Flushing
-
-    def flush(self) -> bool:
-        """Make the manifest hold everything; False if it did. Only between two transactions."""
-        return self._flush() is not None
-
-    def checkpoint(self, name: str | None = None, keep_s: float | None = None) -> CheckpointRef:
-        """Flush, and keep that state, in one commit (C1). Only between two transactions (J9)."""
-        wanted = Wanted(name, keep_s, self.settings.checkpoint_keep)
-        held = self._flush(wanted)
-        if held is None:
-            raise UnknownOutcomeError("a checkpoint that is wanted is taken")
-        self._last_checkpoint = self.env.uptime()
-        self._writer.bear_witness()
-        ref = held.manifest.checkpoints[-1]
-        self.events.emit(Checkpointed(ref.id, ref.transaction, ref.name))
-        return ref
-
-    def choose(self, goal: Goal) -> Target:
-        """Where to go back to."""
-        self.boundary()
-        log = Log(self._journal_store, self.manifest.lineage)
-        return choose(goal, self._store, log, self.manifest, self.env)
-
-    def go_back(self, target: Target) -> CheckpointRef:
-        """Make the state that of an earlier transaction, as the next one; sinks get the difference.
-
-        One commit: a crash leaves the pipeline as it was, or all of it done. When it raises, this
-        handle may be of no use any more, and opening again is the way on.
-        """
-        self.boundary()
-        state, number = self.state, self.state.next
-        log = Log(self._journal_store, self.manifest.lineage)
-        self._chores.end()
-        # First of all: the other executor shows its relations to Spark under the same names.
-        present = [(outbox, state.executor.read(outbox.sink.view)) for outbox in state.outboxes]
-        try:
-            past = load_state(self._make(self._store, self.env), target.checkpoint.state)
-            replay_to(target, past, self.sources, log, self.settings.replay_rows_max)
-            with ExitStack() as stack:
-                for outbox, view in present:
-                    stack.enter_context(outbox.held_back())
-                    change = difference(view, past.executor.read(outbox.sink.view))
-                    if change.num_rows:
-                        outbox.offer(number, change)
-                state.executor, state.origin = past.executor, target.checkpoint
-                state.positions, state.dead_letters = past.positions, past.dead_letters
-                state.transaction = number
-                ref = self.checkpoint()
-        except BaseException as error:
-            state.broken = UnknownOutcomeError(
-                f"the pipeline was not restored: {getattr(error, 'message', error)}",
-                hint="open the pipeline again: it is as it was, or restored",
-            )
-            raise
-        self.deliver()
-        return ref
-
-    def compact(self) -> bool:
-        """Make one of the runs of each relation; False if each had one. Its own commit."""
-        before = self.manifest.runs
-        if len({run.relation for run in before}) == len(before):
-            return False
-        self.boundary()
-        self._chores.finish()
-        self.state.executor.compact()
-        return self._flush(always=True) is not None
-
-    def collector(self) -> Collector:
-        """Removes what nothing needs; it needs no turn."""
-        settings = replace(
-            self.settings.collect,
-            barrier_keep_s=self.settings.journal.barrier_keep_s,
-            history=self.settings.history,
-        )
-        return Collector(
-            self._store, self.env, journal_store=self._journal_store, settings=settings
-        )
-
-    @property
-    def tidied(self) -> bool:
-        """Whether so much was superseded that opening collected some of it."""
-        return self._writer.tidied
-
-    def delete_checkpoint(self, id_or_name: str) -> None:
-        self._writer.commit(dropping(id_or_name, self._store.uri), "delete a checkpoint")
-
-    def _flush(self, wanted: Wanted | None = None, *, always: bool = False) -> Stored | None:
-        self.boundary()
-        return flush(
-            self.state,
-            self._store,
-            self.env,
-            self._writer.manifest,
-            self._writer.journal.tip,
-            self._writer.commit,
-            wanted,
-            always=always,
-        )
-
-    def flush_if_due(self) -> None:
-        """An error is told, and tried again later: what is not flushed is in the journal."""
-        state = self.state
-        if state.open is not None or state.broken is not None:
-            return
-        self._chores.beat(state.executor)
-        if self.env.uptime() - self._last_checkpoint >= self.settings.checkpoint_every_s:
-            self._last_checkpoint = self.env.uptime()
-            if not self._kept:
-                self.attempt(self.checkpoint)
-        elif state.executor.unflushed_bytes() >= self.settings.memory_bytes_max:
-            self.attempt(self.flush)
-
-    @property
-    def _kept(self) -> bool:
-        """Whether the last checkpoint holds everything, or there is nothing to hold."""
-        checkpoints = self._writer.manifest.checkpoints
-        return self.state.transaction == (checkpoints[-1].transaction if checkpoints else 0)
-
-    def attempt(self, act: Callable[[], object]) -> None:
-        """Flush or checkpoint; an error is told, and fails nobody."""
-        try:
-            act()
-        except Exception as error:  # noqa: BLE001 - what is recorded does not fail because of it
-            self.events.emit(FlushFailed(str(getattr(error, "message", error))))
+    # Leaving
 
     def close(self) -> None:
         """Leave in good order: a checkpoint, then let go of the pipeline, sources and sinks.
@@ -529,8 +443,8 @@ class Core:
         An explicit transaction that is still open is taken back.
         """
         with ExitStack() as whatever_happens:
-            for outbox in self.state.outboxes:
-                whatever_happens.callback(outbox.sink.close)
+            for sink in self._sinks:
+                whatever_happens.callback(sink.close)
             for source in self.sources.all():
                 whatever_happens.callback(source.close)
             whatever_happens.callback(self._writer.close)

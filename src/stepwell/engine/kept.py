@@ -1,18 +1,17 @@
 """Output that a sink has not received, in files: written by a flush, read when it is sent.
 
-    <store>/outbox/<sink>/<transaction>.parquet      the change as the sink is to receive it
+    <store>/outbox/<sink>/<transaction>-<ulid>.parquet      the change as the sink is to receive it
 
 A file is named by the manifest with size and checksum, and both are checked before it is used. A
-crash leaves a file that no manifest names; whoever comes to the same number adopts it.
+crash leaves a file that no manifest names, and never will: collection removes it.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from stepwell.engine.checksum import checksum_rows
 from stepwell.env import Env
-from stepwell.errors import ConflictError, CorruptError, TruncatedError
+from stepwell.errors import CorruptError, TruncatedError
 from stepwell.journal import paths
 from stepwell.model import Transaction, checksum
 from stepwell.state.progress import Undelivered
@@ -23,21 +22,8 @@ def write_kept(
     store: Store, env: Env, sink: str, transaction: Transaction, change: pa.Table
 ) -> Undelivered:
     """Make a change durable, to be named by the next manifest."""
-    path = paths.outbox(sink, transaction)
-    body = _encode(change)
-    try:
-        store.put_new(path, body)
-    except ConflictError:
-        # Of an attempt before us, whose manifest was never committed. Its bytes may differ, for
-        # another Arrow may have written them, but its rows are the same (J6). If they are not, the
-        # number was used in another life of the pipeline, before an older state was restored, and
-        # a checkpoint of that life may need the file: leave it alone.
-        found = _read(store, path)
-        if _holds(found, change):
-            body = found
-        else:
-            path = paths.outbox(f"{sink}${env.new_id()}", transaction)
-            store.put_new(path, body)
+    path, body = paths.outbox(sink, transaction, env.new_id()), _encode(change)
+    store.put_new(path, body)
     return Undelivered(sink, transaction, path, len(body), checksum([body]))
 
 
@@ -53,13 +39,6 @@ def read_kept(store: Store, kept: Undelivered) -> pa.Table:
             hint="restore the object from a backup",
         )
     return _decode(body, where)
-
-
-def _holds(body: bytes, change: pa.Table) -> bool:
-    try:
-        return checksum_rows(_decode(body, "")) == checksum_rows(change)
-    except CorruptError:
-        return False
 
 
 def _read(store: Store, path: str) -> bytes:

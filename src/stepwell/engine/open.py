@@ -228,13 +228,15 @@ def take_over(
     settings: Settings | None = None,
     history: History | None = None,
     create: bool = True,
+    repair: bool = False,
     replay_from: Cursor | None = None,
     consider: Callable[[Manifest | None], None] = lambda manifest: None,
 ) -> Opening:
     """Steps 1 to 5: claim a pipeline and fence its writer. In an empty store, begin one.
 
     Without `create` an empty store is refused: where a pipeline is expected, a disk may be missing.
-    `replay_from`: an earlier place than the manifest's, that of a checkpoint, for a repair.
+    `repair`: the manifest's own files may be damaged, and are not used. `replay_from`: an earlier
+    place than the manifest's, that of a checkpoint.
     `consider` is given the manifest before the claim, None where there is none yet, and may refuse.
     """
     settings = settings or Settings()
@@ -252,7 +254,7 @@ def take_over(
     if found is not None:
         manifests.check_ready(found.manifest)
         _check_journal(journal_store, found.manifest)
-        found, seen = _look_ahead(manifests, journal_store, found, env, repair=bool(replay_from))
+        found, seen = _look_ahead(manifests, journal_store, found, env, repair=repair)
     consider(None if found is None else found.manifest)
     probe(store, env)
     if journal_store is not store:

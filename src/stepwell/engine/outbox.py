@@ -27,7 +27,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -103,10 +103,14 @@ class Outbox:
         at: SinkAt | None = None,
         kept: Sequence[Undelivered] = (),
         since: Transaction = Transaction(0),
+        again: frozenset[Transaction] = frozenset(),
         settings: OutboxSettings | None = None,
         events: Events | None = None,
     ) -> None:
-        """`at` and `kept` are what the manifest knows of this sink, `since` up to where."""
+        """`at` and `kept` are what the manifest knows of this sink, `since` up to where.
+
+        `again` are transactions whose file was lost, and which a repair will offer once more.
+        """
         self.sink = sink
         self.new = at is None
         """Whether the pipeline has never had this sink: it begins with the whole view."""
@@ -124,6 +128,7 @@ class Outbox:
         self._parcels = deque(sorted(parcels, key=lambda parcel: parcel.transaction))
         self._known = Transaction(0) if self.new else since
         self._offered = max(self.delivered, self._known)
+        self._again = again
         self._held = False
         self._certain = False
         self._settled = False
@@ -135,13 +140,18 @@ class Outbox:
 
     def wants(self, transaction: Transaction) -> bool:
         """Whether the output of a transaction that is replayed may have to be sent."""
-        return not self.new and transaction > max(self.delivered, self._offered)
+        wanted = transaction > self._offered or transaction in self._again
+        return not self.new and transaction > self.delivered and wanted
 
     def offer(self, transaction: Transaction, change: pa.Table) -> None:
         """Take a change in. What the sink is known to hold is dropped."""
         with self._lock:
             if transaction <= self._known:
-                return  # A repair replays it; what is left of it to send is kept in files.
+                # A repair replays it; what is left of it to send is kept in files, if not lost.
+                if transaction in self._again and transaction > self.delivered:
+                    parcels = [*self._parcels, _Parcel(transaction, change.nbytes, change)]
+                    self._parcels = deque(sorted(parcels, key=lambda item: item.transaction))
+                return
             ensure(
                 transaction > self._offered,
                 f"sink {self.sink.name} is offered transactions in rising order: "
@@ -206,6 +216,12 @@ class Outbox:
         """
         with self._sending:
             self._attempt(self._ask)
+            if isinstance(self.stopped, CorruptError):
+                # What is damaged is the sink, and not the pipeline.
+                raise InvalidError(
+                    f"sink {self.sink.name} cannot say how far it got: {self.stopped.message}",
+                    hint=self.stopped.hint,
+                ) from self.stopped
             if self.stopped is not None:
                 raise self.stopped
 
@@ -329,11 +345,6 @@ class Outbox:
             pending = list(self._parcels)
             # A sink may be ahead of what was replayed so far.
             at = SinkAt(self.sink.name, min(self.delivered, up_to))
-        for parcel in fresh:
-            if parcel not in pending and parcel.kept is not None:
-                # It was sent meanwhile, and no manifest will ever name its file.
-                with suppress(StepwellError):
-                    self._store.delete(parcel.kept.path)
         return at, tuple(parcel.kept for parcel in pending if parcel.kept is not None)
 
     def _write(self, parcel: _Parcel) -> Undelivered:

@@ -357,12 +357,18 @@ class Pipeline:
         if goal.repairs:
             raise InvalidError("restore: to which checkpoint, transaction or time?")
         with self._turn("restore"):
-            return self._core.go_back(self._core.choose(goal))
+            return self._go_back(self._core.choose(goal))
 
     def go_back(self, target: Target) -> CheckpointRef:
         """The same, to where `choose` has found."""
         with self._turn("restore"):
-            return self._core.go_back(target)
+            return self._go_back(target)
+
+    def _go_back(self, target: Target) -> CheckpointRef:
+        ref = self._core.go_back(target)
+        for tail in list(self._tails):
+            tail.close()  # What it has shown is not so any more; whoever follows begins anew.
+        return ref
 
     def clone(
         self,

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -65,6 +66,8 @@ class Target:
     checkpoint: Checkpoint
     transaction: Transaction | None
     """The last transaction to hold; None: as far as the journal goes, a repair."""
+    replay_from: Cursor | None = None
+    """Where the journal is followed from; None: nothing is replayed."""
     passed_over: tuple[tuple[CheckpointRef, str], ...] = ()
     """Newer checkpoints that would have been used, and why they cannot be (K9)."""
 
@@ -108,11 +111,12 @@ def choose(goal: Goal, store: Store, log: Log, manifest: Manifest, env: Env) -> 
         why = _why_not(ref, store, env)
         if why is None:
             checkpoint = read_checkpoint(store, ref.id, ref)
-            if checkpoint.state.program != manifest.program:
+            if checkpoint.state.generation != manifest.generation:
                 passed.append((ref, _OTHER_PROGRAM))
                 continue
             try:
-                return Target(checkpoint, _reach(goal, checkpoint, log, manifest), tuple(passed))
+                reach = _reach(goal, checkpoint, log, manifest)
+                return Target(checkpoint, reach, _start(checkpoint, reach, manifest), tuple(passed))
             except _ShortError as short:
                 why = str(short)
             except TruncatedError as error:
@@ -158,10 +162,14 @@ def _reach(goal: Goal, checkpoint: Checkpoint, log: Log, manifest: Manifest) -> 
     state = checkpoint.state
     if goal.transaction == state.transaction:
         return state.transaction
+    if goal.repairs and state.transaction == manifest.transaction:
+        return None
     last = state.transaction
+    later = False
     for recorded in follow(log, state.replay):
         draft = recorded.entry.draft
         if goal.time is not None and draft.time > goal.time:
+            later = True
             break
         if draft.closes:
             # A number is missing where a restore lies between: its own checkpoint leads on.
@@ -170,10 +178,27 @@ def _reach(goal: Goal, checkpoint: Checkpoint, log: Log, manifest: Manifest) -> 
             last = draft.transaction
         if last == goal.transaction:
             return last
-    if goal.transaction is not None or (goal.repairs and last < manifest.transaction):
-        wanted = goal.transaction or manifest.transaction
+    if goal.time is not None:
+        # Of a restore there is no entry: when it was is known by its checkpoint only.
+        later = later or last >= manifest.transaction
+        next_one = [ref.created for ref in manifest.checkpoints if ref.transaction == last + 1]
+        if not later and not any(created > goal.time for created in next_one):
+            raise _ShortError(
+                f"the journal leads from there to transaction {last}, not to the time"
+            )
+        return last
+    wanted = manifest.transaction if goal.transaction is None else goal.transaction
+    if last < wanted:
         raise _ShortError(f"the journal leads from there to transaction {last}, not to {wanted}")
-    return None if goal.repairs else last
+    return None
+
+
+def _start(checkpoint: Checkpoint, reach: Transaction | None, manifest: Manifest) -> Cursor | None:
+    state = checkpoint.state
+    if state.transaction == reach:
+        return None
+    # Between two states of one transaction lie barriers at most, which may be trimmed.
+    return manifest.replay if state.transaction == manifest.transaction else state.replay
 
 
 def follow(log: Log, start: Cursor) -> Iterator[Recorded]:
@@ -186,16 +211,18 @@ def follow(log: Log, start: Cursor) -> Iterator[Recorded]:
 def undone(target: Target, log: Log, manifest: Manifest) -> Undone:
     """What is lost and what comes again, read from the journal; nothing is changed."""
     state = target.checkpoint.state
-    found = Undone(present=manifest.transaction)
+    closed = [item.entry.draft for item in follow(log, manifest.replay) if item.entry.draft.closes]
+    found = Undone(present=max([manifest.transaction, *(draft.transaction for draft in closed)]))
     goal = state.transaction if target.transaction is None else target.transaction
     pending: list[Recorded] = []
     try:
-        for recorded in follow(log, state.replay):
+        for recorded in follow(log, target.replay_from or state.replay):
             draft = recorded.entry.draft
-            pending = [] if draft.kind is Kind.ABORT else [*pending, recorded]
+            if draft.kind is Kind.ABORT:
+                pending = []
+            pending.append(recorded)
             if not draft.closes:
                 continue
-            found.present = max(found.present, draft.transaction)
             if target.transaction is not None and draft.transaction > goal:
                 for item in (item for step in pending for item in step.entry.draft.inputs):
                     if item.source == PUSHED:
@@ -213,8 +240,8 @@ def undone(target: Target, log: Log, manifest: Manifest) -> Undone:
 def replay_to(target: Target, state: State, sources: Sources, log: Log, rows_max: int) -> None:
     """Feed a state that was loaded from the target's checkpoint, up to its transaction."""
     replay = Replay(state, sources, rows_max=rows_max)
-    if state.transaction != target.transaction:
-        for recorded in follow(log, target.checkpoint.state.replay):
+    if target.replay_from is not None:
+        for recorded in follow(log, target.replay_from):
             draft = recorded.entry.draft
             if target.transaction is not None and draft.transaction > target.transaction:
                 break
@@ -228,11 +255,15 @@ def replay_to(target: Target, state: State, sources: Sources, log: Log, rows_max
 
 def difference(before: pa.Table, after: pa.Table) -> pa.Table:
     """What turns one picture of a view into another: a change set."""
-    rows = pa.concat_tables([before, after.cast(before.schema)])
-    weights = [-1] * before.num_rows + [1] * after.num_rows
+    # One of them may know a type that the other, without rows, does not.
+    schema = pa.unify_schemas([before.schema, after.schema], promote_options="permissive")
+    rows = pa.concat_tables([before.cast(schema), after.cast(schema)])
+    weights = [
+        pa.repeat(pa.scalar(w, pa.int64()), t.num_rows) for w, t in ((-1, before), (1, after))
+    ]
     one, two = row_hashes(rows)
-    number = pa.array(range(rows.num_rows), pa.int64())
-    known = pa.table([one, two, pa.array(weights, pa.int64()), number], ["a", "b", "w", "n"])
+    number = pa.array(np.arange(rows.num_rows))
+    known = pa.table([one, two, pa.chunked_array(weights), number], ["a", "b", "w", "n"])
     summed = known.group_by(["a", "b"]).aggregate([("w", "sum"), ("n", "min")])
     summed = summed.filter(pc.not_equal(summed["w_sum"], 0)).sort_by("n_min")
     return rows.take(summed["n_min"]).append_column(WEIGHT, summed["w_sum"])

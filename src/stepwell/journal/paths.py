@@ -66,8 +66,8 @@ def checkpoint(id: str) -> str:
     return f"checkpoints/{id}.json"
 
 
-def outbox(sink: str, transaction: Transaction) -> str:
-    return f"outbox/{_encode(sink)}/{transaction:020d}.parquet"
+def outbox(sink: str, transaction: Transaction, id: str) -> str:
+    return f"outbox/{_encode(sink)}/{transaction:020d}-{id}.parquet"
 
 
 def deploy_log(number: int) -> str:
@@ -113,7 +113,7 @@ _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("run", re.compile(r"runs/(?P<owner>[^/]+)/(?P<id>[^/]+)\.parquet")),
     ("checkpoint", re.compile(r"checkpoints/(?P<id>[^/]+)\.json")),
     ("deploy_log", re.compile(re.escape(DEPLOY_LOG) + r"(?P<number>\d{20})\.json")),
-    ("outbox", re.compile(r"outbox/(?P<owner>[^/]+)/(?P<number>\d{20})\.parquet")),
+    ("outbox", re.compile(r"outbox/(?P<owner>[^/]+)/(?P<number>\d{20})-(?P<id>[^/]+)\.parquet")),
 )
 
 

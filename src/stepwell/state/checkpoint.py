@@ -36,6 +36,8 @@ KEEP = 2
 """How many checkpoints without a name stay, if nobody says otherwise (K10)."""
 REPAIR = "stepwell restore repairs it from the newest whole checkpoint and the journal"
 _TRIES = 100
+_PREFIX = 4
+"""How much of an id must be given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,8 @@ def find_checkpoint(manifest: Manifest, wanted: str, where: str) -> CheckpointRe
     """By id, by name (the newest of that name), or by the beginning of an id."""
     found = [item for item in manifest.checkpoints if item.id == wanted.upper()]
     found = found or [item for item in manifest.checkpoints if item.name == wanted][-1:]
-    found = found or [item for item in manifest.checkpoints if item.id.startswith(wanted.upper())]
+    if len(wanted) >= _PREFIX:
+        found = found or [i for i in manifest.checkpoints if i.id.startswith(wanted.upper())]
     if len(found) == 1:
         return found[0]
     known = ", ".join(item.name or item.id for item in manifest.checkpoints[-5:])
@@ -171,7 +174,8 @@ def adding(
 def retained(manifest: Manifest, keep: int, now: datetime) -> tuple[CheckpointRef, ...]:
     """Those that stay beside one more: named, unexpired, pinned, or among the newest `keep`."""
     items = manifest.checkpoints
-    newest = {item.id for item in items[max(0, len(items) - keep + 1) :]}
+    own = [item.id for item in items if item.name is None and item.expires is None]
+    newest = set(own[max(0, len(own) - keep + 1) :])
     pinned = {pin.checkpoint for pin in manifest.pins}
 
     def stays(item: CheckpointRef) -> bool:

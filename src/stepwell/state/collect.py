@@ -9,13 +9,11 @@
 What goes, and why nobody will miss it, now or later, however long the collector sleeps between 1
 and 4 and whatever others do meanwhile:
 
-* A run or a checkpoint's object that n does not name, by itself, by a checkpoint or by a pin, and
-  whose id is at or below n's floor: no later version will name it (`docs/design/0013`). So it does
-  not matter that n is not the latest any more: what a flush, a checkpoint or a pin adds meanwhile
-  is named by n already, or lies above its floor. A writer that was fenced cannot commit. No clock
-  is asked.
-* A file of the outbox that n does not name, of a transaction before n's: those are not written
-  again. The last one may be, for a sink that is new.
+* A run, a checkpoint's object or a file of the outbox that n does not name, by itself, by a
+  checkpoint or by a pin, and whose id is at or below n's floor: no later version will name it
+  (`docs/design/0013`). So it does not matter that n is not the latest any more: what a flush, a
+  checkpoint or a pin adds meanwhile is named by n already, or lies above its floor. A writer that
+  was fenced cannot commit. No clock is asked.
 * A manifest before n that is neither among the last `history.versions` nor superseded less than
   `grace` ago. The boundary moves first (`store/sequenced`).
 * Entries that no replay begins before: neither from n, nor from a version superseded less than
@@ -58,7 +56,7 @@ from stepwell.journal.identity import check_identity, read_identity
 from stepwell.journal.journal import BARRIER_KEEP_S
 from stepwell.journal.log import Log
 from stepwell.journal.trim import trimmable
-from stepwell.model import Position, is_ulid
+from stepwell.model import Position
 from stepwell.state.checkpoint import KEEP, Checkpoint, expired, files_of, read_checkpoint
 from stepwell.state.history import History
 from stepwell.state.manifest import CheckpointRef, Manifest, Manifests, Parent, Status, Stored
@@ -354,8 +352,7 @@ def _reason(
     if name.kind == "checkpoint":
         return "checkpoint" if (name.id or "~") <= floor else None
     if name.kind == "outbox":
-        before = name.number is not None and name.number < manifest.transaction
-        return "outbox" if before and _other_life(name.owner) <= floor else None
+        return "outbox" if (name.id or "~") <= floor else None
     if name.kind == "manifest":
         return "manifest" if name.number is not None and name.number <= manifests_up_to else None
     return "probe" if _is_old_probe(item, now) else None
@@ -364,12 +361,6 @@ def _reason(
 def _is_old_probe(item: Listed, now: datetime) -> bool:
     old = item.modified <= now - timedelta(seconds=_PROBE_S)
     return old and paths.parse(item.path).kind == "probe"
-
-
-def _other_life(owner: str | None) -> str:
-    """The id in `<sink>$<ulid>`; empty where there is none."""
-    id = (owner or "").rpartition("$")[2]
-    return id if is_ulid(id) else ""
 
 
 def _manifests_up_to(read: Read, latest: int, settings: Settings) -> int:

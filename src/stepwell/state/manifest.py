@@ -140,6 +140,8 @@ class Manifest:
     checkpoints: tuple[CheckpointRef, ...] = ()
     pins: tuple[Pin, ...] = ()
     parent: Parent | None = None
+    generation: int = 0
+    """How often the program was changed: replay leads from a state to a later one of the same."""
     floor: str | None = None
     """An id: what lies at or below it and is named by nothing in here will never be named."""
 
@@ -402,6 +404,7 @@ def to_json(manifest: Manifest) -> dict[str, Json]:
         "parent": None
         if manifest.parent is None
         else {**_flat(manifest.parent), "sinks": list(manifest.parent.sinks)},
+        **({"generation": manifest.generation} if manifest.generation else {}),
         **({} if manifest.floor is None else {"floor": manifest.floor}),
     }
 
@@ -478,6 +481,7 @@ def from_json(body: Fields) -> Manifest:
             for pin in body.children("pins")
         ),
         parent=None if body.any("parent") is None else _parent(body.child("parent")),
+        generation=body.number("generation") if "generation" in body.names() else 0,
         floor=body.id("floor") if "floor" in body.names() else None,
     )
 

@@ -1,0 +1,177 @@
+"""What is done to keep a pipeline's state: flush, checkpoint, go back, merge, collect.
+
+All of it between two transactions, each in one commit to the manifest. `Core` is this together with
+opening, taking in and giving out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+
+from stepwell.engine.chores import Chores
+from stepwell.engine.events import Checkpointed, Events, FlushFailed
+from stepwell.engine.flush import Wanted, flush
+from stepwell.engine.open import Writer
+from stepwell.engine.ports import ExecutorFactory
+from stepwell.engine.settings import Settings
+from stepwell.engine.sources import Sources
+from stepwell.engine.target import Goal, Target, choose, difference, replay_to
+from stepwell.engine.transaction import State, load_state
+from stepwell.env import Env
+from stepwell.errors import UnknownOutcomeError
+from stepwell.journal.log import Log
+from stepwell.state.checkpoint import dropping
+from stepwell.state.collect import Collector
+from stepwell.state.manifest import CheckpointRef, Manifest, Stored
+from stepwell.store.base import Store
+
+
+class Keeping:
+    env: Env
+    events: Events
+    settings: Settings
+    sources: Sources
+    state: State
+    _writer: Writer
+    _store: Store
+    _journal_store: Store
+    _make: ExecutorFactory
+    _chores: Chores
+    _last_checkpoint: float
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._writer.manifest
+
+    def boundary(self) -> None:
+        """Be between two transactions."""
+        raise NotImplementedError
+
+    def deliver(self) -> bool:
+        """Send what waits for sinks; whether nothing waits any more."""
+        raise NotImplementedError
+
+    def flush(self) -> bool:
+        """Make the manifest hold everything; False if it did. Only between two transactions."""
+        return self._flush() is not None
+
+    def checkpoint(self, name: str | None = None, keep_s: float | None = None) -> CheckpointRef:
+        """Flush, and keep that state, in one commit (C1). Only between two transactions (J9)."""
+        wanted = Wanted(name, keep_s, self.settings.checkpoint_keep)
+        held = self._flush(wanted)
+        if held is None:
+            raise UnknownOutcomeError("a checkpoint that is wanted is taken")
+        self._last_checkpoint = self.env.uptime()
+        self._writer.bear_witness()
+        ref = held.manifest.checkpoints[-1]
+        self.events.emit(Checkpointed(ref.id, ref.transaction, ref.name))
+        return ref
+
+    def choose(self, goal: Goal) -> Target:
+        """Where to go back to."""
+        self.boundary()
+        log = Log(self._journal_store, self.manifest.lineage)
+        return choose(goal, self._store, log, self.manifest, self.env)
+
+    def go_back(self, target: Target) -> CheckpointRef:
+        """Make the state that of an earlier transaction, as the next one; sinks get the difference.
+
+        One commit: a crash leaves the pipeline as it was, or all of it done. When it raises, this
+        handle may be of no use any more, and opening again is the way on.
+        """
+        self.boundary()
+        state, number = self.state, self.state.next
+        log = Log(self._journal_store, self.manifest.lineage)
+        self._chores.end()
+        past = load_state(self._make(self._store, self.env), target.checkpoint.state)
+        replay_to(target, past, self.sources, log, self.settings.replay_rows_max)
+        try:
+            with ExitStack() as stack:
+                for outbox in state.outboxes:
+                    stack.enter_context(outbox.held_back())
+                    view = outbox.sink.view
+                    change = difference(state.executor.read(view), past.executor.read(view))
+                    if change.num_rows:
+                        outbox.offer(number, change)
+                state.executor, state.origin = past.executor, target.checkpoint
+                state.positions, state.dead_letters = past.positions, past.dead_letters
+                state.transaction = number
+                ref = self.checkpoint()
+        except BaseException as error:
+            state.broken = UnknownOutcomeError(
+                f"the pipeline was not restored: {getattr(error, 'message', error)}",
+                hint="open the pipeline again: it is as it was, or restored",
+            )
+            raise
+        self.deliver()
+        return ref
+
+    def compact(self) -> bool:
+        """Make one of the runs of each relation; False if each had one. Its own commit."""
+        before = self.manifest.runs
+        if len({run.relation for run in before}) == len(before):
+            return False
+        self.boundary()
+        self._chores.finish()
+        self.state.executor.compact()
+        return self._flush(always=True) is not None
+
+    def collector(self) -> Collector:
+        """Removes what nothing needs; it needs no turn."""
+        settings = replace(
+            self.settings.collect,
+            barrier_keep_s=self.settings.journal.barrier_keep_s,
+            history=self.settings.history,
+        )
+        return Collector(
+            self._store, self.env, journal_store=self._journal_store, settings=settings
+        )
+
+    @property
+    def tidied(self) -> bool:
+        """Whether so much was superseded that opening collected some of it."""
+        return self._writer.tidied
+
+    def delete_checkpoint(self, id_or_name: str) -> None:
+        self._writer.commit(dropping(id_or_name, self._store.uri), "delete a checkpoint")
+
+    def _flush(self, wanted: Wanted | None = None, *, always: bool = False) -> Stored | None:
+        self.boundary()
+        return flush(
+            self.state,
+            self._store,
+            self.env,
+            self._writer.manifest,
+            self._writer.journal.tip,
+            self._writer.commit,
+            wanted,
+            always=always,
+        )
+
+    def flush_if_due(self) -> None:
+        """An error is told, and tried again later: what is not flushed is in the journal."""
+        state = self.state
+        if state.open is not None or state.broken is not None:
+            return
+        self._chores.beat(state.executor)
+        if self.env.uptime() - self._last_checkpoint >= self.settings.checkpoint_every_s:
+            self._last_checkpoint = self.env.uptime()
+            if not self._kept:
+                self.attempt(self.checkpoint)
+        elif state.executor.unflushed_bytes() >= self.settings.memory_bytes_max:
+            self.attempt(self.flush)
+
+    @property
+    def _kept(self) -> bool:
+        """Whether the last checkpoint holds everything, or there is nothing to hold."""
+        checkpoints = self._writer.manifest.checkpoints
+        return self.state.transaction == (checkpoints[-1].transaction if checkpoints else 0)
+
+    def attempt(self, act: Callable[[], object]) -> None:
+        """Flush or checkpoint; an error is told, and fails nobody."""
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - what is recorded does not fail because of it
+            self.events.emit(FlushFailed(str(getattr(error, "message", error))))
