@@ -112,3 +112,13 @@ CREATE MATERIALIZED VIEW v AS SELECT c.customer, l.name FROM (SELECT customer, S
 -- apply
 -- expect v
 (1, 'huge')
+
+-- trap 29: two names of one column, of which a grouping set has only one
+CREATE TABLE t (a INT);
+CREATE MATERIALIZED VIEW v AS SELECT x, y, COUNT(*) AS n, GROUPING_ID() AS g FROM (SELECT a AS x, a AS y FROM t) GROUP BY x, y GROUPING SETS ((x, y), (x), ());
+-- expect recompute UNSUPPORTED_OPERATOR
+-- put t
+(1), (1), (2)
+-- apply
+-- expect v
+(1, 1, 2, 0), (2, 2, 1, 0), (1, NULL, 2, 1), (2, NULL, 1, 1), (NULL, NULL, 3, 3)

@@ -147,6 +147,7 @@ def _grouping(
     keys: list[exp.Expr] = []
     alternatives: list[list[list[str]]] = []
     special = False
+    written: dict[str, set[str]] = {}
 
     def add(item: exp.Expr) -> list[str]:
         """The texts of a key, or of each key in parentheses."""
@@ -156,7 +157,9 @@ def _grouping(
             return [text for part in item.expressions for text in add(part)]
         resolved = rewrite.columns(item)
         keys.append(resolved)
-        return [resolved.sql(dialect=DIALECT, comments=False)]
+        text = resolved.sql(dialect=DIALECT, comments=False)
+        written.setdefault(text, set()).add(item.sql(dialect=DIALECT, comments=False))
+        return [text]
 
     plain: list[list[str]] = []
     for item in group.expressions:
@@ -181,6 +184,13 @@ def _grouping(
     if not special or not keys:
         # GROUPING SETS (()) is an aggregate without GROUP BY: one row, also over nothing.
         return keys, None
+    for same in written.values():
+        if len(same) > 1:
+            # Two names of one column: a set may hold the one and not the other.
+            raise Unsupported(
+                Code.UNSUPPORTED_OPERATOR,
+                f"grouping sets over {' and '.join(sorted(same))}, which are the same",
+            )
     return keys, sets
 
 
