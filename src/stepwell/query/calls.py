@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import and_, or_, xor
 from typing import TypeAlias
 
 from sqlglot import exp
@@ -184,6 +185,23 @@ def some(values: list[Value]) -> bool:
     return any(truths(values))
 
 
+def median(values: list[Value]) -> float:
+    """The middle one, or the mean of the two in the middle."""
+    numbers = sorted((float(number(value)) for value in values), key=order)
+    half, odd = divmod(len(numbers), 2)
+    return numbers[half] if odd else (numbers[half - 1] + numbers[half]) / 2
+
+
+def bits(combine: Callable[[int, int], int]) -> Fold:
+    def compute(values: list[Value]) -> int:
+        whole = [value for value in values if type(value) is int]
+        if len(whole) < len(values):
+            raise unknown("the bits of what is no whole number")
+        return reduce(combine, whole)
+
+    return of_values(compute)
+
+
 FOLDS: dict[str, Fold] = {
     "count": count,
     "countif": of_values(lambda values: sum(truths(values)), empty=0),
@@ -208,6 +226,10 @@ FOLDS: dict[str, Fold] = {
     "firstvalue": of_values(smallest),
     "arrayagg": of_values(collected, empty=()),
     "arrayuniqueagg": of_values(collected_once, empty=()),
+    "median": of_values(median),
+    "bitwiseandagg": bits(and_),
+    "bitwiseoragg": bits(or_),
+    "bitwisexoragg": bits(xor),
     "argmax": by_largest,
     "argmin": by_smallest,
 }

@@ -19,6 +19,7 @@ from stepwell.query.spark_values import (
     compare,
     failure,
     kind,
+    order,
     to_date,
     to_int,
     to_text,
@@ -87,6 +88,29 @@ def size(value: Value) -> int:
     return len(value)
 
 
+def _items(value: Value) -> tuple[Value, ...]:
+    if not isinstance(value, tuple):
+        raise unknown(f"a {kind(value)} as an array")
+    return value
+
+
+def sort_array(value: Value, ascending: bool = True) -> Value:
+    return tuple(sorted(_items(value), key=order, reverse=not ascending))
+
+
+def array_join(value: Value, between: Value) -> str:
+    return to_text(between).join(to_text(item) for item in _items(value) if item is not None)
+
+
+def split(value: Value, pattern: Value) -> Value:
+    return tuple(re.split(to_text(pattern), to_text(value)))
+
+
+def sequence(start: Value, stop: Value) -> Value:
+    first, last = to_int(start), to_int(stop)
+    return tuple(range(first, last + 1) if first <= last else range(first, last - 1, -1))
+
+
 def raise_error(message: Value) -> Value:
     raise UserCodeError(f"[USER_RAISED_EXCEPTION] {message}")
 
@@ -146,6 +170,11 @@ STRICT: dict[str, Callable[..., Value]] = {
     "month": lambda value: to_date(value).month,
     "day": lambda value: to_date(value).day,
     "dayofmonth": lambda value: to_date(value).day,
+    "arraysort": sort_array,
+    "sortarray": sort_array,
+    "arraytostring": array_join,
+    "regexpsplit": split,
+    "generateseries": sequence,
     "arraysize": size,
     "cardinality": size,
 }
