@@ -49,6 +49,20 @@ def test_another_program_is_refused_and_fences_nobody(
         assert pipeline.push("orders", [{**ROW, "id": 2}]) == 2, "it still has the pipeline"
 
 
+def test_other_settings_that_change_a_meaning_are_refused(write: Write) -> None:
+    """S1: a sum that overflows is an error under ANSI and NULL without; stored rows are of one."""
+    plain = "spark:\n  conf: {spark.sql.shuffle.partitions: 2}\n"
+    other = "spark:\n  conf: {spark.sql.ansi.enabled: false, spark.sql.shuffle.partitions: 3}\n"
+    with stepwell.open(write(REFERENCE + plain)) as pipeline:
+        pipeline.push("orders", [ROW])
+    told = "SESSION_CHANGED: spark.sql.ansi.enabled was true, not false"
+    with pytest.raises(InvalidError, match=told):
+        stepwell.open(write(REFERENCE + other))
+    same = "spark:\n  conf: {spark.sql.ansi.enabled: true, spark.sql.shuffle.partitions: 9}\n"
+    with stepwell.open(write(REFERENCE + same)) as again:
+        assert again.query("SELECT total FROM revenue").num_rows == 1
+
+
 def test_what_means_the_same_is_the_same(write: Write) -> None:
     """S6: comments, line ends and indentation are the author's affair."""
     folder = write(REFERENCE)

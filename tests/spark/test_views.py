@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stepwell.errors import InvalidError, SqlError
+from stepwell.spark import relations
 from stepwell.spark.views import Change, Views
 
 TABLE = "CREATE TABLE t (id INT PRIMARY KEY, at TIMESTAMP, x DOUBLE);\n"
@@ -101,3 +102,45 @@ def test_the_callers_session_is_left_as_it_was(spark: SparkSession) -> None:
 
 def tables(spark: SparkSession) -> set[str]:
     return {row["tableName"] for row in spark.sql("SHOW TABLES").collect()}
+
+
+def test_what_a_transaction_cost_is_counted(spark: SparkSession) -> None:
+    """S4: one job for a plain view, none for one that is not concerned, more from scratch."""
+    views = Views.open(
+        spark,
+        TABLE + "CREATE TABLE other (k INT);\n"
+        "CREATE MATERIALIZED VIEW plain AS SELECT id + 1 AS i FROM t;\n"
+        "CREATE MATERIALIZED VIEW apart AS SELECT k FROM other;\n"
+        "CREATE MATERIALIZED VIEW whole REFRESH POLICY FULL AS\n"
+        "  SELECT a.id FROM t a JOIN t b ON a.id = b.id;",
+    )
+    outcome = views.apply({"t": Change(put=rows((1, day(1), 0.0), (2, day(3), 0.0)))})
+    assert outcome.queries_of == {"plain": 1, "apart": 0, "whole": 1}
+    assert outcome.queries == 2
+    assert outcome.jobs_of["plain"] == 1
+    assert outcome.jobs_of["apart"] == 0
+    assert outcome.jobs_of["whole"] > 1, "a broadcast is a job of its own"
+
+
+def test_a_large_table_with_a_key_is_read_without_summing_it_up(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4: what is computed anew reads tables of millions of rows, of which a few have changed."""
+    monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", 50)
+    first = rows(*((i, day(1), float(i)) for i in range(100)))
+    views = Views.open(
+        spark,
+        TABLE + "CREATE MATERIALIZED VIEW v REFRESH POLICY FULL AS SELECT id, x FROM t;",
+        tables={"t": spark.createDataFrame(first)},
+    )
+    assert views.stored.plain_rows("t", None) is not None
+    views.apply({"t": Change(put=rows((1, day(1), 7.0), (1000, day(1), 8.0)))})
+    views.apply({"t": Change(put=rows((1, day(1), 1.0), (2, day(1), 9.0)))})
+    gone = pa.table({"id": pa.array([3, 1000], pa.int32())})
+    outcome = views.apply({"t": Change(delete=gone)})
+    assert outcome.changes["v"].num_rows == 2
+    expected = {i: float(i) for i in range(100) if i != 3} | {2: 9.0}
+    assert {r["id"]: r["x"] for r in views.read("v").to_pylist()} == expected
+    assert {r["id"]: r["x"] for r in views.read("t").to_pylist()} == expected
+    plan = views.frame("t")._jdf.queryExecution().executedPlan().toString()
+    assert "BroadcastHashJoin" in plan

@@ -434,7 +434,8 @@ def _meaning(view: Resource) -> tuple[object, ...]:
         return ("table",)
     policy = statement.policy if isinstance(statement, MaterializedView) else None
     kind = View if isinstance(statement, View) else MaterializedView
-    return kind, tokens_checksum(statement.query), statement.columns, policy
+    settings = tuple(sorted(view.settings.items()))
+    return kind, tokens_checksum(statement.query), statement.columns, policy, settings
 
 
 def _changed_options(old: Resource, new: Resource) -> list[str]:

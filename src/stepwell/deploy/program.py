@@ -22,6 +22,8 @@ from stepwell.deploy.resources import (
 )
 from stepwell.errors import CorruptError, InvalidError
 from stepwell.model import checksum
+from stepwell.query.reasons import Code
+from stepwell.query.settings import default_of
 from stepwell.store.sealed import Json
 
 FORMAT = 2
@@ -89,9 +91,22 @@ def differences(before: Deployed, now: Deployed) -> list[str]:
             found.append(f"{name} is new")
         elif key not in now:
             found.append(f"{name} is gone")
+        elif now[key].settings != before[key].settings:
+            found.append(f"{name} was deployed with other settings ({_settings(before, now, key)})")
         elif not now[key].same(before[key]):
             found.append(f"{name} has changed")
     return found
+
+
+def _settings(before: Deployed, now: Deployed, key: str) -> str:
+    """Which settings of a view differ, and how."""
+    old, new = before[key].settings, now[key].settings
+    told = [
+        f"{name} was {old.get(name) or default_of(name)}, not {new.get(name) or default_of(name)}"
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
+    ]
+    return f"{Code.SESSION_CHANGED.value}: {'; '.join(told)}"
 
 
 def identified(before: Deployed, now: Deployed, lineage: str, serial: int) -> dict[str, Resource]:

@@ -16,8 +16,10 @@ from typing import Any, Literal
 from stepwell.deploy.connections import Connection
 from stepwell.deploy.project import Project
 from stepwell.deploy.references import Secret
+from stepwell.deploy.sections import SparkSection
 from stepwell.errors import ConfigError, CorruptError, InvalidError
 from stepwell.model import checksum
+from stepwell.query.settings import changes_meaning, meaning
 from stepwell.query.source import Source, Tokens
 from stepwell.query.statements import Statement, Table, fold, parse_statements
 from stepwell.store.sealed import Json
@@ -40,6 +42,8 @@ class Resource:
     options: Mapping[str, Json] = field(default_factory=dict, repr=False)
     """Of a source or sink, with references instead of secrets."""
     id: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of a view: those of Spark that change what its query means, where the project has any."""
 
     @property
     def key(self) -> str:
@@ -84,17 +88,20 @@ def resources_of(project: Project) -> dict[str, Resource]:
         fold(s.name): "table" if isinstance(s, Table) else "view" for s in project.statements
     }
     made: list[Resource] = []
+    chosen = meaning(project.sections.spark.conf)
     for statement in project.statements:
         name = fold(statement.name)
+        settings = chosen if kinds[name] == "view" else {}
         read = project.reads.get(name, ())
         made.append(
             Resource(
                 kinds[name],
                 statement.name,
-                statement_checksum(statement),
+                _meant(statement_checksum(statement), settings),
                 tuple(key_of(kinds[other], other) for other in read),
                 name in project.protected,
                 statement.source.part(statement.span),
+                settings=settings,
             )
         )
     for kind, connections in (("source", project.sources), ("sink", project.sinks)):
@@ -114,6 +121,27 @@ def resources_of(project: Project) -> dict[str, Resource]:
                 )
             )
     return {resource.key: resource for resource in made}
+
+
+def _meant(text: str, settings: Mapping[str, str]) -> str:
+    """The checksum of a statement under settings that change its meaning."""
+    if not settings:
+        return text
+    return checksum([text.encode(), json.dumps(settings, sort_keys=True).encode()])
+
+
+def _enforced(project: Project, resources: Deployed, *, leaving: bool) -> SparkSection:
+    """The project's settings of Spark, but for those that views were deployed with."""
+    spark = project.sections.spark
+    free = {name: value for name, value in spark.conf.items() if not changes_meaning(name)}
+    views = [resource for resource in resources.values() if resource.kind == "view"]
+    for view in views[1:]:
+        if view.settings != views[0].settings and not leaving:
+            raise InvalidError(
+                f"{views[0].name} and {view.name} were deployed with different settings of Spark",
+                hint="deploy again, so that all views have the project's",
+            )
+    return replace(spark, conf={**free, **(views[0].settings if views else {})})
 
 
 def deployed_project(
@@ -142,7 +170,9 @@ def deployed_project(
     kind: Literal["spark", "reference"] = "spark" if executor == "spark" else "reference"
     return replace(
         project,
-        sections=replace(project.sections, executor=kind),
+        sections=replace(
+            project.sections, executor=kind, spark=_enforced(project, resources, leaving=leaving)
+        ),
         statements=statements,
         sql="".join(f"{r.text};\n\n" for r in ordered if r.kind in ("table", "view")),
         sql_name="the deployed statements",
@@ -204,7 +234,8 @@ def to_json(resource: Resource) -> dict[str, Json]:
         "reads": list(resource.reads),
     }
     if resource.kind in ("table", "view"):
-        return {**common, "text": resource.text}
+        settings = {"settings": dict(resource.settings)} if resource.settings else {}
+        return {**common, "text": resource.text, **settings}
     return {**common, "options": dict(resource.options)}
 
 
@@ -220,6 +251,7 @@ def from_json(key: str, item: Json, where: str) -> Resource:
             item.get("text", ""),
             item.get("options", {}),
             str(item["id"]),
+            dict(item.get("settings", {})),
         )
     except (KeyError, TypeError, AttributeError, StopIteration) as error:
         raise CorruptError(where, f"{key} is no resource: {error!r}", field="resources") from error

@@ -54,6 +54,14 @@ class Evaluator:
         self.queries = 0
         self.rows_read = 0
 
+    @property
+    def jobs(self) -> int:
+        """How many jobs this Spark has begun so far, whoever asked for them.
+
+        The scheduler's own count: Spark's public ones run behind, as listeners do.
+        """
+        return int(self._spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
+
     def maintenance(self, deltas: Mapping[str, Part]) -> Maintenance:
         return Maintenance(self.names, frozenset(deltas), self._estimates(deltas))
 

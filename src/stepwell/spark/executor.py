@@ -53,7 +53,8 @@ def spark_executor(
 
     def factory(store: Store, env: Env) -> SparkExecutor:
         session = spark or open_session(settings or SessionSettings())
-        return SparkExecutor(Views.open(session, sql, name=name, env=env), store, env)
+        views = Views.open(session, sql, name=name, env=env, settings=settings)
+        return SparkExecutor(views, store, env)
 
     return factory
 

@@ -35,6 +35,8 @@ MEMORY_ROWS_MAX = 100_000
 """Rows of a relation in memory before they become a run."""
 SHIPPED_ROWS_MAX = 50_000
 """More rows than this Spark gets as a file: within a plan they would be slow."""
+BROADCAST_ROWS_MAX = 1_000_000
+"""Rows that every worker can hold."""
 _LIKE_SIZE = 4
 """Runs are of like size unless one is so many times larger than all after it together."""
 _LIKE_RUNS = 8
@@ -56,6 +58,8 @@ class Part:
     """As Spark sees it, once it has been asked to."""
     stored: tuple[Run, ...] = ()
     """The runs of the manifest that hold these rows; none until they were flushed."""
+    once: bool | None = None
+    """Whether it is a run in which every row is there once; None until somebody has looked."""
 
 
 @dataclass(slots=True)
@@ -262,11 +266,9 @@ class Relations:
             run = self._runs.write(relation.name, table, relation.sort)
             return Part(relation.types, run.rows, run=run)
         columns = [f"c{i}" for i in range(len(relation.types))]
-        frame = self.frame_of(last[0])
-        for part in last[1:]:
-            frame = frame.unionAll(self.frame_of(part))
         summed = (
-            frame.groupBy(*columns)
+            self._together(last)
+            .groupBy(*columns)
             .agg({WEIGHT: "sum"})
             .toDF(*columns, WEIGHT)
             .where(f"{WEIGHT} <> 0")
@@ -277,6 +279,9 @@ class Relations:
 
     def frame(self, table: pa.Table, types: Sequence[str]) -> DataFrame:
         """An Arrow table with these types and a weight, as a DataFrame."""
+        if not table.num_rows:
+            # Without chunks, which pyspark cannot take.
+            return self._empty(tuple(types))
         return self._spark.createDataFrame(table, schema=schema_of(tuple(types)))
 
     def old(self, name: str) -> str:
@@ -312,10 +317,45 @@ class Relations:
     def _union(self, relation: Relation) -> DataFrame:
         if not relation.parts:
             return self._empty(relation.types)
-        frame = self.frame_of(relation.parts[0])
-        for part in relation.parts[1:]:
+        return self._together(relation.parts)
+
+    def _together(self, parts: Sequence[Part]) -> DataFrame:
+        frame = self.frame_of(parts[0])
+        for part in parts[1:]:
             frame = frame.unionAll(self.frame_of(part))
         return frame
+
+    def plain_rows(self, name: str, delta: Part | None) -> DataFrame | None:
+        """The rows of a relation that has a key and is mostly one run, as they are after a change.
+
+        That run is only read past: a row of it is gone if the rest takes out a row with its key.
+        None: the relation is not of this kind, and its parts have to be summed up.
+        """
+        relation = self._all[name]
+        parts = [*relation.parts, *([delta] if delta is not None else [])]
+        large = max(parts, key=lambda part: part.rows, default=None)
+        if large is None or not relation.key or not _once(large):
+            return None
+        columns = [f"c{i}" for i in range(len(relation.types))]
+        run = self.frame_of(large).select(*columns)
+        rest = [part for part in parts if part is not large]
+        if not rest:
+            return run
+        moved = self._together(rest).groupBy(*columns).agg({WEIGHT: "sum"}).toDF(*columns, WEIGHT)
+        keys = [f"c{i} AS k{i}" for i in relation.key]
+        gone = moved.where(f"{WEIGHT} < 0").selectExpr(*keys)
+        same = [run[f"c{i}"].eqNullSafe(gone[f"k{i}"]) for i in relation.key]
+        if sum(part.rows for part in rest) <= BROADCAST_ROWS_MAX:
+            gone = gone.hint("broadcast")
+        stay = run.join(gone, same, "left_anti")
+        return stay.unionAll(moved.where(f"{WEIGHT} > 0").select(*columns))
+
+
+def _once(part: Part) -> bool:
+    """Whether a part is a run in which every row is there once, by what its files say of it."""
+    if part.once is None:
+        part.once = part.run is not None and part.table is None and part.run.weights == (1, 1)
+    return part.once
 
 
 def _consolidates(relation: Relation) -> bool:

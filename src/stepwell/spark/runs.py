@@ -45,6 +45,19 @@ class RunFiles:
     def bytes(self) -> int:
         return sum(file.stat().st_size for file in self.files)
 
+    @property
+    def weights(self) -> tuple[int, int] | None:
+        """The least and the greatest weight, if the files say so."""
+        found: list[int] = []
+        for file in self.files:
+            metadata = pq.read_metadata(file)
+            for group in range(metadata.num_row_groups):
+                statistics = metadata.row_group(group).column(metadata.num_columns - 1).statistics
+                if statistics is None or not statistics.has_min_max:
+                    return None
+                found += [statistics.min, statistics.max]
+        return (min(found), max(found)) if found else None
+
 
 class Runs:
     """Writes and reads runs below a folder. Files go when nobody holds their run any more."""

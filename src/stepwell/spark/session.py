@@ -31,6 +31,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from stepwell.errors import ConfigError, StepwellError, UnavailableError
+from stepwell.query.settings import DEFAULTS, Value, changes_meaning, text_of
 from stepwell.spark.java import Java, find_java, launcher_home
 
 SPARK = "4.3"
@@ -44,9 +45,7 @@ SESSION = {
     # Replanning in the middle of a job costs more than it saves while the data is small.
     "spark.sql.adaptive.enabled": "false",
     # What a view means does not depend on who runs it.
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.caseSensitive": "false",
-    "spark.sql.session.timeZone": "UTC",
+    **DEFAULTS,
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # The default, INT96, has no statistics, so nothing could be pruned by time.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -71,8 +70,6 @@ JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 # A Spark that runs keeps the name of whoever came first, which harms nobody.
 KEPT = {"spark.app.name"}
-
-Value = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +116,17 @@ def open_session(settings: SessionSettings) -> SparkSession:
 def adopt(spark: SparkSession, settings: SessionSettings | None = None) -> SparkSession:
     """A session of our own beside the caller's, on the same Spark. The caller's is not changed.
 
-    It knows the views and functions that the caller's session knows at this moment. Of the
-    settings only those count that can still be changed while Spark runs.
+    It knows the views and functions that the caller's session knows at this moment, but none of
+    its settings that change what a query means. Of the settings given only those count that can
+    still be changed while Spark runs.
     """
     _check_running(spark)
     settings = settings or SessionSettings()
     # newSession would not do: the functions that a view calls are registered in the caller's.
     ours = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    for key in ours.conf.getAll:
+        if changes_meaning(key) and ours.conf.isModifiable(key):
+            ours.conf.unset(key)
     for key, value in {**SESSION, **_texts(settings.conf)}.items():
         # A session has no settings of Hadoop. It hands on the ones it has by their own names.
         name = key.removeprefix("spark.hadoop.")
@@ -275,11 +276,7 @@ def _not_started(settings: SessionSettings, java: Java, error: Exception) -> Ste
 
 
 def _texts(conf: Mapping[str, Value]) -> dict[str, str]:
-    """Values as Spark writes them: a true of a YAML file is not Python's True."""
-    return {
-        key: str(value).lower() if isinstance(value, bool) else str(value)
-        for key, value in conf.items()
-    }
+    return {key: text_of(value) for key, value in conf.items()}
 
 
 def _temporary_directory() -> str:

@@ -55,7 +55,7 @@ from stepwell.spark.relations import (
     stored_type,
 )
 from stepwell.spark.runs import Runs
-from stepwell.spark.session import adopt
+from stepwell.spark.session import SessionSettings, adopt
 
 __all__ = ["Change", "Outcome", "Views"]
 
@@ -74,9 +74,12 @@ class Outcome:
     """For each materialized view that changed: its columns, and last the weight of each row."""
     rejected: tuple[Rejected, ...] = ()
     recomputed: tuple[str, ...] = ()
-    jobs: int = 0
+    queries: int = 0
     """Spark queries that were run."""
+    queries_of: Mapping[str, int] = field(default_factory=dict)
+    """The same for each view."""
     jobs_of: Mapping[str, int] = field(default_factory=dict)
+    """Spark jobs for each view: those of its queries, and one for each broadcast in them."""
     rows_of: Mapping[str, int] = field(default_factory=dict)
     """Stored rows that were read for each view."""
     seconds_of: Mapping[str, float] = field(default_factory=dict, compare=False)
@@ -99,10 +102,14 @@ class Views:
     """Tables and views of one pipeline."""
 
     def __init__(
-        self, spark: SparkSession, env: Env | None = None, folder: Path | None = None
+        self,
+        spark: SparkSession,
+        env: Env | None = None,
+        folder: Path | None = None,
+        settings: SessionSettings | None = None,
     ) -> None:
         self._env = env or SystemEnv()
-        self._spark = adopt(spark)
+        self._spark = adopt(spark, settings)
         own = tempfile.TemporaryDirectory(prefix="stepwell-views-")
         weakref.finalize(self, own.cleanup)
         runs = Runs(self._spark, folder or Path(own.name) / "runs", self._env)
@@ -131,13 +138,15 @@ class Views:
         tables: Mapping[str, pa.Table | DataFrame] | None = None,
         env: Env | None = None,
         folder: Path | None = None,
+        settings: SessionSettings | None = None,
     ) -> Views:
         """Declare tables and views. `tables` gives rows that tables begin with.
 
         Rows of a DataFrame stay with Spark, however many they are. Runs are written to `folder`;
-        without one they are gone with this object.
+        without one they are gone with this object. The session is used for its Spark, its views
+        and its functions; what queries mean in it is as `settings` say.
         """
-        views = cls(spark, env, folder)
+        views = cls(spark, env, folder, settings)
         statements = parse_statements(Source(name, text))
         for statement in statements:
             if isinstance(statement, Table):
@@ -204,6 +213,9 @@ class Views:
 
     def _compute(self, block: Block) -> None:
         """The rows of a relation that has none yet, from what it is computed from."""
+        if self._is_empty(block):
+            # As good as always when a pipeline is opened: its rows are loaded afterwards.
+            return
         if isinstance(block, Full):
             change = self._text(block, {})
         else:
@@ -360,6 +372,7 @@ class Views:
             rejected += refused
             if delta.num_rows:
                 deltas[table.name] = self._relations.in_memory(table.name, delta)
+        queries_of: dict[str, int] = {}
         jobs_of: dict[str, int] = {}
         rows_of: dict[str, int] = {}
         seconds_of: dict[str, float] = {}
@@ -368,6 +381,7 @@ class Views:
         cheaper: dict[str, Costs] = {}
         for program in self._programs.values():
             start, began = self._evaluator.queries, self._env.uptime()
+            jobs = self._evaluator.jobs
             adaptive = self._views[program.view.lower()].policy is Policy.AUTO
             dear: list[Costs] = []
             for block in program.blocks:
@@ -381,7 +395,8 @@ class Views:
                     recomputed.append(program.view)
             if dear:
                 cheaper[program.view] = dear[0]
-            jobs_of[program.view] = self._evaluator.queries - start
+            queries_of[program.view] = self._evaluator.queries - start
+            jobs_of[program.view] = self._evaluator.jobs - jobs
             rows_of[program.view], self._evaluator.rows_read = self._evaluator.rows_read, 0
             seconds_of[program.view] = self._env.uptime() - began
         return Prepared(
@@ -390,6 +405,7 @@ class Views:
                 tuple(rejected),
                 (*recomputed, *cheaper),
                 self._evaluator.queries - before,
+                queries_of,
                 jobs_of,
                 rows_of,
                 seconds_of,
@@ -477,6 +493,10 @@ class Views:
         self._evaluator.hurry(False)
         changed = frozenset(deltas)
         for table in self._tables.values():
+            plain = self._relations.plain_rows(table.name, deltas.get(table.name))
+            if plain is not None:
+                plain.toDF(*_titles(table)).createOrReplaceTempView(_quoted(table.name))
+                continue
             columns = self._evaluator.names.several(len(table.columns))
             when = When.NEW if table.name in changed else When.OLD
             self._show_rows(table.name, Leaf(table.name, columns, when), _titles(table), deltas)

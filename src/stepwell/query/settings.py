@@ -1,0 +1,77 @@
+"""Settings of Spark that change what a query means. They belong to a view as its text does.
+
+A pipeline has Stepwell's (ANSI arithmetic, UTC, names in any case) unless its project says
+otherwise under `spark: conf:`. What a project says is recorded with its program; a session that is
+handed over has no say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Value = str | int | float | bool
+
+DEFAULTS = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+"""Where Stepwell says what Spark leaves to whoever runs it. All others are as Spark has them."""
+
+_FAMILIES = ("spark.sql.ansi.", "spark.sql.decimalOperations.", "spark.sql.legacy.")
+_OTHERS = frozenset(
+    f"spark.sql.{name}"
+    for name in (
+        "caseSensitive",
+        "charAsVarchar",
+        "crossJoin.enabled",
+        "groupByAliases",
+        "groupByOrdinal",
+        "mapKeyDedupPolicy",
+        "orderByOrdinal",
+        "parser.escapedStringLiterals",
+        "parser.quotedRegexColumnNames",
+        "preserveCharVarcharTypeInfo",
+        "readSideCharPadding",
+        "session.timeZone",
+        "storeAssignmentPolicy",
+        "stableDerivedColumnAlias.enabled",
+        "timestampType",
+        "variable.substitute",
+    )
+)
+
+
+def changes_meaning(name: str) -> bool:
+    """Whether a query may mean something else under another value of this setting.
+
+    >>> changes_meaning("spark.sql.session.timeZone")
+    True
+    >>> changes_meaning("spark.sql.shuffle.partitions")
+    False
+    """
+    return name.startswith(_FAMILIES) or name in _OTHERS
+
+
+def meaning(conf: Mapping[str, Value]) -> dict[str, str]:
+    """Those of some settings that change a meaning, and are not what they are anyway.
+
+    >>> meaning({"spark.sql.ansi.enabled": False, "spark.sql.caseSensitive": "false"})
+    {'spark.sql.ansi.enabled': 'false'}
+    """
+    texts = {name: text_of(value) for name, value in sorted(conf.items())}
+    return {
+        name: text
+        for name, text in texts.items()
+        if changes_meaning(name) and text != DEFAULTS.get(name)
+    }
+
+
+def default_of(name: str) -> str:
+    """What a setting is where nobody says."""
+    return DEFAULTS.get(name, "as Spark has it")
+
+
+def text_of(value: Value) -> str:
+    """A value as Spark writes it: a true of a YAML file is not Python's True."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
