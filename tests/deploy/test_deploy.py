@@ -11,6 +11,7 @@ import pytest
 from stepwell.deploy.changing import Interrupted
 from stepwell.deploy.lease import read_lease
 from stepwell.deploy.pipeline import ProjectPipeline
+from stepwell.deploy.program import as_deployed, project_differences
 from stepwell.errors import ConflictError, FencedError, InvalidError, StepwellError
 from stepwell.journal import paths
 from stepwell.store.base import Store
@@ -291,6 +292,27 @@ def test_comments_and_spaces_change_nothing(lab: Lab) -> None:
     """D7: what means the same is the same."""
     lab.write("-- money\n" + SQL.replace("  SELECT", "\n    SELECT /* x */"))
     assert lab.actions() == {}
+
+
+def test_settings_that_change_a_meaning_are_deployed_with_views(lab: Lab) -> None:
+    """S1: until the next deploy a view means what it meant; then it is computed anew."""
+    name = "spark.sql.session.timeZone"
+    lab.deploy()
+    lab.write(
+        yml=YML + f"spark: {{conf: {{{name}: Asia/Tokyo, spark.sql.shuffle.partitions: 3}}}}\n"
+    )
+    program = lab.manifest().program
+    running = as_deployed(lab.project(), program).sections.spark.conf
+    assert running == {"spark.sql.shuffle.partitions": 3}, "what is deployed has UTC"
+    (told,) = {d for d in project_differences(lab.project(), program) if "revenue" in d}
+    assert told.endswith(f"(SESSION_CHANGED: {name} was UTC, not Asia/Tokyo)")
+    rebuilt = {f"view.{view}": "rebuild" for view in ("revenue", "visits", "whales")}
+    assert rebuilt.items() <= lab.actions().items()
+    lab.deploy()
+    assert lab.actions() == {}
+    lab.write()
+    program = lab.manifest().program
+    assert as_deployed(lab.project(), program).sections.spark.conf == {name: "Asia/Tokyo"}
 
 
 def test_columns_are_added_widened_and_dropped(lab: Lab) -> None:

@@ -29,8 +29,6 @@ def test_the_snippet_runs(spark: SparkSession, capsys: pytest.CaptureFixture[str
 def test_every_reason_given_is_documented() -> None:
     """S3: a code that explain prints and nobody explains helps nobody."""
     page = PAGE.read_text(encoding="utf-8")
-    # These come with the engine, which recomputes by cost and when a definition changes.
-    later = {Code.CHEAPER_TO_RECOMPUTE, Code.DEFINITION_CHANGED, Code.SESSION_CHANGED}
-    later.add(Code.UNSUPPORTED_TYPE)
+    later = {Code.DEFINITION_CHANGED, Code.UNSUPPORTED_TYPE}
     for code in set(Code) - later:
         assert f"`{code.value}`" in page

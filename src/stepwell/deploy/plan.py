@@ -288,7 +288,8 @@ class _Planner:
         if old.checksum != new.checksum:
             difference = _difference(old.text, new.text)
             if _meaning(old) != _meaning(new):
-                reason = "its query changed"
+                same = old.settings == new.settings
+                reason = "its query changed" if same else "settings it was computed with changed"
         if not reason:
             for key in new.reads:
                 if key in self._moved and key in self._deployed:
