@@ -28,7 +28,7 @@ class Cases(Drawn):
         made = self.views(tables, views)
         contents = {table.name: Contents(table) for table in tables}
         batches = []
-        for number in range(2 + self.weighted({0: 50, 1: 50})):
+        for number in range(2 + self.weighted({0: 65, 1: 35})):
             batch = {}
             # Where everything changes at once, one change covers up for another that was missed.
             lone = self.pick(tables) if number and self.chance(45) else None
@@ -40,7 +40,7 @@ class Cases(Drawn):
                     batch[table.name] = rows
                     contents[table.name].apply(rows)
             batches.append(batch)
-        return Case(seed, tables, made, tuple(batches), self.chance(50))
+        return Case(seed, tables, made, tuple(batches), self.chance(60))
 
     def table(self, name: str) -> Table:
         names = self.some(list(COLUMNS), 2, 4)
@@ -69,8 +69,8 @@ class Cases(Drawn):
             queries.relations = [*below, *below, *relations]
             # What is only defined is read again wherever it is named: towers of it take Spark
             # minutes. So it is small, and stands on tables.
-            stored = bool(below) or number == count - 1 or self.chance(85)
-            made = queries.view(self.weighted({1: 75, 2: 25}) if stored else 1)
+            stored = bool(below) or number == count - 1 or self.chance(90)
+            made = queries.view(self.weighted({1: 85, 2: 15}) if stored else 1)
             views.append(View(f"v{number + 1}", made.sql, made.columns, stored))
             if not stored or self.chance(20):
                 below = [Relation(views[-1].name, made.columns, made.size), *below[:1]]

@@ -81,6 +81,23 @@ CREATE MATERIALIZED VIEW v AS SELECT id, variant_get(parse_json(j), '$.a', 'int'
 -- expect v
 (1, 1), (2, 2), (3, NULL)
 
+-- trap 12: a variant is not stored, since two of them cannot be compared
+CREATE TABLE t (id INT PRIMARY KEY, j STRING);
+CREATE MATERIALIZED VIEW v AS SELECT id, parse_json(j) AS a FROM t;
+-- expect error: UNSUPPORTED_TYPE
+
+-- trap 12: a variant within a view is computed anew where it would have to be stored
+CREATE TABLE t (id INT PRIMARY KEY, j STRING);
+CREATE MATERIALIZED VIEW v AS SELECT variant_get(p, '$.a', 'int') AS a, r FROM (SELECT parse_json(j) AS p, id, rank() OVER (PARTITION BY id ORDER BY j) AS r FROM t);
+-- put t
+(1, '{"a": 1}'), (2, '{"b": 1}'), (3, NULL)
+-- apply
+-- put t
+(2, '{"a": 2}')
+-- apply
+-- expect v
+(1, 1), (2, 1), (NULL, 1)
+
 -- trap 44: INT and BIGINT, DECIMAL and INT meet by position
 CREATE TABLE t (i INT, b BIGINT, m DECIMAL(8, 2));
 CREATE MATERIALIZED VIEW v AS SELECT i AS x, m AS y FROM t UNION ALL SELECT b, i FROM t;

@@ -91,6 +91,12 @@ def contains_map_or_variant(type: str) -> bool:
     return any(part.name in ("map", "variant") for part in parse_type(type).walk())
 
 
+def can_be_stored(type: str) -> bool:
+    """Whether Spark can tell if two values are equal: without that, rows cannot be taken out."""
+    never = _UNORDERED - {"map"}
+    return all(part.name not in never for part in parse_type(type).walk())
+
+
 def contains_collation(type: str) -> bool:
     """Whether strings that differ may count as equal."""
     return any(part.collation is not None for part in parse_type(type).walk())

@@ -23,6 +23,7 @@ from stepwell.query.reasons import Code, Reason, Unsupported
 from stepwell.query.render import render
 from stepwell.query.select import Catalog
 from stepwell.query.statements import MaterializedView, Policy, View
+from stepwell.query.types import can_be_stored
 from stepwell.spark.relations import Relation, Relations
 
 
@@ -81,6 +82,7 @@ class Compiler:
     ) -> Program:
         """The program that keeps a view."""
         self._refuse_unstable(view, analysed)
+        self._refuse_types(view, analysed)
         reason: Reason | None = None
         if view.policy is Policy.FULL:
             reason = Reason(Code.POLICY_FULL, "the view says REFRESH POLICY FULL")
@@ -127,6 +129,13 @@ class Compiler:
                 raise Unsupported(
                     Code.PARSE_MISMATCH, f"columns would be {found}, Spark says {analysed.types}"
                 )
+            for block in lowering.blocks:
+                for stored in block.fields:
+                    if not can_be_stored(stored.type):
+                        raise Unsupported(
+                            Code.UNSUPPORTED_TYPE,
+                            f"a value of type {stored.type.upper()} would have to be stored",
+                        )
         except PySparkException as error:
             raise Unsupported(Code.PARSE_MISMATCH, str(error).split("\n")[0][:200]) from error
         finally:
@@ -144,6 +153,17 @@ class Compiler:
 
         schema = self._spark.sql(render(node, table).sql).schema
         return tuple(field.dataType.simpleString() for field in schema.fields[: len(node.columns)])
+
+    def _refuse_types(self, view: MaterializedView, analysed: Analysed) -> None:
+        """Rows are taken out by value, so every value must be one that can be compared."""
+        for column, type_ in zip(analysed.columns, analysed.types, strict=True):
+            if not can_be_stored(type_):
+                raise view.source.error(
+                    view.query_span.start,
+                    f"{view.name} is stored, but its column {column} is {type_.upper()}, which "
+                    f"cannot be compared ({Code.UNSUPPORTED_TYPE.value})",
+                    hint="select what is needed of it, as with variant_get, or to_json of it all",
+                )
 
     def _refuse_unstable(self, view: MaterializedView, analysed: Analysed) -> None:
         """J11: what would come out differently when replayed cannot be stored."""

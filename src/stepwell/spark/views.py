@@ -36,7 +36,7 @@ from stepwell.query.render import bag
 from stepwell.query.select import Catalog
 from stepwell.query.source import Source
 from stepwell.query.statements import MaterializedView, Policy, Table, View, parse_statements
-from stepwell.query.types import contains_map_or_variant
+from stepwell.query.types import can_be_stored, contains_map_or_variant
 from stepwell.spark.blocks import Blocks
 from stepwell.spark.changes import Lookup, normalise
 from stepwell.spark.compiler import Compiler
@@ -179,6 +179,13 @@ class Views:
                     f"{table.name}: the column {column.name} is {column.type.upper()}, "
                     "which cannot be kept yet",
                     hint="declare it as VARCHAR or STRING",
+                )
+            if not can_be_stored(column.type):
+                raise table.source.error_at(
+                    table.name_span,
+                    f"{table.name}: the column {column.name} is {column.type.upper()}, of which "
+                    "two cannot be compared, so that rows could not be taken out",
+                    hint="declare it as STRING, and read it with parse_json or the like",
                 )
         types = tuple(stored_type(column.type) for column in table.columns)
         names = [column.name.lower() for column in table.columns]
