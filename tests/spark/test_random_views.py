@@ -17,6 +17,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,12 +25,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from stepwell.errors import InvalidError
 from stepwell.query import cost
+from stepwell.query.reference import Bag, bag, evaluate
 from stepwell.spark import finder, flatten, relations
 from tests.comparing import Compared, difference, difference_of_rows
 from tests.random_views.case import Batch, Case, Row, Rows
 from tests.random_views.cases import VIEWS, case_of
-from tests.spark.following import Followed, follow, smallest
+from tests.spark.following import Followed, Reference, follow, smallest
 
 SEEDS = os.environ.get("STEPWELL_RANDOM_SEEDS", "0-33")
 """About 300 views: some are not stored."""
@@ -46,9 +49,7 @@ def seeds() -> list[int]:
 @pytest.mark.parametrize("seed", seeds())
 def test_any_view_is_what_spark_computes(spark: SparkSession, seed: int) -> None:
     """S3, S4: operators that are right alone can be wrong on top of each other."""
-    followed = check(spark, seed)
-    # Half of them at least: an oracle that is hardly ever asked is none.
-    assert followed.reference * 2 >= followed.views, followed.not_by_reference
+    check(spark, seed)
 
 
 @pytest.mark.slow
@@ -147,6 +148,26 @@ def test_every_operator_is_drawn() -> None:
     assert not rare
 
 
+def test_the_reference_answers_for_most_views() -> None:
+    """S3: an oracle that is hardly ever asked is none. It lacks what explain gives a reason for,
+    and what it has no function for: `approx_count_distinct`, frames by range."""
+    views = answered = 0
+    for seed in range(40):
+        case = case_of(seed)
+        reference = Reference(case)
+        relations: dict[str, Bag] = {
+            name: bag(content.rows) for name, content in case.contents(case.batches).items()
+        }
+        for view in case.stored:
+            views += 1
+            relations[view.name] = bag([])
+            if view.name in reference.nodes:
+                with suppress(InvalidError):
+                    relations[view.name] = Counter(evaluate(reference.nodes[view.name], relations))
+                    answered += 1
+    assert answered > 0.8 * views
+
+
 def test_deletes_are_of_rows_that_are_there() -> None:
     """S4: a delete of nothing would test the rejection of rows instead of the view."""
 
@@ -188,15 +209,16 @@ def replayed(case: Case, batches: Sequence[Batch]) -> dict[str, Counter[str]]:
     return made
 
 
-@pytest.mark.parametrize("view", range(1, VIEWS + 1))
-def test_a_case_of_one_view_has_all_that_the_view_stands_on(view: int) -> None:
+def test_a_case_of_one_view_has_all_that_the_view_stands_on() -> None:
     """What fails is told with one view; it must be able to fail alone."""
     for seed in range(DRAWN):
-        case = case_of(seed).only(f"v{view}")
-        names = {v.name for v in case.views}
-        assert f"v{view}" in names
-        for one in case.views:
-            assert set(re.findall(r"\bv\d+\b", one.query)) <= names
+        whole = case_of(seed)
+        for view in whole.views:
+            alone = whole.only(view.name)
+            names = {other.name for other in alone.views}
+            assert view in alone.views
+            for other in alone.views:
+                assert set(re.findall(r"\bv\d+\b", other.query)) <= names
 
 
 def table(*rows: tuple[Any, ...], types: str = "is") -> pa.Table:
