@@ -278,7 +278,7 @@ class Draw:
             f"(s LIKE {self.pick(*LIKES)})",
             f"(s NOT LIKE {self.pick(*LIKES)})",
             f"(sort_array(array({s}, {t})) {operator} split(s, 'a'))",
-            f"(sequence(0, {self.int(0)} % 3) {operator} sort_array(array(1L, i), false))",
+            f"(sequence(0, {self.int(0)} % 3) {operator} sort_array(array(1L, i)))",
             "(s LIKE 'z!%_' ESCAPE '!')",
             f"({self.pick('d', 'e')} {operator} '2020-12-31')",
             f"(array({s}, {t}) {operator} array({t}, s))",
