@@ -94,8 +94,8 @@ def _items(value: Value) -> tuple[Value, ...]:
     return value
 
 
-def sort_array(value: Value) -> Value:
-    return tuple(sorted(_items(value), key=order))
+def sort_array(value: Value, ascending: Value = True) -> Value:
+    return tuple(sorted(_items(value), key=order, reverse=ascending is False))
 
 
 def array_join(value: Value, between: Value) -> str:
