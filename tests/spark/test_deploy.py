@@ -168,7 +168,8 @@ def test_a_view_is_built_beside_while_spark_goes_on_with_transactions(
     answers: list[dict[str, Any]] = []
     with RunningPipeline(project, lab.env, spark=spark) as pipeline:
         pipeline.push("orders", [order(id) for id in range(40)])
-        lab.write(CHANGED.replace(", zip INT DEFAULT 7", "").replace("zip", "city"))
+        changed = CHANGED.replace(", zip INT DEFAULT 7", "")
+        lab.write(changed.replace("SELECT zip,", "SELECT city,").replace("BY zip", "BY city"))
         manifest = lab.manifest()
         deployed, executor = read_program(manifest.program, "")
         wanted = resources_of(load_project(lab.folder, lab.env))
