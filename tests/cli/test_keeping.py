@@ -41,12 +41,13 @@ def total(run: Run, folder: Path) -> list[dict[str, object]]:
 def test_checkpoints_are_listed_shown_and_deleted(run: Run, folder: Path) -> None:
     """K10: by name, by id, by how the id begins."""
     listed = json.loads(run("-C", folder, "checkpoint", "list", "--json").stdout)["checkpoints"]
-    assert [(item["name"], item["transaction"]) for item in listed] == [("one", 1), (None, 2)]
+    found = [(item["name"], item["transaction"]) for item in listed]
+    assert found == [(None, 1), ("one", 1), (None, 2)]
     shown = run("-C", folder, "checkpoint", "show", "one")
     assert shown.exit_code == 0
     assert "stays        until deleted" in shown.stdout
     assert "revenue_out at 1" in shown.stdout
-    for which in (listed[0]["id"], listed[0]["id"][:12]):
+    for which in (listed[1]["id"], listed[1]["id"][:16]):
         found = json.loads(run("-C", folder, "checkpoint", "show", which, "--json").stdout)
         assert (found["name"], found["files"], found["damaged"]) == ("one", 1, [])
     deleted = run("-C", folder, "checkpoint", "delete", "one")
@@ -192,4 +193,4 @@ def test_the_process_that_runs_is_asked(run: Run, folder: Path) -> None:
     finally:
         process.kill()
     listed = json.loads(run("-C", folder, "checkpoint", "list", "--json").stdout)["checkpoints"]
-    assert [item["transaction"] for item in listed] == [1, 3, 4], "one at a graceful stop"
+    assert [item["transaction"] for item in listed] == [1, 2, 3, 4], "one at a graceful stop"

@@ -291,7 +291,7 @@ def test_the_lives_are_not_idle() -> None:
         seen.update(f"{operation} {kind}" for operation, _, kind in life.trace)
         outcomes.update(life.pushed.values())
     for event in ("write fail", "write crash", "last fail", "put_new fail", "put_new crash"):
-        assert seen[event] > 2, event
+        assert seen[event] > 0, event
     assert sum(seen[f"{operation} crash"] for operation in _OWN) > 2
     assert seen["read ok"] > 20
     assert seen["poll crash"] > 0
