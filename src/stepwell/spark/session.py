@@ -39,6 +39,8 @@ LOOPBACK = "127.0.0.1"
 
 # For masters that are not this machine. How many cores they have is known only after a while.
 CLUSTER_PARTITIONS = 16
+# What Spark takes if nobody says otherwise: far too many for small jobs.
+SPARKS_PARTITIONS = "200"
 
 # What decides how a session computes. These can be changed in a session that is running.
 SESSION = {
@@ -185,6 +187,8 @@ def _set_partitions(spark: SparkSession, settings: SessionSettings) -> None:
         return
     context = spark.sparkContext
     partitions = settings.shuffle_partitions
+    if partitions is None and spark.conf.get(key) != SPARKS_PARTITIONS:
+        return  # Somebody has chosen: the project, or whoever gave us the session.
     if partitions is None:
         # Local cores are counted by Spark; those of a cluster register one by one.
         cores_known = re.match(r"local(\[|$)", str(context.master)) is not None

@@ -1,0 +1,85 @@
+"""The same journal, replayed with another number of partitions and on workers: the same output."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from stepwell.spark import executor as executors
+from stepwell.spark import relations
+from stepwell.spark.session import SessionSettings, adopt
+from tests.spark.replaying import crash, replay
+
+
+@pytest.fixture
+def crashed(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a pipeline that has all of its transactions in the journal only."""
+    for module in (relations, executors):
+        monkeypatch.setattr(module, "MEMORY_ROWS_MAX", module.MEMORY_ROWS_MAX)
+    crash(tmp_path / "crashed", spark)
+    return tmp_path / "crashed"
+
+
+def replayed(crashed: Path, name: str, spark: SparkSession) -> dict[str, Any]:
+    folder = crashed.parent / name
+    shutil.copytree(crashed / "state", folder / "state")
+    return replay(folder, folder / "out", spark)
+
+
+def test_replay_with_other_parallelism_gives_the_same_output(
+    crashed: Path, spark: SparkSession
+) -> None:
+    """Scenario 85, J2, J5, J6: 1, 2 and 4 partitions; what came in is compared on the way."""
+    found = {}
+    for partitions in (1, 2, 4):
+        session = adopt(spark, SessionSettings(shuffle_partitions=partitions))
+        assert adopt(session).conf.get("spark.sql.shuffle.partitions") == str(partitions)
+        found[partitions] = replayed(crashed, str(partitions), session)
+    assert found[1]["replayed"] == 12
+    assert len(found[1]["orders$errors"]) >= 6
+    assert sum(name.startswith("sold ") for name in found[1]) == 12
+    assert found[1] == found[2] == found[4]
+    sent = {
+        part.parent.name: sorted(part.read_text(encoding="utf-8").splitlines())
+        for part in (crashed / "out" / "best").glob("[0-9]*/part.json")
+    }
+    assert sent == {
+        name.removeprefix("best "): lines
+        for name, lines in found[2].items()
+        if name.startswith("best ")
+    }, "replay sends what was sent before the crash"
+
+
+@pytest.mark.slow
+def test_replay_on_workers_gives_the_same_output(
+    crashed: Path, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Scenario 85, J2, S1: two workers in processes of their own."""
+    here = replayed(crashed, "here", spark)
+    folder = tmp_path / "workers"
+    shutil.copytree(crashed / "state", folder / "state")
+    # Workers work below Spark's home. This one is not the installed one, which stays as it is.
+    home = tmp_path / "spark"
+    home.mkdir()
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        (home / entry.name).symlink_to(entry)
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.spark.replaying", str(folder), str(folder / "out")],
+        cwd=Path(__file__).resolve().parents[2],
+        env={**os.environ, "SPARK_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout) == here
+    assert (home / "work").is_dir(), "the workers were here"
