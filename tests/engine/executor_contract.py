@@ -161,6 +161,21 @@ class ExecutorContract:
         assert not +missed
         assert not -missed
 
+    def test_equal_dead_letters_are_counted(
+        self, factory: ExecutorFactory, executor: Executor, store: MemoryStore, env: ManualEnv
+    ) -> None:
+        """J13: a delete that misses twice is two letters, however they are stored."""
+        run(executor, env, {"orders": Change(orders((1, "a", 1)), ids(8, 8, 9))})
+        run(executor, env, {"orders": Change(None, ids(8))})
+        for _ in range(2):
+            assert executor.read("orders$errors").num_rows == 4
+            executor.flushed(executor.flush())
+            executor.compact()
+        runs = executor.flush()
+        again = factory(store, env)
+        again.load(runs)
+        assert again.read("orders$errors").num_rows == 4
+
     def test_compacting_leaves_one_run_of_each_relation(
         self, factory: ExecutorFactory, executor: Executor, store: MemoryStore, env: ManualEnv
     ) -> None:

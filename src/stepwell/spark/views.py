@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
@@ -534,7 +535,10 @@ class Views:
         parts = [self._relations.arrow(part) for part in self._relations[name].parts]
         if not parts:
             return pa.table([pa.array([], pa.string())] * len(LETTER), names=list(LETTER))
-        return pa.concat_tables(parts).drop_columns([WEIGHT]).rename_columns(list(LETTER))
+        # Equal ones may be stored as one, with how often it came.
+        rows = pa.concat_tables(parts)
+        often = np.repeat(np.arange(rows.num_rows), rows.column(WEIGHT).to_numpy())
+        return rows.drop_columns([WEIGHT]).take(pa.array(often)).rename_columns(list(LETTER))
 
     def query(self, sql: str) -> pa.Table:
         """The answer to one SELECT over tables, views and dead letters as they are now."""
