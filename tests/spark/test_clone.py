@@ -53,7 +53,7 @@ def push(pipeline: Pipeline, chance: random.Random) -> None:
     pipeline.push("clicks", [click(chance.choice(customers), "/x")])
 
 
-@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("large", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_parent_and_clones_diverge_on_spark(
     spark: SparkSession, tmp_path: Path, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
