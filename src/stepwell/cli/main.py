@@ -216,7 +216,8 @@ def tail(
     """
     from stepwell.cli import tail
 
-    tail.show(place(context, json), view, max_transactions)
+    if code := tail.show(place(context, json), view, max_transactions):
+        raise typer.Exit(code)
 
 
 @app.command()

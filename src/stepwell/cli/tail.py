@@ -7,6 +7,7 @@ import sys
 import pyarrow as pa
 
 from stepwell.cli.reach import running
+from stepwell.cli.run import INTERRUPTED, signals
 from stepwell.cli.where import Where
 from stepwell.connectors.writing import json_lines
 from stepwell.endpoint.client import Client
@@ -14,7 +15,8 @@ from stepwell.env import SystemEnv
 from stepwell.errors import UnavailableError
 
 
-def show(where: Where, view: str, max_transactions: int | None) -> None:
+def show(where: Where, view: str, max_transactions: int | None) -> int:
+    """Follow, until it ends or is interrupted; the exit code."""
     env = SystemEnv()
     project = where.deployed(env)
     name = project.view(view).name
@@ -24,10 +26,16 @@ def show(where: Where, view: str, max_transactions: int | None) -> None:
             f"nothing runs the pipeline in {project.store} on this machine",
             hint="stepwell run, in another terminal; stepwell query shows what is there now",
         )
-    print(f"following {name}, from the next transaction on", file=sys.stderr)
-    with client:
-        if _follow(client, name, max_transactions):
-            print("the process that ran the pipeline has ended", file=sys.stderr)
+    with signals() as caught, client:
+        # Not left to an exception: one that is raised inside a callback would be lost.
+        caught.stop = client.stop
+        print(f"following {name}, from the next transaction on", file=sys.stderr)
+        ended = _follow(client, name, max_transactions)
+    if caught.name is not None:
+        return INTERRUPTED
+    if ended:
+        print("the process that ran the pipeline has ended", file=sys.stderr)
+    return 0
 
 
 def _follow(client: Client, name: str, left: int | None) -> bool:

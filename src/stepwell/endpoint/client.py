@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -98,6 +99,11 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def stop(self) -> None:
+        """End what is waited for, as if the other side had gone; from any thread or signal."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._connection.close()

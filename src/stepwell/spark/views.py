@@ -531,12 +531,10 @@ class Views:
 
     def letters(self, table: str) -> pa.Table:
         """The dead letters of a table."""
-        name = self._table_named(table).name + ERRORS
-        parts = [self._relations.arrow(part) for part in self._relations[name].parts]
-        if not parts:
-            return pa.table([pa.array([], pa.string())] * len(LETTER), names=list(LETTER))
+        relation = self._relations[self._table_named(table).name + ERRORS]
+        parts = [self._relations.arrow(part) for part in relation.parts]
+        rows = pa.concat_tables([schema_table(relation.types), *parts])
         # Equal ones may be stored as one, with how often it came.
-        rows = pa.concat_tables(parts)
         often = np.repeat(np.arange(rows.num_rows), rows.column(WEIGHT).to_numpy())
         return rows.drop_columns([WEIGHT]).take(pa.array(often)).rename_columns(list(LETTER))
 
@@ -580,8 +578,7 @@ class Views:
         view = self._views[name.lower()]
         columns = self._programs[name.lower()].columns
         with translated():
-            text = at_time(view.query, self._time)
-            return self._spark.sql(text).toDF(*columns).toArrow()
+            return self._spark.sql(at_time(view.query, self._time)).toDF(*columns).toArrow()
 
     def explain(self, name: str) -> Explained:
         """How a view is kept."""
