@@ -7,6 +7,7 @@ then falls on all alike, and the ratio stands even where the figures beside it d
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import json
 import os
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -241,6 +242,36 @@ def _cell(value: object) -> str:
     return (
         f"{value:.3g}" if abs(value) < 1 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
     )
+
+
+def section_parser(about: str, sections: Iterable[str]) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few rounds: seconds, not minutes")
+    parser.add_argument("--only", choices=list(sections), help="one section")
+    parser.add_argument("--json", action="store_true", help="the tables as JSON")
+    return parser
+
+
+def show_sections(
+    arguments: argparse.Namespace,
+    sections: Iterable[str],
+    make: Callable[[str], list[Table]],
+) -> None:
+    """Run one section after another, and show what each came to."""
+    say(machine())
+    tables: list[Table] = []
+    for name in [arguments.only] if arguments.only else list(sections):
+        say(f"{name} ...")
+        made = make(name)
+        settle()
+        tables += made
+        if not arguments.json:
+            print_tables(made, as_json=False)
+    if arguments.json:
+        print_tables(tables, as_json=True)
+    else:
+        print(machine())
 
 
 def print_tables(tables: Sequence[Table], *, as_json: bool) -> None:

@@ -9,7 +9,6 @@ is for people to judge. 1 MB is 1,000,000 bytes. `checkpoint` starts Spark.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import statistics
@@ -21,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from _measure import Table, in_turns, machine, print_tables, say, settle, workspace
+from _measure import Table, in_turns, section_parser, show_sections, workspace
 from stepwell.engine.open import open_writer
 from stepwell.env import Rising, SystemEnv
 from stepwell.journal import paths
@@ -42,30 +41,11 @@ MB = 1_000_000
 
 
 def main() -> None:
-    arguments = parse()
-    say(machine())
-    names = [arguments.only] if arguments.only else list(SECTIONS)
-    tables: list[Table] = []
+    arguments = section_parser(__doc__ or "", SECTIONS).parse_args()
     with workspace() as directory:
-        for name in names:
-            say(f"{name} ...")
-            made = SECTIONS[name](directory / name, arguments.quick)
-            settle()
-            tables += made
-            if not arguments.json:
-                print_tables(made, as_json=False)
-    if arguments.json:
-        print_tables(tables, as_json=True)
-    else:
-        print(machine())
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few rounds: seconds, not minutes")
-    parser.add_argument("--only", choices=list(SECTIONS), help="one section")
-    parser.add_argument("--json", action="store_true", help="the tables as JSON")
-    return parser.parse_args()
+        show_sections(
+            arguments, SECTIONS, lambda name: SECTIONS[name](directory / name, arguments.quick)
+        )
 
 
 # --- clone: does it grow with the state? ----------------------------------------------------------

@@ -9,7 +9,6 @@ is for people to judge. 1 KB is 1,000 bytes.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
@@ -36,11 +35,11 @@ from _measure import (
     Table,
     Times,
     in_turns,
-    machine,
-    print_tables,
     ratio,
     say,
+    section_parser,
     settle,
+    show_sections,
     timed,
     workspace,
 )
@@ -64,30 +63,11 @@ KB, MB = 1_000, 1_000_000
 
 
 def main() -> None:
-    arguments = parse()
-    say(machine())
-    names = [arguments.only] if arguments.only else list(SECTIONS)
-    tables: list[Table] = []
+    arguments = section_parser(__doc__ or "", SECTIONS).parse_args()
     with workspace() as directory:
-        for name in names:
-            say(f"{name} ...")
-            made = SECTIONS[name](directory / name, arguments.quick)
-            settle()
-            tables += made
-            if not arguments.json:
-                print_tables(made, as_json=False)
-    if arguments.json:
-        print_tables(tables, as_json=True)
-    else:
-        print(machine())
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few rounds: seconds, not minutes")
-    parser.add_argument("--only", choices=list(SECTIONS), help="one section")
-    parser.add_argument("--json", action="store_true", help="the tables as JSON")
-    return parser.parse_args()
+        show_sections(
+            arguments, SECTIONS, lambda name: SECTIONS[name](directory / name, arguments.quick)
+        )
 
 
 # --- append: durable appends against the plain system calls ---------------------------------------

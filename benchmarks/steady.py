@@ -10,7 +10,6 @@ during   transactions with a checkpoint after every tenth, against the same with
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 from collections import Counter
@@ -20,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from _measure import Table, Times, machine, print_tables, say, settle, timed, workspace
+from _measure import Table, Times, section_parser, show_sections, timed, workspace
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.settings import Settings
 from stepwell.env import SystemEnv
@@ -45,26 +44,14 @@ ROWS = 1_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few transactions")
-    parser.add_argument("--only", choices=list(SECTIONS), help="one section")
-    parser.add_argument("--json", action="store_true", help="the tables as JSON")
-    arguments = parser.parse_args()
-    say(machine())
+    arguments = section_parser(__doc__ or "", SECTIONS).parse_args()
     spark = open_session(SessionSettings())
-    tables: list[Table] = []
     with workspace() as directory:
-        for name in [arguments.only] if arguments.only else list(SECTIONS):
-            say(f"{name} ...")
-            made = SECTIONS[name](spark, directory / name, arguments.quick)
-            settle()
-            tables += made
-            if not arguments.json:
-                print_tables(made, as_json=False)
-    if arguments.json:
-        print_tables(tables, as_json=True)
-    else:
-        print(machine())
+        show_sections(
+            arguments,
+            SECTIONS,
+            lambda name: SECTIONS[name](spark, directory / name, arguments.quick),
+        )
 
 
 class Orders:

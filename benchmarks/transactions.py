@@ -13,7 +13,6 @@ asserted.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import threading
 import time
@@ -28,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from _measure import Table, Times, in_turns, machine, print_tables, ratio, say, workspace
+from _measure import Table, Times, in_turns, ratio, section_parser, show_sections, workspace
 from stepwell.connectors.files import FilesSink, FilesSource
 from stepwell.connectors.writing import FileFormat
 from stepwell.engine.pipeline import Pipeline
@@ -60,27 +59,10 @@ class Options:
 
 
 def main() -> None:
-    arguments = parse()
-    say(machine())
+    arguments = section_parser(__doc__ or "", SECTIONS).parse_args()
     options = Options(arguments.quick)
     spark = open_session(SessionSettings(driver_memory="4g"))
-    tables: list[Table] = []
-    for name in [arguments.only] if arguments.only else list(SECTIONS):
-        say(f"{name} ...")
-        made = SECTIONS[name](spark, options)
-        tables += made
-        if not arguments.json:
-            print_tables(made, as_json=False)
-    if arguments.json:
-        print_tables(tables, as_json=True)
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What do transactions cost?")
-    parser.add_argument("--only", choices=list(SECTIONS))
-    parser.add_argument("--quick", action="store_true", help="small transactions, few rounds")
-    parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
+    show_sections(arguments, SECTIONS, lambda name: SECTIONS[name](spark, options))
 
 
 class Orders:

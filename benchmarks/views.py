@@ -16,7 +16,6 @@ as Markdown; what they said on one machine stands in RESULTS.md. The data is mad
 
 from __future__ import annotations
 
-import argparse
 import math
 import resource
 import statistics
@@ -32,7 +31,7 @@ from pyspark.sql import SparkSession
 
 import _changes
 import _tpch
-from _measure import Table, machine, print_tables, say, workspace
+from _measure import Table, say, section_parser, show_sections, workspace
 from stepwell.spark.session import SessionSettings, open_session
 from stepwell.spark.views import Change, Outcome, Views
 
@@ -52,28 +51,12 @@ class Options:
 
 
 def main() -> None:
-    arguments = parse()
-    say(machine())
+    parser = section_parser(__doc__ or "", SECTIONS)
+    parser.add_argument("--scale", type=float, help="TPC-H scale factor (1, or 0.1 if quick)")
+    arguments = parser.parse_args()
     options = Options(arguments.scale or (0.1 if arguments.quick else 1.0), arguments.quick)
     spark = open_session(SessionSettings(driver_memory="4g"))
-    tables: list[Table] = []
-    for name in [arguments.only] if arguments.only else list(SECTIONS):
-        say(f"{name} ...")
-        made = SECTIONS[name](spark, options)
-        tables += made
-        if not arguments.json:
-            print_tables(made, as_json=False)
-    if arguments.json:
-        print_tables(tables, as_json=True)
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="How fast are views kept?")
-    parser.add_argument("--only", choices=list(SECTIONS))
-    parser.add_argument("--scale", type=float, help="TPC-H scale factor (1, or 0.1 if quick)")
-    parser.add_argument("--quick", action="store_true", help="small data, few rounds")
-    parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
+    show_sections(arguments, SECTIONS, lambda name: SECTIONS[name](spark, options))
 
 
 # --- TPC-H ----------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stepwell.engine.events import SinkFailed
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.restore import Restored, preview, restore
 from stepwell.engine.target import Goal, Target
@@ -420,6 +421,30 @@ def test_output_that_was_lost_is_made_again_or_its_sink_let_go(replayed: bool) -
     assert [number for number, _ in world.shelves["revenue"].batches] == [1, 2, 3]
     done.pipeline.close()
     world.check(world.open())
+
+
+def test_a_sink_whose_output_is_lost_for_good_begins_anew() -> None:
+    """K9, J7: the file is as large as it was, so only reading it shows; the others go on."""
+    world = World()
+    pipeline = world.open(settings=SPARSE)
+    world.sinks["revenue"].down = True
+    for id in range(1, 4):
+        pipeline.push("orders", [order(id)])
+    pipeline.push("clicks", [{"customer": "a", "page": "/"}])
+    pipeline.checkpoint()
+    item = latest(world).progress.outbox[1]
+    found = world.store.get(item.path)
+    assert found is not None
+    world.store.delete(item.path)
+    world.store.put_new(item.path, found.data[:9] + b"\xff" + found.data[10:])
+    done = at(world, Goal())
+    failed = [event for event in world.events if isinstance(event, SinkFailed) and event.stops]
+    assert [event.sink for event in failed] == ["revenue"]
+    assert {sink.name for sink in latest(world).progress.sinks} == {"visits", "buyers"}
+    done.pipeline.close()
+    again = world.open()
+    assert again.deliver()
+    world.check(again)
 
 
 def test_a_sink_that_is_damaged_does_not_cost_the_others() -> None:

@@ -123,11 +123,8 @@ class Core(Keeping):
         _agree(opening, program)
         manifest = opening.manifest
         ids.above(manifest.floor)
-        outboxes = tuple(
-            self._outbox(sink, manifest, self.events, base)
-            for sink in (() if goes_back else sinks)
-            if not self._is_beyond_repair(sink, manifest, base)
-        )
+        mended = [self._mended(sink, manifest, base) for sink in (() if goes_back else sinks)]
+        outboxes = tuple(outbox for outbox in mended if outbox is not None)
         begin = manifest if base is None else base.checkpoint.state
         self.state = load_state(made, begin, outboxes, self.events)
         if base is not None:
@@ -167,34 +164,33 @@ class Core(Keeping):
         self.state.open = replay.finish()
         return replay.transactions, present
 
-    def _is_beyond_repair(self, sink: Sink, manifest: Manifest, base: Target | None) -> bool:
-        """Output for it is lost, and replay does not come to it: it is let go, to begin anew."""
-        lost = self._lost(sink, manifest, base)
-        if base is None or not lost or min(lost) > base.checkpoint.state.transaction:
-            return False
-        why = "output it has not received was lost; empty it, and it receives the whole view"
-        self.events.emit(SinkFailed(sink.name, min(lost), len(lost), why, 0.0, stops=True))
-        return True
+    def _mended(self, sink: Sink, manifest: Manifest, base: Target | None) -> Outbox | None:
+        """The outbox of a sink; in a repair without what cannot be read any more.
 
-    def _lost(
-        self, sink: Sink, manifest: Manifest | None, base: Target | None
-    ) -> frozenset[Transaction]:
-        """In a repair: transactions whose output for a sink cannot be read any more."""
+        Replay offers that again. If it does not come to it, the sink is let go, to begin anew.
+        """
         lost = set()
-        for item in () if base is None or manifest is None else manifest.progress.outbox:
+        for item in manifest.progress.outbox if base is not None else ():
             if item.sink == sink.name:
                 try:
                     read_kept(self._store, item)
                 except CorruptError:
                     lost.add(item.transaction)
-        return frozenset(lost)
+        if base is not None and lost and min(lost) <= base.checkpoint.state.transaction:
+            why = "output it has not received was lost; empty it, and it receives the whole view"
+            self.events.emit(SinkFailed(sink.name, min(lost), len(lost), why, 0.0, stops=True))
+            return None
+        return self._outbox(sink, manifest, self.events, frozenset(lost))
 
     def _outbox(
-        self, sink: Sink, manifest: Manifest | None, events: Events, base: Target | None = None
+        self,
+        sink: Sink,
+        manifest: Manifest | None,
+        events: Events,
+        lost: frozenset[Transaction] = frozenset(),
     ) -> Outbox:
         """Without a manifest: of a pipeline that is yet to begin."""
         progress = NO_PROGRESS if manifest is None else manifest.progress
-        lost = self._lost(sink, manifest, base)
         return Outbox(
             sink,
             "none yet" if manifest is None else manifest.lineage,
@@ -248,13 +244,6 @@ class Core(Keeping):
 
     def _begin_sinks(self) -> bool:
         new = [outbox for outbox in self.state.outboxes if outbox.new]
-        views = {outbox.sink.view for outbox in new}
-        if not self.state.transaction and any(
-            self.state.executor.read(view).num_rows for view in views
-        ):
-            # A count of nothing is a row, and there is no transaction yet to send it under.
-            self._append(Draft(Kind.STEP, self.state.next, 1, True, self.env.now()))
-            self.state.transaction = self.state.next
         for outbox in new:
             if outbox.stopped is None and not outbox.certain:
                 # Whether it is empty decides what it receives, so it must say so.
@@ -262,7 +251,12 @@ class Core(Keeping):
                     f"sink {outbox.sink.name} is new to the pipeline and does not answer",
                     hint="open the pipeline again once the sink can be reached, or without it",
                 )
+        for outbox in new:
             view = self.state.executor.read(outbox.sink.view)
+            if view.num_rows and not self.state.transaction:
+                # A count of nothing is a row, and there is no transaction yet to send it under.
+                self._append(Draft(Kind.STEP, self.state.next, 1, True, self.env.now()))
+                self.state.transaction = self.state.next
             outbox.begin(self.state.transaction, view)
         return bool(new)
 

@@ -6,6 +6,7 @@ opening, taking in and giving out.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -28,7 +29,7 @@ from stepwell.state.manifest import CheckpointRef, Manifest, Stored
 from stepwell.store.base import Store
 
 
-class Keeping:
+class Keeping(ABC):
     env: Env
     events: Events
     settings: Settings
@@ -45,13 +46,13 @@ class Keeping:
     def manifest(self) -> Manifest:
         return self._writer.manifest
 
+    @abstractmethod
     def boundary(self) -> None:
         """Be between two transactions."""
-        raise NotImplementedError
 
+    @abstractmethod
     def deliver(self) -> bool:
         """Send what waits for sinks; whether nothing waits any more."""
-        raise NotImplementedError
 
     def flush(self) -> bool:
         """Make the manifest hold everything; False if it did. Only between two transactions."""

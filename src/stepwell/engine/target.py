@@ -95,10 +95,9 @@ def choose(goal: Goal, store: Store, log: Log, manifest: Manifest, env: Env) -> 
     """
     if goal.checkpoint is not None:
         ref = find_checkpoint(manifest, goal.checkpoint, store.uri)
-        why = _why_not(ref, store, env)
-        if why is not None:
-            raise CorruptError(f"checkpoint {ref.name or ref.id}", why, hint=_OTHERS)
-        checkpoint = read_checkpoint(store, ref.id, ref)
+        checkpoint = _whole(ref, store, env)
+        if isinstance(checkpoint, str):
+            raise CorruptError(f"checkpoint {ref.name or ref.id}", checkpoint, hint=_OTHERS)
         if checkpoint.state.program != manifest.program:
             raise InvalidError(f"checkpoint {ref.name or ref.id}: {_OTHER_PROGRAM}", hint=_OTHERS)
         return Target(checkpoint, ref.transaction)
@@ -108,20 +107,20 @@ def choose(goal: Goal, store: Store, log: Log, manifest: Manifest, env: Env) -> 
             continue
         if goal.time is not None and ref.created > goal.time:
             continue
-        why = _why_not(ref, store, env)
-        if why is None:
-            checkpoint = read_checkpoint(store, ref.id, ref)
-            if checkpoint.state.generation != manifest.generation:
-                passed.append((ref, _OTHER_PROGRAM))
-                continue
-            try:
-                reach = _reach(goal, checkpoint, log, manifest)
-                return Target(checkpoint, reach, _start(checkpoint, reach, manifest), tuple(passed))
-            except _ShortError as short:
-                why = str(short)
-            except TruncatedError as error:
-                why = error.message
-        passed.append((ref, why))
+        checkpoint = _whole(ref, store, env)
+        if isinstance(checkpoint, str):
+            passed.append((ref, checkpoint))
+            continue
+        if checkpoint.state.generation != manifest.generation:
+            passed.append((ref, _OTHER_PROGRAM))
+            continue
+        try:
+            reach = _reach(goal, checkpoint, log, manifest)
+            return Target(checkpoint, reach, _start(checkpoint, reach, manifest), tuple(passed))
+        except _ShortError as short:
+            passed.append((ref, str(short)))
+        except TruncatedError as error:
+            passed.append((ref, error.message))
     told = "; ".join(f"{ref.name or ref.id}: {why}" for ref, why in passed)
     raise CheckpointMissing(
         f"{store.uri} has no checkpoint from which {_told(goal)} can be reached"
@@ -144,15 +143,15 @@ def _told(goal: Goal) -> str:
     return "the end of the journal" if goal.time is None else format_time(goal.time)
 
 
-def _why_not(ref: CheckpointRef, store: Store, env: Env) -> str | None:
-    """What is wrong with a checkpoint, by its list of files."""
+def _whole(ref: CheckpointRef, store: Store, env: Env) -> Checkpoint | str:
+    """A checkpoint, or what is wrong with it, by its list of files."""
     try:
         checkpoint = read_checkpoint(store, ref.id, ref)
         damaged = check_files(checkpoint.files, lambda root: store_of(store, root, env))
     except StepwellError as error:
         return error.message
     if not damaged:
-        return None
+        return checkpoint
     first, more = damaged[0], len(damaged) - 1
     return f"{first.where} {first.what}" + (f", and {more} more files" if more else "")
 

@@ -15,8 +15,9 @@ object and nothing else (F4).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from stepwell.env import Env
@@ -31,7 +32,7 @@ from stepwell.journal import paths
 from stepwell.journal.entry import Cursor
 from stepwell.journal.identity import Identity, check_identity, read_identity
 from stepwell.journal.log import Log
-from stepwell.model import Position, checksum
+from stepwell.model import Checksum, Position, checksum
 from stepwell.state.checkpoint import REPAIR, Checkpoint, File, files_of, read_checkpoint
 from stepwell.state.manifest import CheckpointRef, Manifest, Manifests, Stored
 from stepwell.state.runs import store_of
@@ -41,6 +42,7 @@ from stepwell.store.locate import open_store
 
 _TRIES = 5
 _PIECE = 4 * 2**20
+_WORKERS = os.cpu_count() or 2
 _BACKUP = "restore the object from a backup"
 _OPENING = "now: the pipeline cannot be opened"
 
@@ -339,35 +341,28 @@ class _Verifying:
             self._add_file(file, what, id, names)
         if self._deep:
             self._total = sum(file.size for file in whole)
-            # The next piece is read while one is summed up.
-            with ThreadPoolExecutor(1) as ahead:
-                for file in whole:
-                    self._compare(file, needed[file], names, ahead)
+            # Several files at a time: reading and summing up are the work of all cores.
+            with ThreadPoolExecutor(_WORKERS) as workers:
+                for file, found in zip(whole, workers.map(self._sum, whole), strict=True):
+                    self._bytes += file.size
+                    self._progress(self._bytes, self._total)
+                    if found != file.checksum:
+                        what = f"its checksum is {found}, not {file.checksum}: it was changed"
+                        self._add_file(file, what, needed[file], names)
 
-    def _compare(
-        self, file: File, id: str, names: dict[str, str], ahead: ThreadPoolExecutor
-    ) -> None:
+    def _sum(self, file: File) -> Checksum:
         store = store_of(self._store, file.root, self._env)
-        found = checksum(self._pieces(store, file, ahead))
-        if found != file.checksum:
-            what = f"its checksum is {found}, not {file.checksum}: its contents were changed"
-            self._add_file(file, what, id, names)
 
-    def _pieces(self, store: Store, file: File, ahead: ThreadPoolExecutor) -> Iterator[bytes]:
-        def read(start: int) -> Future[bytes | None]:
-            length = min(_PIECE, file.size - start)
-            return ahead.submit(store.get_range, file.path, start, length)
+        def pieces() -> Iterator[bytes]:
+            start = 0
+            while start < file.size:
+                piece = store.get_range(file.path, start, min(_PIECE, file.size - start))
+                if not piece:
+                    return  # Gone, or cut off, since it was listed.
+                start += len(piece)
+                yield piece
 
-        start, coming = 0, read(0)
-        while piece := coming.result():
-            start += len(piece)
-            if start < file.size:
-                coming = read(start)
-            yield piece
-            self._bytes += len(piece)
-            self._progress(self._bytes, self._total)
-            if start >= file.size:
-                return
+        return checksum(pieces())
 
     def _add_file(self, file: File, what: str, id: str, names: dict[str, str]) -> None:
         where = f"{file.root or self._store.uri}/{file.path}"
