@@ -13,15 +13,18 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from stepwell.engine import tiers
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import Change, Executor, ExecutorFactory
 from stepwell.engine.restore import preview, restore
 from stepwell.engine.settings import Settings
 from stepwell.engine.target import Goal, Target
-from stepwell.env import SystemEnv
+from stepwell.env import Env, Rising, SystemEnv
 from stepwell.errors import CorruptError, InvalidError, TruncatedError
+from stepwell.journal import paths
 from stepwell.spark import executor as executors
 from stepwell.spark import relations
+from stepwell.spark import runs as run_files
 from stepwell.spark.executor import spark_executor
 from stepwell.state.checkpoint import read_checkpoint
 from stepwell.state.manifest import Manifests
@@ -62,7 +65,7 @@ def local(tmp_path: Path) -> LocalStore:
     return LocalStore(str(tmp_path / "store"), SystemEnv())
 
 
-def opened(spark: SparkSession, store: LocalStore, env: ManualEnv) -> Executor:
+def opened(spark: SparkSession, store: LocalStore, env: Env) -> Executor:
     made = spark_executor(CONTRACT_SQL, spark=spark)(store, env)
     made.load(())
     return made
@@ -274,28 +277,62 @@ def test_runs_are_merged_beside_the_transactions(
 ) -> None:
     """K5: many runs become one in another thread; a change that comes meanwhile is not lost."""
     monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", 0)
-    monkeypatch.setattr(relations, "_LIKE_RUNS", 3)
+    monkeypatch.setattr(tiers, "LIKE_RUNS", 3)
     env = ManualEnv()
-    executor = opened(spark, local, env)
+    executor = opened(spark, local, Rising(env))
     id = 0
     while (chore := executor.chore()) is None:
         id += 1
         run(executor, env, {"orders": Change(orders((id, "ab"[id % 2], id)))})
         assert id < 20
+    below = executor.below()
+    assert below is not None
     executor.flushed(executor.flush())
-    before = len(executor.flush())
-    executor.flushed(executor.flush())
+    before = executor.flush()
+    executor.flushed(before)
     worker = threading.Thread(target=chore.run)
     worker.start()
     run(executor, env, {"orders": Change(orders((99, "z", 9)), ids(1))})
     worker.join()
     expected = state(executor)
+    there = {item.path for item in local.list("runs/")}
     chore.adopt()
     assert state(executor) == expected
     runs = executor.flush()
-    assert len(runs) < before + 2
+    assert len(runs) < len(before) + 2
+    merged = {run.path for run in runs} & there - {run.path for run in before}
+    assert merged, "it was written beside the transactions, and not by the flush"
+    assert all((paths.parse(path).id or "") > below for path in merged), "above the floor"
     again = opened(spark, local, env)
     again.load(runs)
     assert state(again) == expected
     chore.adopt()
     assert state(executor) == expected, "adopted once"
+
+
+def test_the_files_of_a_large_run_stay_one_run(
+    spark: SparkSession, local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K5: else a relation of many files would be merged anew whenever it is opened."""
+    monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", 0)
+    monkeypatch.setattr(executors, "MEMORY_ROWS_MAX", 0)
+    monkeypatch.setattr(relations, "MERGED_ROWS_MAX", 0)
+    monkeypatch.setattr(run_files, "FILE_ROWS", 2)
+    env = ManualEnv()
+    executor = opened(spark, local, env)
+    run(executor, env, {"orders": Change(orders(*((id, "a", id) for id in range(7))))})
+    executor.flushed(executor.flush())
+    run(executor, env, {"orders": Change(orders((7, "b", 7)))})
+    executor.flushed(executor.flush())
+    executor.compact()
+    runs = executor.flush()
+    executor.flushed(runs)
+    mine = [item for item in runs if item.relation == "orders"]
+    assert len(mine) > 1
+    assert len({item.group for item in mine}) == 1
+    assert mine[0].group is not None
+    again = opened(spark, local, env)
+    again.load(runs)
+    assert again.chore() is None
+    assert again.below() is None
+    assert state(again) == state(executor)

@@ -38,6 +38,7 @@ from stepwell.testing import Crash, FaultyStore, ManualEnv, crash_at, fail_at
 from tests.pausing import PausingStore, Task
 
 ID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+OLD = "01ARZ3NDEKTSV4RRFFQ69G5FAU"
 OTHER = "01BX5ZZKBKACTAV9WEVGEMMVRZ"
 ENV = ManualEnv()
 DAY = timedelta(days=1)
@@ -349,9 +350,12 @@ RULES = {
         "progress": Progress(sinks=(SinkAt("out", Transaction(13)),))
     },
     "checkpoints_are_distinct": {"checkpoints": FULL.checkpoints * 2},
-    "floor_moves_forward": {"floor": "01ARZ3NDEKTSV4RRFFQ69G5FAU"},
+    "floor_moves_forward": {"floor": OLD},
     "checkpoints_are_born_above_the_floor": {
-        "checkpoints": (replace(FULL.checkpoints[0], id="01ARZ3NDEKTSV4RRFFQ69G5FAU"),)
+        "checkpoints": (replace(FULL.checkpoints[0], id=OLD),)
+    },
+    "files_are_born_above_the_floor": {
+        "runs": (*FULL.runs, replace(FULL.runs[0], path=f"runs/t/{OLD}.parquet")),
     },
     "pins_name_what_is_there": {"pins": (Pin(OTHER, "s3://bucket/clone", OTHER),)},
     "pins_are_distinct": {"pins": FULL.pins * 2},
@@ -389,7 +393,10 @@ def test_a_claim_changes_the_claim_and_nothing_else() -> None:
 
 def test_every_rule_is_proven_here() -> None:
     """F6: a rule without a test that breaks it may be no rule."""
-    assert set(RULES) == {rule.__name__ for rule in invariants._ALWAYS} | {"same_claim"}
+    assert set(RULES) == {rule.__name__ for rule in invariants._ALWAYS} | {
+        "same_claim",
+        "files_are_born_above_the_floor",
+    }
 
 
 def test_a_manifest_that_could_not_be_read_again_is_never_stored() -> None:

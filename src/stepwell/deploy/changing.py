@@ -117,19 +117,20 @@ class Changing:
     def begin(self, store: Store, wanted: Deployed, executor: str) -> Changed:
         """Record a first program where there is none."""
         failed: dict[str, str] = {}
+        ids = Rising(self._env)
         while True:
             target = without(wanted, {}, set(failed)) if failed else dict(wanted)
             if not any(r.kind == "table" for r in target.values()):
                 return Changed({}, failed, None)
             try:
                 self._check_new_sinks(target, set(target))
-                made = self._executor(store, Rising(self._env), target, executor)
+                made = self._executor(store, ids, target, executor)
                 break
             except BuildError as error:
                 _fail(failed, error, wanted)
         core = Core(
             store,
-            self._env,
+            ids,
             lambda store, env: made,
             [],
             [],

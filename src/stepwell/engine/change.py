@@ -30,7 +30,13 @@ from stepwell.engine.target import difference
 from stepwell.errors import FencedError, InvalidError, StepwellError, UnknownOutcomeError
 from stepwell.journal.entry import Draft, Kind
 from stepwell.model import Transaction
-from stepwell.state.checkpoint import adding, dropping, find_checkpoint, write_checkpoint
+from stepwell.state.checkpoint import (
+    adding,
+    dropping,
+    find_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from stepwell.state.manifest import CheckpointRef, Manifest, Run
 from stepwell.state.progress import Progress
 from stepwell.store.sealed import Json
@@ -115,8 +121,11 @@ def change_program(
         for sink, changes in sorted(differences.items())
         if changes.num_rows
     )
+    revived: frozenset[str] = frozenset()
     if origin is not None:
-        find_checkpoint(core.manifest, origin.id, core.store.uri)
+        ref = find_checkpoint(core.manifest, origin.id, core.store.uri)
+        state = read_checkpoint(core.store, ref.id, ref).state
+        revived = frozenset(run.path for run in state.runs)
     if moves:
         core.writer.append(Draft(Kind.STEP, transaction, 1, True, core.env.now()))
     cursor = core.writer.journal.tip
@@ -150,7 +159,7 @@ def change_program(
         # A checkpoint of the old program is of no use to this one: it begins with one of its own.
         checkpoint = write_checkpoint(core.store, core.env, changed(core.manifest))
         add = adding(checkpoint, core.settings.checkpoint_keep)
-        core.writer.commit(lambda manifest: add(changed(manifest)), "deploy")
+        core.writer.commit(lambda manifest: add(changed(manifest)), "deploy", revived)
     except (FencedError, UnknownOutcomeError):
         raise
     except StepwellError as error:

@@ -88,7 +88,7 @@ class Core(Keeping):
         `base`: start from a checkpoint instead of the manifest's runs, for they are damaged. If it
         also says how far to go, everything after is undone, and sinks are let go.
         """
-        ids = Rising(env)
+        ids = env if isinstance(env, Rising) else Rising(env)
         self.env: Env = ids
         self.settings = settings or Settings()
         self.events = Events(listener)

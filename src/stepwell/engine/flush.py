@@ -4,7 +4,6 @@
     2 runs               of what no run holds yet
     3 checkpoint         if one is wanted: the state that the next step commits, as an object
     4 manifest commit    runs, replay position, transaction, progress, checkpoint: all, or nothing
-    5 files of the outbox that no manifest names any more are removed
 
 A crash, or an error, before 4 leaves files that nothing refers to: the journal still has all of it.
 Memory forgets that something is unflushed only after 4, so the two agree after every error (K1).
@@ -14,28 +13,32 @@ A flush reaches to the end of the journal, barriers included, so after one the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from stepwell.engine.events import Flushed
 from stepwell.engine.transaction import State
 from stepwell.env import Env
-from stepwell.errors import StepwellError, UnknownOutcomeError, ensure
-from stepwell.journal import paths
+from stepwell.errors import UnknownOutcomeError, ensure
 from stepwell.journal.entry import Cursor
 from stepwell.state.checkpoint import (
     KEEP,
-    Checkpoint,
     adding,
     find_checkpoint,
     write_checkpoint,
 )
-from stepwell.state.manifest import Change, Manifest, Run, Stored
-from stepwell.state.progress import DeadLetters, Progress, SourceAt, Undelivered
+from stepwell.state.manifest import Change, Manifest, Stored
+from stepwell.state.progress import DeadLetters, Progress, SourceAt
 from stepwell.store.base import Store
 
-Commit = Callable[[Change, str], Stored]
+
+class Commit(Protocol):
+    """Commits a change to the manifest; see `Holder.commit`."""
+
+    def __call__(
+        self, change: Change, doing: str, revived: Collection[str] = frozenset()
+    ) -> Stored: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,11 @@ def flush(
         return None
     runs = state.executor.flush()
     origin = state.origin
-    _check_born_above(before, runs, origin)
-    # Whatever this writer has written so far is in `runs`, or is rubbish.
-    floor = env.new_id()
+    # They are named again by this commit.
+    revived = frozenset(run.path for run in origin.state.runs) if origin else frozenset()
+    # Whatever this writer has written so far is in `runs`, or is rubbish; but for what a chore
+    # writes meanwhile.
+    floor = state.executor.below() or env.new_id()
 
     def change(manifest: Manifest) -> Manifest:
         if origin is not None:
@@ -89,11 +94,11 @@ def flush(
         )
 
     if wanted is None:
-        after = commit(change, "flush")
+        after = commit(change, "flush", revived)
     else:
         ref = write_checkpoint(store, env, change(before), name=wanted.name, keep_s=wanted.keep_s)
         add = adding(ref, wanted.keep)
-        after = commit(lambda manifest: add(change(manifest)), "checkpoint")
+        after = commit(lambda manifest: add(change(manifest)), "checkpoint", revived)
     state.origin = None
     try:
         state.executor.flushed(runs)
@@ -103,16 +108,8 @@ def flush(
             hint="open the pipeline again",
         )
         raise
-    _remove(store, before.progress.outbox, after.manifest)
     state.events.emit(Flushed(state.transaction, cursor.position, len(runs)))
     return after
-
-
-def _check_born_above(before: Manifest, runs: Sequence[Run], origin: Checkpoint | None) -> None:
-    """A collector may delete, at any time, a run at or below the floor that nothing names."""
-    known = {run.path for run in (*before.runs, *(origin.state.runs if origin else ()))}
-    ids = [paths.parse(run.path).id or "" for run in runs if run.path not in known]
-    ensure(all(id > (before.floor or "") for id in ids), "runs are born above the floor")
 
 
 def _progress(state: State) -> Progress:
@@ -131,14 +128,3 @@ def _holds(before: Manifest, state: State, cursor: Cursor, progress: Progress) -
         state.transaction,
         progress,
     )
-
-
-def _remove(store: Store, before: tuple[Undelivered, ...], after: Manifest) -> None:
-    """What a checkpoint or a clone may still need is left to collection."""
-    if after.checkpoints or after.pins:
-        return
-    named = {item.path for item in after.progress.outbox}
-    for item in before:
-        if item.path not in named:
-            with suppress(StepwellError):  # It costs space only, and is found by collection.
-                store.delete(item.path)

@@ -111,8 +111,8 @@ class Keeping(ABC):
 
     def compact(self) -> bool:
         """Make one of the runs of each relation; False if each had one. Its own commit."""
-        before = self.manifest.runs
-        if len({run.relation for run in before}) == len(before):
+        runs = {(run.relation, run.group or run.path) for run in self.manifest.runs}
+        if len({relation for relation, _ in runs}) == len(runs):
             return False
         self.boundary()
         self._chores.finish()

@@ -20,7 +20,7 @@ acknowledged is lost, and the next opening starts from 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -37,21 +37,18 @@ from stepwell.errors import (
 )
 from stepwell.journal import paths
 from stepwell.journal.entry import Cursor, Draft, Recorded
-from stepwell.journal.identity import Identity, check_identity, read_identity, write_identity
+from stepwell.journal.identity import Identity, write_identity
 from stepwell.journal.journal import Journal, Settings
 from stepwell.journal.log import Log
 from stepwell.model import Epoch, Position
 from stepwell.state.checkpoint import Damage, check_files, files_of, refuse_damaged
 from stepwell.state.history import History, collect_history
 from stepwell.state.manifest import Change, Holder, JournalRef, Manifest, Manifests, Stored
+from stepwell.state.places import in_the_way, own_journal
 from stepwell.state.runs import store_of
 from stepwell.state.witness import compare, mark_fresh, raise_witness
 from stepwell.store.base import Store
 from stepwell.store.probe import probe
-
-_LOOK = 1000
-_BEFORE = ("probe", "lease", "deploy_log")
-"""What may lie where a pipeline is about to begin."""
 
 
 class Writer:
@@ -98,14 +95,14 @@ class Writer:
         """Make a draft durable; see `Journal.append`."""
         return self._journal.append(draft)
 
-    def commit(self, change: Change, doing: str) -> Stored:
+    def commit(self, change: Change, doing: str, revived: Collection[str] = frozenset()) -> Stored:
         """Commit a change to the manifest; see `Holder.commit`."""
         self._journal.check()
-        return self._commit(change, doing)
+        return self._commit(change, doing, revived)
 
-    def _commit(self, change: Change, doing: str) -> Stored:
+    def _commit(self, change: Change, doing: str, revived: Collection[str] = frozenset()) -> Stored:
         try:
-            return self._holder.commit(change, doing)
+            return self._holder.commit(change, doing, revived)
         except FencedError as error:
             self._journal.end(error)
             raise
@@ -172,8 +169,8 @@ class Opening:
             yield recorded
         self._replayed = True
 
-    def commit(self, change: Change, doing: str) -> Stored:
-        return self._writer.commit(change, doing)
+    def commit(self, change: Change, doing: str, revived: Collection[str] = frozenset()) -> Stored:
+        return self._writer.commit(change, doing, revived)
 
     def serve(self) -> Writer:
         """Record what is new about the journal, which checks the epoch once more; tidy up."""
@@ -253,7 +250,7 @@ def take_over(
     seen = Position(0)
     if found is not None:
         manifests.check_ready(found.manifest)
-        _check_journal(journal_store, found.manifest)
+        own_journal(journal_store, found.manifest)
         found, seen = _look_ahead(manifests, journal_store, found, env, repair=repair)
     consider(None if found is None else found.manifest)
     probe(store, env)
@@ -333,11 +330,7 @@ def _damage(store: Store, manifest: Manifest, env: Env) -> tuple[Damage, ...]:
 def _only_if_empty(manifests: Manifests, store: Store, journal_store: Store) -> Stored | None:
     """No manifest: a new pipeline only if there is nothing else either (K4)."""
     for place in (store,) if journal_store is store else (store, journal_store):
-        others = [
-            listed.path
-            for listed in place.list(limit=_LOOK)
-            if paths.parse(listed.path).kind not in _BEFORE
-        ]
+        others = in_the_way(place)
         if not others:
             continue
         found = manifests.latest()
@@ -353,27 +346,15 @@ def _only_if_empty(manifests: Manifests, store: Store, journal_store: Store) -> 
     return None
 
 
-def _check_journal(journal_store: Store, manifest: Manifest) -> Identity | None:
-    identity = read_identity(journal_store)
-    check_identity(
-        journal_store,
-        identity,
-        lineage=manifest.lineage,
-        id=manifest.journal.id,
-        closed=manifest.journal.closed,
-    )
-    return identity
-
-
 def _attach(journal_store: Store, held: Stored, env: Env) -> str:
     """The id of the journal; a fresh journal store is marked as ours."""
     manifest = held.manifest
-    identity = _check_journal(journal_store, manifest)
+    identity = own_journal(journal_store, manifest)
     if identity is not None:
         return identity.id
     first = journal_store.list(paths.JOURNAL, limit=1)
     if first and paths.parse(first[0].path).kind == "entry":
-        identity = _check_journal(journal_store, manifest)  # Somebody attached it just now?
+        identity = own_journal(journal_store, manifest)  # Somebody attached it just now?
         if identity is None:
             raise CorruptError(
                 f"{journal_store.uri}/{paths.IDENTITY}",

@@ -191,6 +191,12 @@ class Executor(Protocol):
     def chore(self) -> Chore | None:
         """The next work to be done beside transactions; None: there is none now."""
 
+    def below(self) -> str | None:
+        """An id below those of the runs that a chore writes; None: there is none under way.
+
+        A flush leaves the floor there: such a run is named by a later one.
+        """
+
     def compact(self) -> None:
         """Make one of the runs of each relation; the next flush writes it. The state is the same.
 

@@ -133,6 +133,9 @@ class ReferenceExecutor:
     def chore(self) -> None:
         return None
 
+    def below(self) -> str | None:
+        return None
+
     def compact(self) -> None:
         for name, rows in self._rows.items():
             if sum(run.relation == name for run in self._runs) > 1:

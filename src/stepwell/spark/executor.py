@@ -15,7 +15,7 @@ from __future__ import annotations
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -24,8 +24,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from stepwell.engine.ports import ERRORS, BadRow, Change, Executed, ExecutorFactory
+from stepwell.engine.tiers import to_merge
 from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError, ensure
+from stepwell.journal import paths
 from stepwell.query.explain import Explained
 from stepwell.spark.index import comparable
 from stepwell.spark.merge import consolidated
@@ -37,8 +39,6 @@ from stepwell.state.manifest import Run
 from stepwell.state.runs import check_file, read_run, write_run
 from stepwell.store.base import Store
 
-_RUNS_MAX = 8
-"""Small runs of a relation before a flush writes them as one."""
 _LOCAL = "file://"
 
 
@@ -78,6 +78,8 @@ class SparkExecutor:
         self._store = store
         self._env = env
         self._relations.defer = True
+        self._relations.keep = self._store_files
+        self._below: str | None = None
         self._first = {relation.name: list(relation.parts) for relation in self._relations}
         self._written: list[_Written] = []
         own = tempfile.TemporaryDirectory(prefix="stepwell-copies-")
@@ -121,11 +123,19 @@ class SparkExecutor:
         return sum(_bytes(part) for r in self._relations for part in r.parts if not part.stored)
 
     def chore(self) -> Merge | None:
-        return self._relations.next_merge()
+        # Asked for the next one, the last one is over. Its runs have ids above this one.
+        self._below = self._env.new_id()
+        merge = self._relations.next_merge()
+        if merge is None:
+            self._below = None
+        return merge
+
+    def below(self) -> str | None:
+        return self._below
 
     def compact(self) -> None:
         for relation in self._relations:
-            if sum(len(part.stored) for part in relation.parts) > 1:
+            if len(relation.parts) > 1 or any(map(_many, relation.parts)):
                 self._relations.compact(relation)
 
     def flush(self) -> tuple[Run, ...]:
@@ -143,23 +153,30 @@ class SparkExecutor:
         small = [p for p in relation.parts if p.table is not None]
         fresh = [p for p in small if not p.stored]
         if fresh:
-            many = sum(len(p.stored) for p in small) >= _RUNS_MAX
-            parts = small if many else fresh
+            parts = [p for p in small if not p.stored or p in _with_it(small)]
             self._written.append(_Written(relation, tuple(parts), self._as_run(relation, parts)))
         for part in relation.parts:
             if part.run is not None and part.table is None and not part.stored:
-                runs = tuple(
-                    write_run(
-                        self._store,
-                        self._env,
-                        relation.name,
-                        file.read_bytes(),
-                        pq.read_metadata(file).num_rows,
-                    )
-                    for file in part.run.files
-                )
+                runs = self._store_files(relation.name, part.run)
                 become = Part(part.types, part.rows, run=part.run, shown=part.shown, stored=runs)
                 self._written.append(_Written(relation, (part,), become))
+
+    def _store_files(self, relation: str, files: RunFiles) -> tuple[Run, ...]:
+        """Write a run as it lies on this machine's disk to the store, file by file."""
+        runs = [
+            write_run(
+                self._store,
+                self._env,
+                relation,
+                file.read_bytes(),
+                pq.read_metadata(file).num_rows,
+            )
+            for file in files.files
+        ]
+        if len(runs) == 1:
+            return tuple(runs)
+        first = paths.parse(runs[0].path).id
+        return tuple(replace(run, group=first) for run in runs)
 
     def _as_run(self, relation: Relation, parts: Sequence[Part]) -> Part | None:
         table = pa.concat_tables([part.table for part in parts])
@@ -196,14 +213,15 @@ class SparkExecutor:
         self._relations.held = False
         by_name = {relation.name: relation for relation in self._relations}
         found: dict[str, list[Part]] = {name: [] for name in by_name}
-        for run in runs:
-            if run.relation not in by_name:
+        for together in _grouped(runs):
+            name = together[0].relation
+            if name not in by_name:
                 raise CorruptError(
-                    run.path,
-                    f"a run of {run.relation}, which this pipeline does not have",
+                    together[0].path,
+                    f"a run of {name}, which this pipeline does not have",
                     hint="the tables and views are not those it was made with",
                 )
-            found[run.relation].append(self._part(by_name[run.relation], run, found[run.relation]))
+            found[name].append(self._part(by_name[name], together, found[name]))
         for name, relation in by_name.items():
             # Before anything was stored, the state is that of empty tables.
             relation.parts = found[name] if runs else list(self._first[name])
@@ -214,14 +232,18 @@ class SparkExecutor:
     def build(self, view: str) -> None:
         self._views.build(view)
 
-    def _part(self, relation: Relation, run: Run, before: Sequence[Part]) -> Part:
+    def _part(self, relation: Relation, runs: tuple[Run, ...], before: Sequence[Part]) -> Part:
         here = sum(part.rows for part in before if part.table is not None)
-        if here + run.rows <= MEMORY_ROWS_MAX or not plain(relation.types):
-            table = pq.read_table(pa.BufferReader(read_run(self._store, run, self._env)))
-            table = table.cast(arrow_schema(relation.types))
-            return Part(relation.types, run.rows, table, stored=(run,))
-        files = RunFiles((self._file(run),), run.rows)
-        return Part(relation.types, run.rows, run=files, stored=(run,))
+        rows = sum(run.rows for run in runs)
+        if here + rows <= MEMORY_ROWS_MAX or not plain(relation.types):
+            bodies = [read_run(self._store, run, self._env) for run in runs]
+            table = pa.concat_tables(
+                pq.read_table(pa.BufferReader(body)).cast(arrow_schema(relation.types))
+                for body in bodies
+            )
+            return Part(relation.types, rows, table, stored=runs)
+        files = RunFiles(tuple(self._file(run) for run in runs), rows)
+        return Part(relation.types, rows, run=files, stored=runs)
 
     def _file(self, run: Run) -> Path:
         """Where Spark and Arrow can read a run: in the store itself, or in a copy."""
@@ -244,10 +266,31 @@ class SparkExecutor:
         return self._views.query(sql)
 
 
+def _with_it(small: Sequence[Part]) -> list[Part]:
+    """The parts in memory that are written anew together with those that no run holds yet."""
+    held = [(run.rows, part) for part in small for run in part.stored]
+    new = sum(part.rows for part in small if not part.stored)
+    places = to_merge([*(rows for rows, _ in held), new])
+    return [held[place][1] for place in places if place < len(held)]
+
+
+def _grouped(runs: Sequence[Run]) -> list[tuple[Run, ...]]:
+    """Files that were written as one run, together."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(f"{run.relation}/{run.group}" if run.group else run.path, []).append(run)
+    return [tuple(group) for group in groups.values()]
+
+
 def _bytes(part: Part) -> int:
     if part.table is not None:
         return int(part.table.nbytes)
     return part.run.bytes if part.run is not None else 0
+
+
+def _many(part: Part) -> bool:
+    """Whether several runs hold a part; one that lies in files is one run, however many."""
+    return part.table is not None and len(part.stored) > 1
 
 
 def _large(parts: Sequence[Part]) -> bool:

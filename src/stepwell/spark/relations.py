@@ -6,13 +6,13 @@ several parts cancel out, and are summed up only by whoever needs them whole. A 
 part as well: what a transaction computes is what a relation keeps.
 
 Small parts are folded into one now and then, so that a query never has many of them to read; when
-many rows are in memory they become a run, and runs of like size become one.
+many rows are in memory they become a run. Runs become one as `engine/tiers` says.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import cast
@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from stepwell.engine.tiers import to_merge
 from stepwell.errors import ensure
 from stepwell.spark.index import comparable
 from stepwell.spark.merge import consolidated
@@ -37,10 +38,6 @@ SHIPPED_ROWS_MAX = 50_000
 """More rows than this Spark gets as a file: within a plan they would be slow."""
 BROADCAST_ROWS_MAX = 1_000_000
 """Rows that every worker can hold."""
-_LIKE_SIZE = 4
-"""Runs are of like size unless one is so many times larger than all after it together."""
-_LIKE_RUNS = 8
-"""So many of them become one."""
 MERGED_ROWS_MAX = 5_000_000
 """Up to here they are merged in memory, which is sooner done than by a job of Spark's."""
 
@@ -86,6 +83,9 @@ class Relation:
         return self.key if sortable(self.types, self.key) else ()
 
 
+Keep = Callable[[str, RunFiles], tuple[Run, ...]]
+
+
 class Merge:
     """Several runs of a relation that become one, while others use them (`engine.ports.Chore`)."""
 
@@ -96,7 +96,11 @@ class Merge:
         self._merged: Part | None = None
 
     def run(self) -> None:
-        self._merged = self._relations.summed(self._relation, self._parts)
+        merged = self._relations.summed(self._relation, self._parts)
+        if merged.rows and merged.run is not None and merged.table is None:
+            # So that the flush which names it need not write it.
+            merged.stored = self._relations.keep(self._relation.name, merged.run)
+        self._merged = merged
 
     def adopt(self) -> None:
         if self._merged is None or not self.possible:
@@ -128,7 +132,10 @@ class Relations:
         self._shown: dict[str, object] = {}
         self.defer = False
         """Whether runs are merged beside the transactions instead of in them."""
-        self._due: dict[str, Merge] = {}
+        self.keep: Keep = lambda relation, run: ()
+        """Stores the files of a merged run, beside the transactions; gives what names them."""
+        self._begun: dict[str, tuple[Part, ...]] = {}
+        """The last parts of each relation that were to be merged."""
         self.held = False
         """Whether parts must stay as they are, because a flush is under way."""
 
@@ -202,10 +209,10 @@ class Relations:
         small = [p for p in relation.parts if p.table is not None]
         rest = [p for p in relation.parts if p.table is None]
         if sum(p.rows for p in small) > MEMORY_ROWS_MAX and plain(relation.types):
-            folded = pa.concat_tables([p.table for p in small])
-            run = self._runs.write(relation.name, folded, relation.sort)
-            part = Part(relation.types, run.rows, run=run)
-            relation.parts = self._merged(relation, [*rest, part])
+            folded = self._folded(relation, [p.table for p in small])
+            relation.parts = [*rest, *([folded] if folded.rows else [])]
+            if not self.defer:
+                self._merge_now(relation)
             return
         for parts in ([p for p in small if p.stored], [p for p in small if not p.stored]):
             if len(parts) > _PARTS_MAX:
@@ -220,25 +227,35 @@ class Relations:
         stored = tuple(run for p in parts for run in p.stored)
         return Part(parts[0].types, table.num_rows, table, stored=stored)
 
-    def _merged(self, relation: Relation, parts: list[Part]) -> list[Part]:
-        """When many runs of like size have gathered, they become one."""
-        first = len(parts) - 1
-        while first and parts[first - 1].rows <= _LIKE_SIZE * sum(p.rows for p in parts[first:]):
-            first -= 1
-        if len(parts) - first < _LIKE_RUNS:
-            return parts
-        if self.defer:
-            self._due[relation.name] = Merge(self, relation, parts[first:])
-            return parts
-        return [*parts[:first], self.summed(relation, parts[first:])]
+    def _folded(self, relation: Relation, tables: Sequence[pa.Table]) -> Part:
+        """Many rows that are in memory: a run, unless most of them cancel out."""
+        table = pa.concat_tables(tables)
+        if _consolidates(relation):
+            table = consolidated(table)
+            if table.num_rows <= MEMORY_ROWS_MAX // 2:
+                return Part(relation.types, table.num_rows, table)
+        run = self._runs.write(relation.name, table, relation.sort)
+        return Part(relation.types, run.rows, run=run)
 
     def next_merge(self) -> Merge | None:
-        """What is to be merged now, if anything is."""
-        while self._due:
-            merge = self._due.pop(next(iter(self._due)))
-            if merge.possible:
-                return merge
+        """What is to be merged now, if anything is.
+
+        What was asked for last, and is still to be merged, has failed: it waits for another run.
+        """
+        for relation in self._all.values():
+            parts = _to_merge(relation)
+            if not parts:
+                self._begun.pop(relation.name, None)
+            elif self._begun.get(relation.name) != parts:
+                self._begun[relation.name] = parts
+                return Merge(self, relation, parts)
         return None
+
+    def _merge_now(self, relation: Relation) -> None:
+        parts = _to_merge(relation)
+        if parts:
+            rest = [part for part in relation.parts if part not in parts]
+            relation.parts = [self.summed(relation, parts), *rest]
 
     def compact(self, relation: Relation) -> None:
         """Make one part of all."""
@@ -349,6 +366,14 @@ class Relations:
             gone = gone.hint("broadcast")
         stay = run.join(gone, same, "left_anti")
         return stay.unionAll(moved.where(f"{WEIGHT} > 0").select(*columns))
+
+
+def _to_merge(relation: Relation) -> tuple[Part, ...]:
+    """The runs of a relation that should be one."""
+    runs = [part for part in relation.parts if part.table is None]
+    if len(runs) < 2 or not plain(relation.types):
+        return ()
+    return tuple(runs[place] for place in to_merge([part.rows for part in runs]))
 
 
 def _once(part: Part) -> bool:

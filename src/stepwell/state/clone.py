@@ -33,9 +33,8 @@ from stepwell.errors import (
     JournalStoreMismatch,
     StepwellError,
 )
-from stepwell.journal import paths
 from stepwell.journal.copy import Tail, copy_tail, last_entry
-from stepwell.journal.identity import Identity, check_identity, read_identity, write_identity
+from stepwell.journal.identity import Identity, read_identity, write_identity
 from stepwell.journal.log import Log
 from stepwell.model import Claim, Position
 from stepwell.state.checkpoint import (
@@ -56,6 +55,7 @@ from stepwell.state.manifest import (
     Stored,
 )
 from stepwell.state.pins import checkpoint_name, free_pin, make_pin
+from stepwell.state.places import in_the_way, own_journal
 from stepwell.state.progress import Progress
 from stepwell.state.runs import read_run
 from stepwell.state.witness import mark_fresh
@@ -66,8 +66,6 @@ from stepwell.store.probe import probe
 _KEEP_S = 24 * 3600.0
 """How long a checkpoint taken for a clone stays if the clone is not gone on with."""
 _TRIES = 100
-_LOOK = 1000
-_BEFORE = ("probe", "lease", "deploy_log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,13 +218,7 @@ def _as_of_now(
 
 def _check_journal(manifest: Manifest, journal_store: Store) -> None:
     try:
-        check_identity(
-            journal_store,
-            read_identity(journal_store),
-            lineage=manifest.lineage,
-            id=manifest.journal.id,
-            closed=manifest.journal.closed,
-        )
+        own_journal(journal_store, manifest)
     except JournalStoreMismatch as error:
         raise JournalStoreMismatch(
             error.message,
@@ -312,12 +304,11 @@ def _refuse_overlap(source: Store, destination: Store) -> None:
 def _occupied(destination: Store, journal_store: Store | None) -> InvalidError | None:
     """Why a clone cannot begin there: an empty place is asked for (K4)."""
     for place in [destination] if journal_store is None else [destination, journal_store]:
-        for listed in place.list(limit=_LOOK):
-            if paths.parse(listed.path).kind not in _BEFORE:
-                return InvalidError(
-                    f"{place.uri} is not empty: it holds {listed.path}",
-                    hint="choose an empty place for the clone",
-                )
+        for path in in_the_way(place):
+            return InvalidError(
+                f"{place.uri} is not empty: it holds {path}",
+                hint="choose an empty place for the clone",
+            )
     return None
 
 

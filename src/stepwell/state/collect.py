@@ -52,7 +52,6 @@ from stepwell.errors import (
     TruncatedError,
 )
 from stepwell.journal import paths
-from stepwell.journal.identity import check_identity, read_identity
 from stepwell.journal.journal import BARRIER_KEEP_S
 from stepwell.journal.log import Log
 from stepwell.journal.trim import trimmable
@@ -61,6 +60,7 @@ from stepwell.state.checkpoint import KEEP, Checkpoint, expired, files_of, read_
 from stepwell.state.history import History
 from stepwell.state.manifest import CheckpointRef, Manifest, Manifests, Parent, Status, Stored
 from stepwell.state.pins import free_pin
+from stepwell.state.places import own_journal
 from stepwell.state.witness import check_witness
 from stepwell.store.base import Listed, Store
 
@@ -239,15 +239,16 @@ class Collector:
 
     def _attached(self, manifest: Manifest) -> bool:
         """Whether the journal store is the one that the manifest means; not: it may be empty."""
-        identity = read_identity(self._journal_store)
-        check_identity(
-            self._journal_store,
-            identity,
-            lineage=manifest.lineage,
-            id=manifest.journal.id,
-            closed=manifest.journal.closed,
-        )
-        return identity is not None and identity.id == manifest.journal.id
+        identity = own_journal(self._journal_store, manifest)
+        if identity is None or identity.id != manifest.journal.id:
+            return False
+        if not Log(self._journal_store).boundary.numbers():
+            raise TruncatedError(
+                f"{self._journal_store.uri}/{paths.JOURNAL_BOUNDARY}",
+                "missing: whether the latest manifest is the last there was is not known",
+                hint="nothing was deleted: open and close the pipeline, which writes it anew",
+            )
+        return True
 
     def _check_whole(self, versions: Sequence[tuple[int, datetime]], latest: int) -> None:
         """Above the boundary, which is read after the listing, no version may be missing."""

@@ -6,11 +6,12 @@ stops. A rule that fails is a bug of ours, found before it could be stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepwell.errors import ensure
+from stepwell.journal import paths
 
 if TYPE_CHECKING:
     from stepwell.state.manifest import Manifest
@@ -18,9 +19,17 @@ if TYPE_CHECKING:
 Rule = Callable[["Manifest", "Manifest"], bool]
 
 
-def check_commit(before: Manifest, after: Manifest) -> None:
-    """The rules for a holder's commit."""
-    _check((same_claim, *_ALWAYS), before, after)
+def check_commit(before: Manifest, after: Manifest, revived: Collection[str] = frozenset()) -> None:
+    """The rules for a holder's commit.
+
+    `revived`: files that a checkpoint names, which the change makes sure is still there.
+    """
+
+    def files_are_born_above_the_floor(before: Manifest, after: Manifest) -> bool:
+        """A collector may delete, at any time, a file at or below the floor that nothing names."""
+        return _born_above_the_floor(before, after, revived)
+
+    _check((same_claim, *_ALWAYS, files_are_born_above_the_floor), before, after)
 
 
 def check_claim(before: Manifest, after: Manifest) -> None:
@@ -130,6 +139,24 @@ def pins_name_what_is_there(before: Manifest, after: Manifest) -> bool:
 def pins_are_distinct(before: Manifest, after: Manifest) -> bool:
     """A clone killed and run again must not pin twice: one of the pins would never be freed."""
     return _distinct(pin.id for pin in after.pins)
+
+
+def _born_above_the_floor(before: Manifest, after: Manifest, revived: Collection[str]) -> bool:
+    """Runs and files of the outbox that are new, or that a checkpoint which is there names.
+
+    Those of a clone's parent are pinned there. While a clone is made, nothing is collected in it,
+    and copies have the names of what they are copies of.
+    """
+    if before.status == "incomplete":
+        return True
+    known = {*_files(before), *revived}
+    new = [path for path in _files(after) if path not in known]
+    return all((paths.parse(path).id or "") > (before.floor or "") for path in new)
+
+
+def _files(manifest: Manifest) -> Iterator[str]:
+    yield from (run.path for run in manifest.runs if run.root is None)
+    yield from (item.path for item in manifest.progress.outbox)
 
 
 def _distinct(values: Iterable[str]) -> bool:

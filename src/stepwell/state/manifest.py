@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
@@ -70,6 +70,8 @@ class Run:
     high: Json = None
     root: str | None = None
     """The store it lies in, where that is another pipeline's: a clone's parent, or its parent."""
+    group: str | None = None
+    """What the files of one run have in common, where it has several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,10 +312,11 @@ class Holder:
             if id > self._current.id:
                 self._adopt(undone)
 
-    def commit(self, change: Change, doing: str) -> Stored:
+    def commit(self, change: Change, doing: str, revived: Collection[str] = frozenset()) -> Stored:
         """Apply a change to the latest version and commit it, however often somebody else is first.
 
-        `doing` says in a few words what the change is, for the message if it is refused. A crash
+        `doing` says in a few words what the change is, for the message if it is refused. `revived`:
+        files of a checkpoint that the change names anew, and whose checkpoint it looks for. A crash
         leaves the change made or not. `UnknownOutcomeError`: it may have been; open again.
         """
         undone = f"{doing}: not committed to the manifest"
@@ -322,7 +325,7 @@ class Holder:
             for _ in range(_TRIES):
                 before = self._current.manifest
                 after = change(before)
-                invariants.check_commit(before, after)
+                invariants.check_commit(before, after, revived)
                 try:
                     self.under_way = True
                     self._current = self._manifests.create(self._current.id + 1, after)
@@ -390,7 +393,7 @@ def to_json(manifest: Manifest) -> dict[str, Json]:
         "transaction": manifest.transaction,
         "journal": _known(manifest.journal, "store"),
         "program": manifest.program,
-        "runs": [_known(run, "root") for run in manifest.runs],
+        "runs": [_known(run, "root", "group") for run in manifest.runs],
         **known,
         "checkpoints": [
             {
@@ -409,11 +412,12 @@ def to_json(manifest: Manifest) -> dict[str, Json]:
     }
 
 
-def _known(value: Run | JournalRef, name: str) -> dict[str, Json]:
-    """All fields, but for one that stands there only if it says something."""
+def _known(value: Run | JournalRef, *names: str) -> dict[str, Json]:
+    """All fields, but for some that stand there only if they say something."""
     body = _flat(value)
-    if body[name] is None:
-        del body[name]
+    for name in names:
+        if body[name] is None:
+            del body[name]
     return body
 
 
@@ -458,6 +462,7 @@ def from_json(body: Fields) -> Manifest:
                 low=run.any("low"),
                 high=run.any("high"),
                 root=run.text("root") if "root" in run.names() else None,
+                group=run.id("group") if "group" in run.names() else None,
             )
             for run in body.children("runs")
         ),

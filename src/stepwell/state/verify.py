@@ -30,11 +30,12 @@ from stepwell.errors import (
 )
 from stepwell.journal import paths
 from stepwell.journal.entry import Cursor
-from stepwell.journal.identity import Identity, check_identity, read_identity
+from stepwell.journal.identity import Identity
 from stepwell.journal.log import Log
 from stepwell.model import Checksum, Position, checksum
 from stepwell.state.checkpoint import REPAIR, Checkpoint, File, files_of, read_checkpoint
 from stepwell.state.manifest import CheckpointRef, Manifest, Manifests, Stored
+from stepwell.state.places import own_journal
 from stepwell.state.runs import store_of
 from stepwell.state.witness import compare
 from stepwell.store.base import Listed, Store
@@ -218,14 +219,7 @@ class _Verifying:
 
     def _identity(self, manifest: Manifest, positions: list[Position]) -> Identity | None:
         try:
-            identity = read_identity(self._journal_store)
-            check_identity(
-                self._journal_store,
-                identity,
-                lineage=manifest.lineage,
-                id=manifest.journal.id,
-                closed=manifest.journal.closed,
-            )
+            identity = own_journal(self._journal_store, manifest)
         except (CorruptError, JournalStoreMismatch, InvalidError) as error:
             self._found(error, _OPENING, _BACKUP)
             return None
