@@ -230,3 +230,36 @@ def test_destroying_frees_the_parent_and_spares_it(run: Run, folder: Path, tmp_p
     gone = run("-C", folder, "destroy", "--yes", "--forget", f"file://{place}")
     assert gone.exit_code == 0, gone.stderr
     assert "not created" in run("-C", folder, "status").stdout
+
+
+def test_a_clone_is_detached_and_its_parent_destroyed(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
+    """C7, scenario 58: afterwards it holds all its data itself."""
+    place = tmp_path / "try"
+    assert run("clone", folder, place).exit_code == 0
+    there = ("-C", folder, "--store", place)
+    assert run(*there, "checkpoint", "create", "--name", "early").exit_code == 0
+    rows = revenue(run, *there)
+    told = run(*there, "compact", "--detach")
+    assert told.exit_code == 0, told.stderr
+    assert "the parent is still needed by checkpoint early" in told.stdout
+    assert run(*there, "checkpoint", "delete", "early").exit_code == 0
+    assert run(*there, "checkpoint", "create").exit_code == 0
+    again = run(*there, "compact", "--detach")
+    assert again.exit_code == 0, again.stderr
+    assert f"needs nothing of file://{folder}/state any more" in again.stdout
+    assert json.loads(run(*there, "compact", "--detach", "--json").stdout)["parent_needed_by"] == []
+    assert json.loads(run("-C", folder, "status", "--json").stdout)["clones"] == []
+    assert run("-C", folder, "destroy", "--yes").exit_code == 0
+    assert revenue(run, *there) == rows
+    assert run(*there, "verify", "--deep").exit_code == 0
+    refused = run("-C", folder, "--store", tmp_path / "none", "compact", "--detach")
+    assert refused.exit_code == 1
+
+
+def test_only_a_clone_can_be_detached(run: Run, folder: Path) -> None:
+    refused = run("-C", folder, "compact", "--detach")
+    assert refused.exit_code == 1
+    assert "is no clone: all its files are its own" in refused.stderr
+    assert "hint: " in refused.stderr

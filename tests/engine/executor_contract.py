@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from stepwell.engine.ports import WEIGHT, BadRow, Change, Executed, Executor, Ex
 from stepwell.errors import InvalidError, StepwellError
 from stepwell.model import checksum
 from stepwell.state.manifest import Run
-from stepwell.store.memory import MemoryStore
+from stepwell.store.memory import SHARED, MemoryStore
 from stepwell.testing import ManualEnv
 
 CONTRACT_SQL = """
@@ -197,6 +198,34 @@ class ExecutorContract:
         assert state(again) == before
         run(again, env, {"orders": Change(orders((7, "z", 7)), ids(1))})
         assert rows(again, "orders") == [(2, "a", 2), (3, "b", 3), (4, "a", 4), (7, "z", 7)]
+
+    def test_compacting_makes_a_parents_files_a_clones_own(
+        self, factory: ExecutorFactory, executor: Executor, store: MemoryStore, env: ManualEnv
+    ) -> None:
+        """C7, scenario 58: only if it is asked for, since it copies (C5)."""
+        run(executor, env, {"orders": Change(orders((1, "a", 1), (2, "b", 2)))})
+        runs = executor.flush()
+        before = state(executor)
+        SHARED[store.uri] = store
+        clone = MemoryStore(env, "clone")
+        try:
+            again = factory(clone, env)
+            theirs = tuple(replace(item, root=store.uri) for item in runs)
+            again.load(theirs)
+            again.compact()
+            assert again.flush() == theirs
+            again.flushed(theirs)
+            again.compact(own=True)
+            own = again.flush()
+            again.flushed(own)
+            assert {item.root for item in own} == {None}
+            assert all(clone.exists(item.path) for item in own)
+            assert state(again) == before
+        finally:
+            del SHARED[store.uri]
+        last = factory(clone, env)
+        last.load(own)
+        assert state(last) == before
 
     def test_bad_rows_are_kept_with_their_source(self, executor: Executor, env: ManualEnv) -> None:
         """J13: together with what the executor rejects itself."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from stepwell.engine.pipeline import Pipeline
+from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.errors import CheckpointMissing, StepwellError
 from stepwell.journal import paths
 from stepwell.state.clone import clone
@@ -16,10 +17,11 @@ from stepwell.state.collect import Collector, Settings
 from stepwell.state.destroy import destroy_pipeline
 from stepwell.state.history import History
 from stepwell.state.manifest import Manifests, Status
+from stepwell.state.verify import verify
 from stepwell.store.base import Store
 from stepwell.testing import Crash, FaultyStore, ManualEnv, When, crash_at
 from tests.engine.clones import Family, ids_of
-from tests.engine.doubles import click, everything, order
+from tests.engine.doubles import SETTINGS, SQL, click, everything, order
 from tests.pausing import PausingStore, Task
 
 AT_ONCE = Settings(
@@ -88,6 +90,74 @@ def test_a_clone_that_has_replaced_every_file_lets_its_parent_go(family: Family)
     assert family.manifest("parent").pins == ()
     destroy_pipeline(family.store("parent"), None, family.env)
     assert family.state("clone") == before
+
+
+def test_a_clone_that_is_detached_needs_its_parent_no_more(family: Family) -> None:
+    """Scenario 58, C7: with its data as they are. Plain merging leaves single runs where they are;
+    an older checkpoint keeps the pin until it goes.
+    """
+    parent = family.parent()
+    parent.flush()
+    parent.compact()
+    parent.close()
+    family.clone()
+    clone = family.open("clone")
+    clone.checkpoint("early")
+    before = everything(clone)
+    clone.compact()
+    assert any(run.root for run in family.manifest("clone").runs)
+    assert clone.compact(detach=True)
+    assert not any(run.root for run in family.manifest("clone").runs)
+    collect(family, "clone")
+    assert len(family.manifest("parent").pins) == 1, "the checkpoint needs it"
+    clone.delete_checkpoint("early")
+    clone.checkpoint()
+    clone.close()
+    collect(family, "clone")
+    assert family.manifest("parent").pins == ()
+    destroy_pipeline(family.store("parent"), None, family.env)
+    assert family.state("clone") == before
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_detachment_killed_anywhere_leaves_a_whole_clone(family: Family, when: When) -> None:
+    """Scenario 58: dead at any call on its store, it is as it was, or detached."""
+
+    def opened(store: Store) -> Pipeline:
+        return Pipeline(
+            store,
+            family.env,
+            executor=lambda store, env: ReferenceExecutor(SQL, store, env),
+            settings=SETTINGS,
+        )
+
+    parent = family.parent()
+    parent.flush()
+    expected = everything(parent)
+    parent.close()
+    family.clone()
+    stores = [family.store(name) for name in ("parent", "clone")]
+    saved = [dict(store._objects) for store in stores]
+    outcomes = set()
+    number, done = 0, False
+    while not done:
+        number += 1
+        dying = FaultyStore(family.store("clone"), crash_at(number, when))
+        try:
+            opened(dying).compact(detach=True)
+            done = True
+        except Crash:
+            pass
+        outcomes.add(frozenset(run.root for run in family.manifest("clone").runs))
+        collect(family, "clone")
+        again = opened(family.store("clone"))
+        assert everything(again) == expected
+        again.close()
+        assert verify(family.store("clone"), family.env, deep=True).findings == ()
+        for store, objects in zip(stores, saved, strict=True):
+            store._objects.clear()
+            store._objects.update(objects)
+    assert outcomes == {frozenset({family.store("parent").uri}), frozenset({None})}
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -21,6 +21,7 @@ from stepwell.state.checkpoint import (
     read_checkpoint,
 )
 from stepwell.state.manifest import CheckpointRef, Manifest, Manifests
+from stepwell.state.pins import free_pin
 from stepwell.state.runs import store_of
 
 
@@ -122,14 +123,22 @@ def delete(where: Where, which: str) -> None:
         )
 
 
-def compact(where: Where, *, take_over: bool) -> None:
+def compact(where: Where, *, detach: bool, take_over: bool) -> None:
     env = SystemEnv()
     project = where.deployed(env)
-    before = _runs(_manifest(project, env))
-    Reach(project, env, take_over=take_over).compact()
+    first = _manifest(project, env)
+    if detach and first.parent is None:
+        raise InvalidError(
+            f"{project.store} is no clone: all its files are its own",
+            hint="without --detach, its files are merged",
+        )
+    before = _runs(first)
+    Reach(project, env, take_over=take_over).compact(detach=detach)
     after = _runs(_manifest(project, env))
+    needing = _detached(project, env) if detach else []
     if where.json:
-        Screen().json({"before": before, "after": after})
+        found: dict[str, Any] = {"before": before, "after": after}
+        Screen().json({**found, "parent_needed_by": needing} if detach else found)
         return
     shown = [
         f"{count(found['files'], 'file')}, {size(found['bytes'])}" for found in (before, after)
@@ -138,6 +147,24 @@ def compact(where: Where, *, take_over: bool) -> None:
         Screen().line(f"nothing to merge: {shown[0]}")
     else:
         Screen().line(f"merged: {shown[0]}, and now {shown[1]}")
+    if needing:
+        Screen().line(f"the parent is still needed by {', '.join(map(plain, needing))}")
+        Screen().line("next: stepwell checkpoint delete, or wait until newer ones took its place")
+    elif detach and first.parent is not None:
+        Screen().line(f"needs nothing of {plain(first.parent.store)} any more")
+
+
+def _detached(project: Project, env: Env) -> list[str]:
+    """Free the pin in the parent; else which checkpoints still need files of it."""
+    store = project.open_store(env)
+    if free_pin(Manifests(store, env), env):
+        return []
+    manifest = _manifest(project, env)
+    who = [(ref.id, f"checkpoint {ref.name or ref.id}") for ref in manifest.checkpoints]
+    who += [(pin.checkpoint, f"the clone in {pin.clone}") for pin in manifest.pins]
+    return [
+        name for id, name in who if any(run.root for run in read_checkpoint(store, id).state.runs)
+    ]
 
 
 def _runs(manifest: Manifest) -> dict[str, int]:

@@ -128,13 +128,20 @@ def restore(
 
 def compact(
     context: typer.Context,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Of a clone: write anew what lies in its parent.")
+    ] = False,
     take_over: TakeOver = False,
     json: Json = False,
 ) -> None:
     """Merge the files of every table and view; what came and went is dropped.
 
-    It happens by itself as files gather. A process that runs the pipeline is asked to do it.
+    It happens by itself as files gather. A process that runs the pipeline is asked to do it. With
+    --detach a clone comes to hold all its data itself, and needs its parent no more.
+
+    \b
+    stepwell --store ./try compact --detach
     """
     from stepwell.cli import checkpoint
 
-    checkpoint.compact(place(context, json), take_over=take_over)
+    checkpoint.compact(place(context, json), detach=detach, take_over=take_over)

@@ -85,14 +85,14 @@ class Reach:
             ref = pipeline.checkpoint(name, keep_s=keep_s)
         return "" if ref is None else ref.id
 
-    def compact(self) -> bool:
+    def compact(self, *, detach: bool = False) -> bool:
         """Whether there was anything to do."""
         client = self._client()
         if client is not None:
             with client:
-                return client.compact()
+                return client.compact(detach=detach)
         with ProjectPipeline(self._project, self._env, create=False) as pipeline:
-            return pipeline.compact()
+            return pipeline.compact(detach=detach)
 
     def close(self) -> None:
         own, self._own = self._own, None

@@ -79,8 +79,8 @@ class Client:
         answer = self._ask({"op": "checkpoint", "name": name, "keep_s": keep_s})
         return str(answer.header["id"])
 
-    def compact(self) -> bool:
-        return bool(self._ask({"op": "compact"}).header["compacted"])
+    def compact(self, *, detach: bool = False) -> bool:
+        return bool(self._ask({"op": "compact", "detach": detach}).header["compacted"])
 
     def tail(self, view: str) -> Iterator[tuple[Transaction, pa.Table] | None]:
         """Changes as they are committed, with a None now and then; ends with the process."""

@@ -109,15 +109,24 @@ class Keeping(ABC):
         self.deliver()
         return ref
 
-    def compact(self) -> bool:
-        """Make one of the runs of each relation; False if each had one. Its own commit."""
+    def compact(self, *, detach: bool = False) -> bool:
+        """Make one of the runs of each relation; False if each had one. Its own commit.
+
+        `detach`: of a clone, also those that lie in its parent's store, and a checkpoint of that,
+        so that older ones, which need the parent, may go.
+        """
         runs = {(run.relation, run.group or run.path) for run in self.manifest.runs}
-        if len({relation for relation, _ in runs}) == len(runs):
+        foreign = detach and any(run.root for run in self.manifest.runs)
+        if len({relation for relation, _ in runs}) == len(runs) and not foreign:
             return False
         self.boundary()
         self._chores.finish()
-        self.state.executor.compact()
-        return self._flush(always=True) is not None
+        self.state.executor.compact(own=detach)
+        if detach:
+            self.checkpoint()
+        else:
+            self._flush(always=True)
+        return True
 
     def collector(self) -> Collector:
         """Removes what nothing needs; it needs no turn."""

@@ -324,13 +324,15 @@ class Pipeline:
         with self._turn("checkpoint"):
             return self._core.checkpoint(name, keep_s)
 
-    def compact(self) -> bool:
+    def compact(self, *, detach: bool = False) -> bool:
         """Make one of the runs of each relation, and let what cancels out go; False if it was so.
 
-        Happens by itself as runs gather; afterwards a query and an opening read the least.
+        Happens by itself as runs gather; afterwards a query and an opening read the least. With
+        `detach` a clone also writes anew what lies in its parent's store. The parent is let go by
+        collection, once no checkpoint of the clone needs it any more.
         """
         with self._turn("compact"):
-            return self._core.compact()
+            return self._core.compact(detach=detach)
 
     def checkpoints(self) -> tuple[CheckpointRef, ...]:
         """Those that are kept, oldest first."""

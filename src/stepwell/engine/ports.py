@@ -197,8 +197,10 @@ class Executor(Protocol):
         A flush leaves the floor there: such a run is named by a later one.
         """
 
-    def compact(self) -> None:
+    def compact(self, *, own: bool = False) -> None:
         """Make one of the runs of each relation; the next flush writes it. The state is the same.
+
+        `own`: also of a single run that lies in the store of a clone's parent.
 
         When it raises, nothing has happened that counts.
         """

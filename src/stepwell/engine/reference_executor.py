@@ -136,9 +136,10 @@ class ReferenceExecutor:
     def below(self) -> str | None:
         return None
 
-    def compact(self) -> None:
+    def compact(self, *, own: bool = False) -> None:
         for name, rows in self._rows.items():
-            if sum(run.relation == name for run in self._runs) > 1:
+            mine = [run for run in self._runs if run.relation == name]
+            if len(mine) > 1 or (own and any(run.root for run in mine)):
                 self._runs = tuple(run for run in self._runs if run.relation != name)
                 self._unflushed[name] = rows
 

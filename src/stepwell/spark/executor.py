@@ -133,9 +133,11 @@ class SparkExecutor:
     def below(self) -> str | None:
         return self._below
 
-    def compact(self) -> None:
+    def compact(self, *, own: bool = False) -> None:
         for relation in self._relations:
-            if len(relation.parts) > 1 or any(map(_many, relation.parts)):
+            stored = [run for part in relation.parts for run in part.stored]
+            many = len(relation.parts) > 1 or any(map(_many, relation.parts))
+            if many or (own and any(run.root for run in stored)):
                 self._relations.compact(relation)
 
     def flush(self) -> tuple[Run, ...]:
