@@ -137,13 +137,26 @@ def _format(number: int) -> str:
     return "".join([_PAIRS[(number >> shift) & 1023] for shift in range(120, -1, -10)])
 
 
+def made_at(id: str) -> datetime:
+    """When a ULID was made, by the clock of whoever made it.
+
+    >>> made_at("00000000010000000000000000")
+    datetime.datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=datetime.timezone.utc)
+    """
+    return EPOCH + timedelta(milliseconds=_milliseconds(id))
+
+
 def _next_millisecond(last: str) -> str:
     """The first 10 characters of ids made just after `last`: its milliseconds, and one.
 
     >>> _next_millisecond("000000000Z0000000000000001")
     '0000000010'
     """
+    return _format((_milliseconds(last) + 1) << 80)[:10]
+
+
+def _milliseconds(id: str) -> int:
     milliseconds = 0
-    for character in last[:10]:
+    for character in id[:10]:
         milliseconds = milliseconds * 32 + _CROCKFORD.index(character)
-    return _format((milliseconds + 1) << 80)[:10]
+    return milliseconds

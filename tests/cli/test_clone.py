@@ -263,3 +263,32 @@ def test_only_a_clone_can_be_detached(run: Run, folder: Path) -> None:
     assert refused.exit_code == 1
     assert "is no clone: all its files are its own" in refused.stderr
     assert "hint: " in refused.stderr
+
+
+def test_a_clone_deleted_by_hand_is_named_by_gc_and_forgotten(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
+    """C7: its pin keeps files for ever, until somebody says that it is gone."""
+    place = tmp_path / "try"
+    assert run("clone", folder, place).exit_code == 0
+    uri = f"file://{place}"
+    assert "was not found" not in run("-C", folder, "gc").stdout
+    refused = run("-C", folder, "gc", "--forget", uri, "--confirm")
+    assert refused.exit_code == 1
+    assert "is there (ready), and needs files of" in refused.stderr
+    shutil.rmtree(place)
+    told = run("-C", folder, "gc")
+    assert f"the clone in {uri}, begun 20" in told.stdout
+    assert "was not found: there is no pipeline" in told.stdout
+    told = run("-C", folder, "gc", "--json")
+    assert [item["store"] for item in json.loads(told.stdout)["clones_not_found"]] == [uri]
+    would = run("-C", folder, "gc", "--forget", uri)
+    assert f"the clone in {uri} would be forgotten: there is no pipeline" in would.stdout
+    assert len(json.loads(run("-C", folder, "status", "--json").stdout)["clones"]) == 1
+    done = run("-C", folder, "gc", "--forget", uri, "--confirm")
+    assert done.exit_code == 0, done.stderr
+    assert f"the clone in {uri} was forgotten" in done.stdout
+    assert json.loads(run("-C", folder, "status", "--json").stdout)["clones"] == []
+    assert "was not found" not in run("-C", folder, "gc").stdout
+    assert run("-C", folder, "gc", "--forget", uri).exit_code == 1
+    assert run("-C", folder, "destroy", "--yes").exit_code == 0

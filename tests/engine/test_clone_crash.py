@@ -10,17 +10,24 @@ import random
 from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from stepwell.errors import ConflictError, InvalidError, UnavailableError, UnknownOutcomeError
+from stepwell.errors import (
+    ConflictError,
+    InvalidError,
+    StepwellError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from stepwell.journal import paths
 from stepwell.state.checkpoint import read_checkpoint
 from stepwell.state.clone import clone
 from stepwell.state.destroy import destroy_pipeline
-from stepwell.state.manifest import Manifest, Status
+from stepwell.state.manifest import Manifest, Manifests, Status
+from stepwell.state.pins import drop_pin, forgettable, look_at
 from stepwell.store.base import Store
 from stepwell.store.memory import SHARED, MemoryStore
 from stepwell.testing import Crash, FaultyStore, ManualEnv, Plan, When, crash_at, fail_at
@@ -254,6 +261,70 @@ def test_two_processes_at_the_same_clone_make_one(begun: Begun, seed: int) -> No
 
 
 # Destroying
+
+
+@pytest.mark.parametrize("kind", ["as of now", "of a checkpoint"])
+def test_a_clone_destroyed_while_it_is_made_leaves_no_pin(begun: Begun, kind: str) -> None:
+    """C7, scenario 59: destroyed between any two calls of the process that makes it, that process
+    finds out, takes its pin back, and says so; or it had not begun, or was done.
+    """
+    outcomes, steps = set(), 0
+    while True:
+        family = begun.family()
+        pausing: dict[str, Store] = {n: PausingStore(family.store(n)) for n in PLACES}
+        task = Task(lambda stores=pausing: begun.run(stores, kind)).run(steps)
+        if Manifests(family.store("clone"), family.env).latest_id() is not None:
+            destroy_pipeline(family.store("clone"), family.store("clone-journal"), family.env)
+            if task.done:
+                break
+            task.run()
+            assert task.error is None or isinstance(task.error, StepwellError), task.error
+            outcomes.add(type(task.error))
+            assert family.manifest("parent").pins == (), steps
+            assert Manifests(family.store("clone"), family.env).latest_id() is None
+        steps += 1
+    # Without an error only where nothing was left to be done but to say so.
+    assert outcomes >= {ConflictError, type(None)}
+    assert steps > 20
+
+
+def test_a_pin_that_is_left_behind_is_named_and_can_be_forgotten(begun: Begun) -> None:
+    """C7: whoever was making a clone was killed just after it had pinned what was destroyed by
+    then. The pin of a clone that is there is not to be forgotten.
+    """
+    family = begun.family()
+    parent = Manifests(family.store("parent"), family.env)
+    begun.run({name: family.store(name) for name in PLACES}, "of a checkpoint")
+    pin = family.manifest("parent").pins[0]
+    assert look_at(pin, family.env).there is True
+    with pytest.raises(InvalidError, match="and needs files of"):
+        forgettable(parent, [pin.id], family.env)
+    destroy_pipeline(family.store("clone"), family.store("clone-journal"), family.env)
+    parent.amend(lambda m: replace(m, pins=(pin,)), "as if it came late")
+    left = look_at(pin, family.env)
+    assert left.there is False
+    assert left.since <= family.env.now()
+    with pytest.raises(InvalidError, match="has clones that need its files"):
+        destroy_pipeline(family.store("parent"), family.store("parent-journal"), family.env)
+    assert forgettable(parent, [pin.clone], family.env) == (left,)
+    assert family.manifest("parent").pins == (pin,), "so far nothing was changed"
+    drop_pin(parent, pin.id)
+    drop_pin(parent, pin.id)
+    assert family.manifest("parent").pins == ()
+    with pytest.raises(InvalidError, match="has no clone"):
+        forgettable(parent, [pin.clone], family.env)
+
+
+def test_a_clone_whose_store_cannot_be_asked_is_not_taken_for_gone(begun: Begun) -> None:
+    """F10: an error is never absent."""
+    family = begun.family()
+    begun.run({name: family.store(name) for name in PLACES}, "of a checkpoint")
+    pin = family.manifest("parent").pins[0]
+    SHARED[pin.clone] = FaultyStore(family.store("clone"), fail_at(1, "before"))
+    assert look_at(pin, family.env).there is None
+    later = look_at(replace(pin, id=family.env.new_id()), family.env)
+    assert later.there is False
+    assert "another pipeline" in later.said
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

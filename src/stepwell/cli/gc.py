@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from stepwell.cli.failure import report
-from stepwell.cli.screen import Row, Screen, count, size
+from stepwell.cli.screen import Row, Screen, count, plain, size
 from stepwell.cli.where import Where
 from stepwell.env import SystemEnv
+from stepwell.model import format_time
 from stepwell.state.collect import REASONS, Collector, Plan
+from stepwell.state.manifest import Manifests
+from stepwell.state.pins import Clone, drop_pin, forgettable, look_at
 
 _SHOWN = 20
 """Objects that a dry run names for each reason; all of them are in the JSON."""
 
 
-def show(where: Where, *, confirm: bool) -> None:
+def show(where: Where, *, confirm: bool, forget: Sequence[str] = ()) -> None:
     env, screen = SystemEnv(), Screen()
     project = where.project(env)
+    store = project.open_store(env)
+    manifests = Manifests(store, env)
+    forgotten = forgettable(manifests, forget, env)
+    if confirm:
+        for clone in forgotten:
+            drop_pin(manifests, clone.pin.id)
     collector = Collector(
-        project.open_store(env),
+        store,
         env,
         journal_store=project.open_journal_store(env),
         settings=project.sections.collect(),
@@ -34,10 +44,34 @@ def show(where: Where, *, confirm: bool) -> None:
             )
     else:
         plan = collector.plan()
+    clones = [look_at(pin, env) for pin in plan.read.manifest.pins]
+    lost = [clone for clone in clones if not clone.there and clone not in forgotten]
     if where.json:
-        screen.json(_document(project.store, plan, confirm))
-    else:
-        _render(screen, plan, confirm)
+        document = _document(project.store, plan, confirm)
+        document["clones_forgotten"] = [_clone(clone) for clone in forgotten]
+        document["clones_not_found"] = [_clone(clone) for clone in lost]
+        screen.json(document)
+        return
+    for clone in forgotten:
+        would = "was" if confirm else "would be"
+        screen.line(f"the clone in {plain(clone.pin.clone)} {would} forgotten: {clone.said}")
+    _render(screen, plan, confirm)
+    for clone in lost:
+        screen.line(
+            f"the clone in {plain(clone.pin.clone)}, begun {format_time(clone.since)}, was not "
+            f"found: {plain(clone.said)}. If it is gone for good: "
+            f"stepwell gc --forget {plain(clone.pin.id)}"
+        )
+
+
+def _clone(clone: Clone) -> dict[str, Any]:
+    return {
+        "store": clone.pin.clone,
+        "pin": clone.pin.id,
+        "checkpoint": clone.pin.checkpoint,
+        "since": format_time(clone.since),
+        "found": clone.said,
+    }
 
 
 def _document(store: str, plan: Plan, confirmed: bool) -> dict[str, Any]:

@@ -363,6 +363,10 @@ def verify(
 def gc(
     context: typer.Context,
     confirm: Annotated[bool, typer.Option("--confirm", help="Remove it.")] = False,
+    forget: Annotated[
+        list[str] | None,
+        typer.Option("--forget", metavar="CLONE", help="A clone that is gone; repeatable."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Remove what nothing needs any more. Without --confirm, show what that is.
@@ -371,13 +375,16 @@ def gc(
     entries. A pipeline that runs does so by itself (gc.every in stepwell.yml). Nothing is removed
     while something that must be protected cannot be read.
 
+    Clones that are not where they were made are named. What they needed stays until --forget says
+    that they are gone for good.
+
     \b
     stepwell gc
     stepwell gc --confirm
     """
     from stepwell.cli import gc
 
-    gc.show(place(context, json), confirm=confirm)
+    gc.show(place(context, json), confirm=confirm, forget=tuple(forget or ()))
 
 
 @inspect.command("journal")

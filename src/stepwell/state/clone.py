@@ -33,6 +33,7 @@ from stepwell.errors import (
     JournalStoreMismatch,
     StepwellError,
 )
+from stepwell.journal import paths
 from stepwell.journal.copy import Tail, copy_tail, last_entry
 from stepwell.journal.identity import Identity, read_identity, write_identity
 from stepwell.journal.log import Log
@@ -54,7 +55,7 @@ from stepwell.state.manifest import (
     Status,
     Stored,
 )
-from stepwell.state.pins import checkpoint_name, free_pin, make_pin
+from stepwell.state.pins import checkpoint_name, drop_pin, free_pin, make_pin
 from stepwell.state.places import in_the_way, own_journal
 from stepwell.state.progress import Progress
 from stepwell.state.runs import read_run
@@ -112,12 +113,14 @@ def clone(
     if manifest.status is Status.READY:
         return Cloned(_let_go(clone, begun, env), made=False)
     make_pin(parent, Pin(manifest.lineage, destination.uri, origin.checkpoint))
+    _still_there(parent, clone, manifest.lineage)
     journal_store = _journal_of(manifest, destination, journal_store, env)
     manifest, entries = _copy_journal(manifest, source_journal or source, journal_store, env)
     files = bytes = 0
     if copy or _kind(source) != _kind(destination):
         manifest, files, bytes = _copy_files(manifest, destination, env, copied)
     done = clone.amend(_completing(manifest), "complete the clone")
+    _not_in_the_void(clone, done)
     return Cloned(_let_go(clone, done, env), entries, files, bytes)
 
 
@@ -310,6 +313,33 @@ def _occupied(destination: Store, journal_store: Store | None) -> InvalidError |
                 hint="choose an empty place for the clone",
             )
     return None
+
+
+def _still_there(parent: Manifests, clone: Manifests, lineage: str) -> None:
+    """Whoever destroys a clone frees its pin, and perhaps did before there was one.
+
+    Asked after the pin was made: a destroy that begins later than this finds it.
+    """
+    found = clone.latest()
+    if (
+        found is None
+        or found.manifest.lineage != lineage
+        or found.manifest.status is Status.DELETING
+    ):
+        drop_pin(parent, lineage)
+        raise _destroyed(clone)
+
+
+def _not_in_the_void(clone: Manifests, done: Stored) -> None:
+    """A version that was put where all before it had just been destroyed is no clone."""
+    if clone.read(1) is None and not clone.boundary.read("manifest"):
+        clone.store.delete(paths.manifest(done.id))
+        raise _destroyed(clone)
+
+
+def _destroyed(clone: Manifests) -> ConflictError:
+    where = clone.store.uri
+    return ConflictError(f"the clone in {where} was destroyed meanwhile", hint="clone again")
 
 
 # 3 journal, files, 4 complete

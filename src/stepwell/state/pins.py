@@ -10,15 +10,22 @@ is made in several attempts, or by two processes, never has two.
 The parent's is freed first, then the clone forgets it. A crash in between leaves a clone that says
 it has a pin and has none; freeing it again finishes that. The other way round would leave a pin
 that nobody remembers.
+
+A clone has a manifest before it has a pin, and its lineage is never given again. So a pin whose
+clone is not there is of no use to anybody, now or later: the clone was deleted by hand, or it was
+destroyed and whoever was making it, and pinned late, was killed before noticing. Such a pin is not
+freed by itself: a disk that is not mounted looks as empty as a clone that is gone. `gc` names it,
+and `gc --forget` frees it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
 
-from stepwell.env import Env
-from stepwell.errors import CheckpointMissing, InvalidError
+from stepwell.env import Env, made_at
+from stepwell.errors import CheckpointMissing, InvalidError, StepwellError
 from stepwell.state.checkpoint import read_checkpoint
 from stepwell.state.manifest import CheckpointRef, Manifest, Manifests, Parent, Pin, Run, Status
 from stepwell.store.base import Store
@@ -70,6 +77,64 @@ def drop_pin(parent: Manifests, id: str) -> None:
         )
 
     parent.amend(change, "free a pin")
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """A pin, and what became of the clone it is for."""
+
+    pin: Pin
+    there: bool | None
+    """Whether the clone is where it was made; None: its store could not be asked."""
+    said: str
+    """What was found instead, or why nothing was."""
+
+    @property
+    def since(self) -> datetime:
+        """When the clone was begun."""
+        return made_at(self.pin.id)
+
+
+def look_at(pin: Pin, env: Env) -> Clone:
+    """Is the clone of a pin still there? Any of its states counts, also one being destroyed."""
+    try:
+        found = Manifests(open_store(pin.clone, env), env).latest()
+    except (StepwellError, OSError) as error:
+        return Clone(pin, None, str(getattr(error, "message", error)))
+    if found is None:
+        return Clone(pin, False, "there is no pipeline")
+    if found.manifest.lineage != pin.id:
+        return Clone(pin, False, f"there is another pipeline, {found.manifest.lineage}")
+    return Clone(pin, True, found.manifest.status.value)
+
+
+def forgettable(parent: Manifests, names: Collection[str], env: Env) -> tuple[Clone, ...]:
+    """The pins of clones that are said to be gone, by address or id. One that is there is refused.
+
+    Changes nothing: free them with `drop_pin`.
+    """
+    found = parent.latest()
+    pins = () if found is None else found.manifest.pins
+    chosen: list[Clone] = []
+    for name in names:
+        named = [pin for pin in pins if name in (pin.id, pin.clone)]
+        if not named:
+            known = ", ".join(pin.clone for pin in pins)
+            raise InvalidError(
+                f"{parent.store.uri} has no clone {name}",
+                hint=f"it has: {known}" if known else "it has none",
+            )
+        looked = [look_at(pin, env) for pin in named]
+        # Two of one address: a clone that is there, and one that was there before it.
+        gone = [clone for clone in looked if not clone.there]
+        if not gone:
+            raise InvalidError(
+                f"the clone in {looked[0].pin.clone} is there ({looked[0].said}), and needs files "
+                f"of {parent.store.uri}",
+                hint="destroy it, or let it need its parent no more: stepwell compact --detach",
+            )
+        chosen += gone
+    return tuple(chosen)
 
 
 def free_pin(clone: Manifests, env: Env) -> bool:
