@@ -81,8 +81,9 @@ class PausingStore:
     ) -> tuple[Listed, ...]:
         return self._call(lambda: self.inner.list(prefix, after=after, limit=limit))
 
-    def delete(self, path: str) -> None:
-        self._call(lambda: self.inner.delete(path))
+    def delete(self, *paths: str) -> None:
+        for path in paths:
+            self._call(lambda path=path: self.inner.delete(path))
 
     def exists(self, path: str) -> bool:
         return self._call(lambda: self.inner.exists(path))

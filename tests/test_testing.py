@@ -88,6 +88,18 @@ def test_a_storm_ends() -> None:
         broken.put_new("a", b"x")
 
 
+def test_a_delete_of_several_that_is_struck_halfway_has_removed_some() -> None:
+    """Scenario 65: what a lost answer, or a bucket that gave up, leaves."""
+    store, watched = faulty(fail_at(5, "halfway"))
+    for name in "abcd":
+        watched.put_new(f"d/{name}", b"x")
+    with pytest.raises(UnavailableError, match="halfway call 5, delete d/a d/b d/c d/d"):
+        watched.delete("d/a", "d/b", "d/c", "d/d")
+    assert [item.path for item in store.list()] == ["d/c", "d/d"]
+    watched.delete()
+    assert len(watched.calls) == 5, "nothing to delete is no call"
+
+
 def test_every_call_is_recorded() -> None:
     store, watched = faulty()
     watched.put_new("d/a", b"x")

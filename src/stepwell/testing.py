@@ -20,7 +20,10 @@ from stepwell.store.base import Listed, Object, Store, join
 from stepwell.store.disk import Staged
 
 T = TypeVar("T")
-When = Literal["before", "after"]
+When = Literal["before", "after", "halfway"]
+"""When a fault strikes a call: before it reaches the storage, after it was applied and its answer
+is lost, or, of a delete of several objects, when some of them are gone.
+"""
 
 
 class Crash(BaseException):
@@ -69,7 +72,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to a call. `after`: the storage has applied it, and only the answer is lost."""
+    """What happens to a call, and when. `halfway` means `before` for all but a delete."""
 
     kind: Literal["fail", "crash", "stall", "short"]
     when: When = "before"
@@ -149,8 +152,15 @@ class FaultyStore:
     ) -> tuple[Listed, ...]:
         return self._call("list", prefix, lambda: self.inner.list(prefix, after=after, limit=limit))
 
-    def delete(self, path: str) -> None:
-        self._call("delete", path, lambda: self.inner.delete(path))
+    def delete(self, *paths: str) -> None:
+        if not paths:
+            return
+        self._call(
+            "delete",
+            " ".join(paths),
+            lambda: self.inner.delete(*paths),
+            halfway=lambda: self.inner.delete(*paths[: len(paths) // 2]),
+        )
 
     def exists(self, path: str) -> bool:
         return self._call("exists", path, lambda: self.inner.exists(path))
@@ -161,6 +171,7 @@ class FaultyStore:
         path: str,
         apply: Callable[[], T],
         shorten: Callable[[T], T] | None = None,
+        halfway: Callable[[], None] = lambda: None,
     ) -> T:
         if self.dead:
             raise Crash(f"{operation} {path}: the process is dead")
@@ -169,7 +180,9 @@ class FaultyStore:
         fault = self.plan(call) if self.plan else None
         if fault is None:
             return apply()
-        if fault.when == "before":
+        if fault.when != "after":
+            if fault.when == "halfway":
+                halfway()
             self._strike(fault, call)
             result = apply()
             return shorten(result) if fault.kind == "short" and shorten else result

@@ -160,7 +160,7 @@ def test_a_detachment_killed_anywhere_leaves_a_whole_clone(family: Family, when:
     assert outcomes == {frozenset({family.store("parent").uri}), frozenset({None})}
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", "halfway", "after"])
 def test_a_collection_killed_anywhere_takes_nothing_from_a_clone(
     family: Family, when: When
 ) -> None:

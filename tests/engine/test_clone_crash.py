@@ -327,7 +327,7 @@ def test_a_clone_whose_store_cannot_be_asked_is_not_taken_for_gone(begun: Begun)
     assert "another pipeline" in later.said
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", "halfway", "after"])
 @pytest.mark.parametrize("victim", ["clone", "parent"])
 def test_destroying_is_resumed_wherever_it_was_killed(
     begun: Begun, victim: str, when: When

@@ -89,7 +89,7 @@ def calls_of_an_opening(history: History) -> int:
     return len(watched.calls)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", "halfway", "after"])
 def test_killed_at_every_call_of_an_opening_that_collects(when: When) -> None:
     """F8: the boundary goes first, so whoever opens next finds everything, and deletes the rest."""
     for number in range(1, calls_of_an_opening(FEW) + 1):
@@ -103,11 +103,11 @@ def test_killed_at_every_call_of_an_opening_that_collects(when: When) -> None:
         assert len(ids(store)) <= FEW.versions + FEW.slack + 3
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", "halfway", "after"])
 def test_an_opening_that_cannot_collect_serves_all_the_same(when: When) -> None:
     """F10: a request that fails while collecting is kept as the reason, and fails nothing."""
     without, calls = calls_of_an_opening(NEVER), calls_of_an_opening(FEW)
-    assert calls - without > 8, "the boundary, the latest, then the deletes"
+    assert calls - without >= 8, "the boundary, the latest, then the deletes"
     for number in range(without + 1, calls + 1):
         store = due()
         tiny = opened(FaultyStore(store, fail_at(number, when)), 1)

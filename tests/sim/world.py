@@ -385,9 +385,11 @@ class SimStore:
     ) -> tuple[Listed, ...]:
         return self._call("list", prefix, lambda: self.inner.list(prefix, after=after, limit=limit))
 
-    def delete(self, path: str) -> None:
-        self._world.checker.check_delete(path)
-        self._call("delete", path, lambda: self.inner.delete(path), changes=True)
+    def delete(self, *paths: str) -> None:
+        # One by one: whatever happens between two of them happens to a real request, too.
+        for path in paths:
+            self._world.checker.check_delete(path)
+            self._call("delete", path, lambda path=path: self.inner.delete(path), changes=True)
 
     def exists(self, path: str) -> bool:
         return self._call("exists", path, lambda: self.inner.exists(path))

@@ -362,7 +362,7 @@ def test_a_writer_that_was_fenced_and_wakes_up_names_nothing_that_is_gone() -> N
         world.check()
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", "halfway", "after"])
 def test_killed_at_every_call_the_next_one_finishes(when: When) -> None:
     """Scenario 65: boundaries moved, some deletes done: the next pass does the rest."""
     plain = World()
@@ -560,7 +560,7 @@ def test_a_clone_that_needs_nothing_of_its_parent_frees_its_pin() -> None:
     assert family.collector().plan().frees is None
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", "halfway", "after"])
 @pytest.mark.parametrize("which", ["parent", "clone"])
 def test_a_pin_is_freed_parent_first_wherever_it_is_stopped(which: str, when: When) -> None:
     """C7, scenario 58: a crash between the two commits leaves the rest to the next pass."""

@@ -136,9 +136,11 @@ class Versions:
     def __call__(self, request: Request) -> Reply:
         key = unquote(request.path)
         if request.method == "POST":  # S3 deletes many at once.
-            for name in re.findall(rb"<Key>(.*?)</Key>", request.body):
+            names = re.findall(rb"<Key>(.*?)</Key>", request.body)
+            for name in names:
                 self.objects.pop(f"{key.partition('?')[0]}/{name.decode()}", None)
-            return Reply(200, b"<DeleteResult></DeleteResult>")
+            gone = b"".join(b"<Deleted><Key>" + name + b"</Key></Deleted>" for name in names)
+            return Reply(200, b"<DeleteResult>" + gone + b"</DeleteResult>")
         version, data = self.objects.get(key, (0, b""))
         if request.method == "PUT":
             if self.honour and not self._holds(request.headers, version):

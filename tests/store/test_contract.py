@@ -68,6 +68,25 @@ def test_deleting_what_is_not_there_is_no_error(store: Store) -> None:
     assert store.list() == ()
 
 
+def test_many_objects_are_deleted_at_once(store: Store) -> None:
+    """K3: more than a bucket takes in one request, some of which are not there, one twice."""
+    there = [f"many/{number:04d}" for number in range(0, 1010, 101)]
+    kept = ["many/0001", "other/a"]
+    for path in (*there, *kept):
+        store.put_new(path, b"x")
+    store.delete(*(f"many/{number:04d}" for number in range(1010) if number != 1), there[0])
+    assert names(store) == kept
+    store.delete()
+    assert names(store) == kept
+
+
+def test_of_many_objects_none_is_deleted_if_one_has_no_proper_name(store: Store) -> None:
+    store.put_new("a/b", b"x")
+    with pytest.raises(InvalidError):
+        store.delete("a/b", "../b")
+    assert names(store) == ["a/b"]
+
+
 def test_a_deleted_path_can_be_created_again(store: Store) -> None:
     """Nothing of an object stays behind to conflict with the next."""
     store.put_new("a/b", b"first")

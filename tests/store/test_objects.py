@@ -6,7 +6,9 @@ import socket
 import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import unquote
 
 import pytest
 
@@ -31,6 +33,7 @@ from tests.store.http_stub import (
     listing,
     refusal,
 )
+from tests.store.test_conditions import google
 
 # Nobody there
 
@@ -104,6 +107,50 @@ def test_a_short_storm_is_sat_out(stub: Stub) -> None:
     assert found is not None
     assert found.data == b"bytes"
     assert len(versions.objects) == 1
+
+
+def test_a_thousand_objects_are_deleted_in_one_request(stub: Stub) -> None:
+    """K3: a collection of 100,000 objects must not be 100,000 requests."""
+    versions = stub.answer = Versions()
+    store = at(stub.endpoint)
+    for name in ("a", "b"):
+        store.put_new(f"runs/{name}", b"x")
+    before = len(stub.requests)
+    store.delete(*(f"runs/{number}" for number in range(1998)), "runs/a", "runs/b")
+    assert len(stub.requests) - before == 2
+    assert versions.objects == {}
+
+
+@pytest.mark.parametrize("code", ["InternalError", "AccessDenied"])
+def test_of_many_objects_one_that_is_not_deleted_is_an_error(stub: Stub, code: str) -> None:
+    """F10: the answer is 200 all the same; taken for success, garbage would be told as gone."""
+    part = b"<Deleted><Key>orders/a/b</Key></Deleted>"
+    failed = f"<Error><Key>orders/a/c</Key><Code>{code}</Code><Message>no</Message></Error>"
+    stub.answer = lambda request: Reply(
+        200, b"<DeleteResult>" + part + failed.encode() + b"</DeleteResult>"
+    )
+    caught = refusal(lambda store: store.delete("a/b", "a/c"), at(stub.endpoint))
+    assert "cannot delete" in caught.message
+
+
+def test_one_of_many_that_is_missing_keeps_none_of_the_others(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario 66: another collector was first with some; Google says so of each."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    there = {f"{number}" for number in range(0, 40, 2)}
+
+    def answer(request: Request) -> Reply:
+        name = unquote(request.path).rpartition("/")[2]
+        if request.method != "DELETE" or name not in there:
+            return Reply(404, error("NoSuchKey"))
+        there.discard(name)
+        return Reply(204)
+
+    stub.answer = answer
+    store = ObjectsStore("gs", "acme", "orders", ManualEnv(), HASTY, **google(stub))
+    store.delete(*(f"a/{number}" for number in range(40)))
+    assert there == set()
 
 
 def test_a_listing_that_fails_on_its_second_page_returns_no_part(stub: Stub) -> None:

@@ -210,7 +210,7 @@ def test_a_collection_stopped_anywhere_is_finished_by_the_next() -> None:
     watched = FaultyStore(store)
     sequence(watched).collect(5)
     for number in range(1, len(watched.calls) + 1):
-        for when in ("before", "after"):
+        for when in ("before", "halfway", "after"):
             store, things = filled(6)
             with pytest.raises(Crash):
                 sequence(FaultyStore(store, crash_at(number, when))).collect(5)

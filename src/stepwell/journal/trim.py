@@ -29,8 +29,7 @@ def trim(
     """Delete the entries up to a position, but for young barriers; say which were deleted."""
     Log(store).boundary.advance("journal", int(up_to))
     doomed = trimmable(store, env, up_to, store.list(paths.JOURNAL), barrier_keep_s)
-    for listed in doomed:
-        store.delete(listed.path)
+    store.delete(*(listed.path for listed in doomed))
     return tuple(Position(paths.parse(listed.path).number or 0) for listed in doomed)
 
 

@@ -19,9 +19,10 @@ hand; so stop the writer first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from stepwell.env import Env
 from stepwell.errors import ConflictError, InvalidError, JournalStoreMismatch
@@ -31,11 +32,12 @@ from stepwell.model import Claim, Epoch
 from stepwell.state import invariants
 from stepwell.state.manifest import Manifest, Manifests, Pin, Status
 from stepwell.state.pins import drop_pin, parent_of
-from stepwell.store.base import Listed, Store
+from stepwell.store.base import Listed, Store, batched
 from stepwell.store.locate import open_store
 
 _TRIES = 100
 _SPARED = ("unknown", "lease")
+_IN_NO_ORDER = ("run", "outbox", "checkpoint", "entry", "probe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +99,27 @@ def destroy_pipeline(
         drop_pin(parent, manifest.lineage)
     # Surveyed again: what the old writer added before it was fenced belongs to it as well.
     doomed, _ = _survey(store, journal_store)
-    for done, (place, item) in enumerate(doomed, 1):
-        place.delete(item.path)
+    done = 0
+    for place, items in _at_once(doomed):
+        place.delete(*(item.path for item in items))
+        done += len(items)
         deleted(done, len(doomed))
     return result
+
+
+def _at_once(
+    doomed: Sequence[tuple[Store, Listed]],
+) -> Iterator[tuple[Store, Sequence[Listed]]]:
+    """Many at a time where their order does not matter; the others one by one."""
+
+    def together(entry: tuple[Store, Listed]) -> tuple[int, str]:
+        place, item = entry
+        kind = paths.parse(item.path).kind
+        return id(place), "" if kind in _IN_NO_ORDER else item.path
+
+    for _, group in groupby(doomed, together):
+        for some in batched(group):
+            yield some[0][0], [item for _, item in some]
 
 
 def _check_journal(store: Store, journal_store: Store | None, manifest: Manifest) -> None:

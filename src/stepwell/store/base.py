@@ -14,13 +14,17 @@ Three rules hold for every store; the contract suite (`tests/store/test_contract
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from itertools import islice
+from typing import Protocol, TypeVar
 
 from stepwell.errors import InvalidError
 from stepwell.model import Bytes
+
+_AT_ONCE = 1000
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +83,12 @@ class Store(Protocol):
         never returns a part. Reads only: a crash leaves nothing.
         """
 
-    def delete(self, path: str) -> None:
-        """Remove the object; no error if there is none.
+    def delete(self, *paths: str) -> None:
+        """Remove objects, in as few requests as the storage allows; no error for any that is not
+        there.
 
-        A crash during or soon after the call leaves it removed or not: deletion is for what nothing
-        refers to any more.
+        An error, or a crash during or soon after the call, leaves each of them removed or not, in
+        no order: deletion is for what nothing refers to any more.
         """
 
     def exists(self, path: str) -> bool:
@@ -127,6 +132,17 @@ def join(data: Bytes | Sequence[Bytes]) -> bytes:
     if isinstance(data, (bytes, bytearray, memoryview)):
         return bytes(data)
     return b"".join(data)
+
+
+def batched(items: Iterable[T]) -> Iterator[list[T]]:
+    """As many at a time as are deleted in one request, where the storage can.
+
+    >>> [len(some) for some in batched(range(2500))]
+    [1000, 1000, 500]
+    """
+    rest = iter(items)
+    while some := list(islice(rest, _AT_ONCE)):
+        yield some
 
 
 def page(found: Sequence[Listed], after: str, limit: int | None) -> tuple[Listed, ...]:

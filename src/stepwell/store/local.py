@@ -105,10 +105,13 @@ class LocalStore:
                         break
         return tuple(found)
 
-    def delete(self, path: str) -> None:
+    def delete(self, *paths: str) -> None:
         absent = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-        with self._explained("delete", path) as name, suppress(*absent):
-            self._disk.unlink(name)
+        for path in paths:
+            check_path(path)
+        for path in paths:
+            with self._explained("delete", path) as name, suppress(*absent):
+                self._disk.unlink(name)
 
     def exists(self, path: str) -> bool:
         with self._explained("look up", path) as name:

@@ -76,9 +76,12 @@ class MemoryStore:
             ]
         return page(found, after, limit)
 
-    def delete(self, path: str) -> None:
+    def delete(self, *paths: str) -> None:
+        for path in paths:
+            check_path(path)
         with self._lock:
-            self._objects.pop(check_path(path), None)
+            for path in paths:
+                self._objects.pop(path, None)
 
     def exists(self, path: str) -> bool:
         with self._lock:

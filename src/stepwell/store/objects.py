@@ -217,14 +217,24 @@ class ObjectsStore:
         self._proven = True
         return page(found, after, limit)
 
-    def delete(self, path: str) -> None:
-        check_path(path)
+    def delete(self, *paths: str) -> None:
+        for path in paths:
+            check_path(path)
+        if not paths:
+            return
         try:
-            obstore.delete(self._client, path)
+            # S3 takes 1,000 in one request and Azure 256, which obstore sees to; Google is sent
+            # several at a time.
+            obstore.delete(self._client, paths)
         except FileNotFoundError as error:
-            self._check_absent(path, error)
+            if len(paths) == 1:
+                self._check_absent(paths[0], error)
+                return
+            # One was not there; whether the others are gone is not known.
+            for path in paths:
+                self.delete(path)
         except Exception as error:
-            raise self._failed("delete", path, error) from error
+            raise self._failed("delete", paths[0], error) from error
 
     def _check_absent(self, path: str, error: FileNotFoundError) -> None:
         """Return if the storage said that this object is missing; anything else is a failure."""

@@ -216,8 +216,7 @@ class Sequence:
         # Not up to wherever another collector may have moved the boundary: what there is to keep
         # beyond `up_to` only that one knows.
         doomed = tuple(id for id in self.ids() if id <= up_to and id not in keep)
-        for id in doomed:
-            self.store.delete(self.path(id))
+        self.store.delete(*map(self.path, doomed))
         return doomed
 
     def _version(self, id: int, fields: Fields) -> Version:
