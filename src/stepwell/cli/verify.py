@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from stepwell.cli.screen import Screen, count, plain, size
 from stepwell.cli.where import Where
+from stepwell.deploy.verify import verify_deployed
 from stepwell.env import SystemEnv
 from stepwell.state.verify import Report, verify
 
@@ -15,13 +16,15 @@ def show(where: Where, *, deep: bool) -> bool:
     """Whether nothing is amiss."""
     env, screen = SystemEnv(), Screen()
     project = where.project(env)
+    store = project.open_store(env)
     report = verify(
-        project.open_store(env),
+        store,
         env,
         journal_store=project.open_journal_store(env),
         deep=deep,
         progress=_bar if sys.stderr.isatty() and not where.json else lambda done, total: None,
     )
+    report = verify_deployed(store, env, report)
     if where.json:
         screen.json(
             {"store": project.store, "deep": deep, "ok": not report.findings, **asdict(report)}

@@ -18,14 +18,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from stepwell.env import Env
-from stepwell.errors import ConflictError, InvalidError, StepwellError, UnavailableError
+from stepwell.env import EPOCH, Env
+from stepwell.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    StepwellError,
+    UnavailableError,
+)
 from stepwell.journal import paths
-from stepwell.model import format_time
+from stepwell.model import checksum, format_time
 from stepwell.store.base import Store
 from stepwell.store.sealed import read_sealed, seal
 
 FORMAT = "stepwell-lease/1"
+DAMAGED = "DAMAGED"
+"""The id of a lease that cannot be read, for `unlock`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,8 @@ class Owner:
     beat: int
 
     def __str__(self) -> str:
+        if self.id == DAMAGED:
+            return "somebody whose lease is damaged"
         return f"process {self.pid} on host {self.host} since {format_time(self.since)}"
 
 
@@ -138,6 +148,12 @@ def read_lease(store: Store) -> Owner | None:
     return _read(store)[0]
 
 
+def check_lease(store: Store) -> None:
+    """`CorruptError` if the object is damaged, or missing where a deploy was. Reads only."""
+    if _read_sound(store)[1] is None and store.exists(paths.RESOURCES):
+        raise CorruptError(f"{store.uri}/{paths.LEASE}", "missing, though a deploy was made here")
+
+
 def take_lease(
     store: Store,
     env: Env,
@@ -229,6 +245,21 @@ def _take(store: Store, env: Env, etag: str | None) -> Lease | None:
 
 
 def _read(store: Store) -> tuple[Owner | None, str | None]:
+    """One that is damaged is held by nobody knows whom, until it has not changed for a while.
+
+    So it stops a deploy for as long as a dead owner does, and needs no person.
+    """
+    try:
+        return _read_sound(store)
+    except CorruptError:
+        found = store.get(paths.LEASE)
+        if found is None:
+            return None, None
+        number = int(checksum([found.data])[:12], 16)
+        return Owner(DAMAGED, "unknown", 0, EPOCH, number), found.etag
+
+
+def _read_sound(store: Store) -> tuple[Owner | None, str | None]:
     found = read_sealed(store, paths.LEASE, FORMAT)
     if found is None:
         return None, None

@@ -12,7 +12,7 @@ it is the last one, and refused if others follow it: they were acknowledged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -151,6 +151,14 @@ def read_log(store: Store, committed: int = 0) -> Found | None:
         own.add(fields.object)
     dropped = tuple(path for path in objects if f"{store.uri}/{path}" not in own)
     return Found(header, False, tuple(records), dropped, objects)
+
+
+def check_log(store: Store) -> Iterator[tuple[str, str]]:
+    """Every object of a log that is damaged, and how. Nothing is torn here: stores write whole."""
+    for item in store.list(paths.DEPLOY_LOG):
+        found = _read(store, item)
+        if isinstance(found, CorruptError):
+            yield found.object, found.message.removeprefix(f"{found.object}: ")
 
 
 def remove_log(store: Store) -> None:

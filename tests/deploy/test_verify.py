@@ -1,0 +1,145 @@
+"""Every object of a deploy, damaged in turn: found by `verify`, and of no harm to the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from stepwell.deploy.log import DeployLog, Header
+from stepwell.deploy.verify import verify_deployed
+from stepwell.errors import CorruptError, InvalidError, StepwellError
+from stepwell.journal import paths
+from stepwell.state.clone import clone
+from stepwell.state.verify import Finding, verify
+from stepwell.store.base import Store
+from stepwell.store.memory import MemoryStore
+from stepwell.testing import Crash, FaultyStore, crash_at
+from tests.deploy.changing import CHANGED, Lab, lab
+from tests.engine.test_damage import Objects, damages
+
+__all__ = ["lab"]
+
+
+def found(lab: Lab, store: Store | None = None) -> tuple[Finding, ...]:
+    store = store or lab.store
+    return verify_deployed(store, lab.env, verify(store, lab.env, deep=True)).findings
+
+
+def settled(lab: Lab) -> None:
+    """A pipeline that was deployed twice; the log is gone, the lease is nobody's."""
+    lab.write(CHANGED)
+    lab.deploy()
+    lab.run()
+
+
+def killed(lab: Lab) -> None:
+    """The second deploy died when its log had a header and every intent."""
+    lab.write(CHANGED)
+    for number in range(1, 200):
+        lab.store = FaultyStore(lab.inner, crash_at(number, "after"))
+        try:
+            lab.deploy()
+        except Crash:
+            if len(lab.inner.list(paths.DEPLOY_LOG)) == 2:
+                break
+        lab.store = lab.inner
+        lab.env.advance(60)
+    lab.store = lab.inner
+    lab.env.advance(60)
+    assert len(lab.inner.list(paths.DEPLOY_LOG)) == 2
+
+
+def unseen(name: str, objects: Objects) -> bool:
+    """The last object of a log may never have been written."""
+    logs = [path for path in sorted(objects) if path.startswith(paths.DEPLOY_LOG)]
+    return bool(logs) and name == f"delete {logs[-1]}"
+
+
+@pytest.mark.parametrize("leave", [settled, killed])
+def test_every_single_damage_of_a_deploys_objects_is_found_and_harms_no_pipeline(
+    lab: Lab, leave: Callable[[Lab], None]
+) -> None:
+    """K11, D3: delete, truncate, flip, swap. What is stored and answered stays what it was; the
+    next deploy refuses, or does what it would have done.
+    """
+    leave(lab)
+    store = lab.inner
+    assert isinstance(store, MemoryStore)
+    objects = dict(store._objects)
+    assert found(lab) == ()
+    rows = lab.rows("visits"), lab.rows("orders")
+    lab.deploy()
+    expected = lab.rows("revenue")
+    missed, count, refused = [], 0, 0
+    for name, damaged in damages(objects):
+        if "deploy/" not in name or unseen(name, objects):
+            continue
+        count += 1
+        store._objects = dict(damaged)
+        if not any("deploy/" in item.object for item in found(lab)):
+            missed.append(name)
+        if "swap" in name and "manifest" in name:
+            continue  # Found, and it is the manifest that is damaged, too.
+        assert (lab.rows("visits"), lab.rows("orders")) == rows, name
+        lab.env.advance(60)
+        try:
+            lab.deploy()
+        except (CorruptError, InvalidError) as error:
+            refused += "deploy/" in str(error)
+        else:
+            assert lab.rows("revenue") == expected, name
+            assert lab.actions() == {}, name
+    assert not missed, f"not found: {missed}"
+    assert count > 12
+    assert count > refused > 4
+
+
+def test_what_a_deploy_under_way_changes_is_no_finding(lab: Lab) -> None:
+    """K11: a log that is being removed looks damaged to whoever reads it meanwhile."""
+    lab.write(CHANGED)
+    killed(lab)
+
+    class Busy(FaultyStore):
+        done = False
+
+        def get(self, path: str) -> object:  # type: ignore[override]
+            if path.startswith(paths.DEPLOY_LOG) and not self.done:
+                self.done = True
+                lab.deploy()
+            return super().get(path)
+
+    assert found(lab, Busy(lab.inner)) == ()
+
+
+def test_a_damaged_lease_stops_a_deploy_for_as_long_as_a_dead_owner_does(lab: Lab) -> None:
+    """D5: nobody knows whose it is, so it is waited for; a person is not needed."""
+    store = lab.inner
+    assert isinstance(store, MemoryStore)
+    data, etag, when = store._objects[paths.LEASE]
+    store._objects[paths.LEASE] = (data[:-9], etag, when)
+    (finding,) = found(lab)
+    assert paths.LEASE in finding.object
+    assert finding.repair == "stepwell deploy writes it anew"
+    lab.write(CHANGED)
+    with pytest.raises(StepwellError, match="whose lease is damaged is deploying") as caught:
+        lab.deploy(wait_s=5)
+    assert "stepwell unlock DAMAGED" in (caught.value.hint or "")
+    assert lab.deploy(wait_s=60).changed is not None
+    assert found(lab) == ()
+
+
+def test_a_clone_has_no_record_until_it_is_deployed(lab: Lab) -> None:
+    """C7: its program is its parent's, with the ids of that, and nothing is missing."""
+    place = MemoryStore(lab.env, "clone")
+    clone(lab.inner, place, lab.env)
+    assert [item for item in found(lab, place) if "deploy/" in item.object] == []
+
+
+def test_a_log_of_a_later_deploy_is_found(lab: Lab) -> None:
+    """D3: a serial that nobody has saved is not taken for a crash."""
+    header = Header(lab.env.new_id(), lab.manifest().lineage, lab.serial + 5)
+    DeployLog(lab.inner, lab.env, header)
+    (finding,) = found(lab)
+    assert "serial" in finding.what
+    assert finding.repair == "stepwell state repair"
