@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from _changes import (
@@ -86,6 +88,23 @@ def generate(folder: Path, scale: float) -> dict[str, Path]:
 def load(folder: Path, scale: float) -> dict[str, pa.Table]:
     """The tables in memory, generated if need be: about 2 GB at scale factor 1."""
     return {table: pq.read_table(file) for table, file in generate(folder, scale).items()}
+
+
+def load_some_orders(folder: Path, scale: float, one_in: int) -> dict[str, pa.Table]:
+    """Enough to change orders at a large scale: one order in so many, with its lines.
+
+    Of customers there are the keys, of other tables nothing. The last order is among them, so that
+    keys that are made are new.
+    """
+    files = generate(folder, scale)
+    last = int(pc.max(pq.read_table(files["orders"], columns=["o_orderkey"]).column(0)).as_py())
+    tables = {table: pq.read_schema(file).empty_table() for table, file in files.items()}
+    tables["customer"] = pq.read_table(files["customer"], columns=["c_custkey"])
+    for table in ("orders", "lineitem"):
+        key = pc.field(KEYS[table][0])
+        rest = pc.subtract(key, pc.multiply(pc.divide(key, one_in), one_in))
+        tables[table] = ds.dataset(files[table]).to_table(filter=rest == last % one_in)
+    return tables
 
 
 def _tool() -> str:
