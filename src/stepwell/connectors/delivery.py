@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stepwell.connectors.folding import last_of_each
+from stepwell.engine.equality import last_of_each
 from stepwell.engine.ports import WEIGHT, Delivered
 from stepwell.errors import ConflictError, InvalidError, ensure
 from stepwell.model import Transaction

@@ -9,12 +9,13 @@ it in the same step, and otherwise one that was there already. For each row this
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stepwell.connectors.shape import Shape
+from stepwell.engine.equality import groups_of, only_last
 from stepwell.engine.operations import DELETE, PUT, fold_keyed
 from stepwell.engine.ports import Change
 
@@ -35,15 +36,15 @@ def fold_operations(shape: Shape, operations: pa.Table) -> Change:
         return Change()
     put, rows = operations.column(width), operations.remove_column(width)
     if pc.all(put).as_py():
-        return Change(rows.take(last_of_each(rows, shape.key)) if shape.key else rows)
+        return Change(only_last(rows, shape.key) if shape.key else rows)
     if not shape.key:
-        puts, deletes = _matched(_groups(rows, range(width)).to_pylist(), put.to_pylist())
+        puts, deletes = _matched(groups_of(rows, range(width)).to_pylist(), put.to_pylist())
         return Change(_some(rows, puts), _some(rows, deletes))
     kinds = pc.if_else(put, pa.scalar(PUT, pa.int8()), pa.scalar(DELETE, pa.int8()))
-    left = fold_keyed(_groups(rows, shape.key), kinds.combine_chunks())
+    left = fold_keyed(groups_of(rows, shape.key), kinds.combine_chunks())
     keys, kept = rows.select(list(shape.key)), rows.take(left.puts)
     return Change(
-        _some(kept, last_of_each(kept, shape.key)),
+        only_last(kept, shape.key) if kept.num_rows else None,
         _some(keys, left.deletes),
         _some(keys, left.discards),
     )
@@ -51,18 +52,6 @@ def fold_operations(shape: Shape, operations: pa.Table) -> Change:
 
 def _some(rows: pa.Table, places: pa.Array) -> pa.Table | None:
     return rows.take(places) if len(places) else None
-
-
-def last_of_each(operations: pa.Table, key: Sequence[int]) -> pa.Array:
-    """The places of the last operation of each key, in order."""
-    try:
-        places = _numbered(operations, key)
-        names = places.column_names[:-1]
-        last = places.group_by(names, use_threads=False).aggregate([("at", "max")])
-        return last.column("at_max").combine_chunks().sort()
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        found = {group: at for at, group in enumerate(_groups(operations, key).to_pylist())}
-        return pa.array(sorted(found.values()), pa.int64())
 
 
 def _matched(groups: Sequence[int], puts: Sequence[bool]) -> tuple[pa.Array, pa.Array]:
@@ -78,48 +67,3 @@ def _matched(groups: Sequence[int], puts: Sequence[bool]) -> tuple[pa.Array, pa.
             deletes.append(at)
     kept = sorted(at for places in waiting.values() for at in places)
     return pa.array(kept, pa.int64()), pa.array(deletes, pa.int64())
-
-
-def _groups(rows: pa.Table, columns: Sequence[int]) -> pa.Array:
-    """A number for each row that is equal for equal rows only."""
-    try:
-        numbered = _numbered(rows, columns)
-        grouped = numbered.group_by(numbered.column_names[:-1], use_threads=False)
-        places = grouped.aggregate([("at", "list")]).column("at_list").combine_chunks()
-        order = pc.sort_indices(places.flatten())
-        return places.value_parent_indices().take(order)
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        values = [[_hashable(v) for v in rows.column(i).to_pylist()] for i in columns]
-        numbers: dict[tuple[Hashable, ...], int] = {}
-        rows_of = zip(*values, strict=True)
-        return pa.array([numbers.setdefault(row, len(numbers)) for row in rows_of], pa.int64())
-
-
-def _numbered(rows: pa.Table, columns: Sequence[int]) -> pa.Table:
-    """The columns as Arrow must see them to compare as Spark does, and the place of each row."""
-    made = [_comparable(rows.column(i)) for i in columns]
-    places = pa.array(range(rows.num_rows), pa.int64())
-    return pa.Table.from_arrays([*made, places], names=[*(f"c{i}" for i in columns), "at"])
-
-
-def _comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Zero has one sign and NaN one form, and NaN equals NaN."""
-    if not pa.types.is_floating(values.type):
-        return values
-    values = pc.add(values, pa.scalar(0.0, values.type))
-    return pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), values.type), values)
-
-
-def _hashable(value: object) -> Hashable:
-    if isinstance(value, float):
-        return "NaN" if value != value else value + 0.0
-    if isinstance(value, list):
-        made = [_hashable(item) for item in value]
-        pairs = bool(value) and all(isinstance(item, tuple) for item in value)
-        # A map comes as pairs, and their order means nothing.
-        return frozenset(made) if pairs else tuple(made)
-    if isinstance(value, tuple):
-        return tuple(_hashable(item) for item in value)
-    if isinstance(value, dict):
-        return tuple((name, _hashable(item)) for name, item in value.items())
-    return value

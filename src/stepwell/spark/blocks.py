@@ -20,7 +20,7 @@ from stepwell.query.maintain import STAGE, Maintenance
 from stepwell.query.program import Block, Full, Program, Sums, Top
 from stepwell.query.reasons import Code
 from stepwell.query.render import presented
-from stepwell.spark.evaluate import COLLECT_ROWS_MAX, Evaluator
+from stepwell.spark.evaluate import COLLECT_GROUPS_MAX, COLLECT_ROWS_MAX, Evaluator
 from stepwell.spark.finder import LookUps
 from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
@@ -87,7 +87,7 @@ class Blocks:
             if summed is None:
                 return None
             self._stage(maintenance, known)
-            added = self._evaluator.part(_SUMMED, summed, known)
+            added = self._evaluator.part(_SUMMED, summed, known, COLLECT_GROUPS_MAX)
             result = self._merged(block, added)
             if result is not None:
                 return self._show_change(block, result, program, known, outputs)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stepwell.engine.equality import only_last
 from stepwell.engine.fold import check_discards
 from stepwell.engine.ports import Change, Rejected
 from stepwell.errors import InvalidError
@@ -50,7 +51,7 @@ def _keyed(
     lookup: Lookup,
 ) -> tuple[pa.Table, list[Rejected]]:
     names = [f"c{i}" for i in key]
-    put = put.take(_last(put, names))
+    put = only_last(put, key)
     touched = pa.concat_tables([part.select(names) for part in (put, deleted, discarded)])
     if not touched.num_rows:
         return _weighted(put, 1), []
@@ -63,6 +64,8 @@ def _keyed(
                 there.remove(row)
             else:
                 rejected.append(Rejected(table.name, row, "delete of a key that is not there"))
+    if not old.num_rows:
+        return _weighted(put, 1), rejected
     change = pa.concat_tables([_weighted(old.drop_columns([WEIGHT]), -1), _weighted(put, 1)])
     return consolidated(change), rejected
 
@@ -151,18 +154,7 @@ def _characters(table: Table, name: str, type_: str, values: pa.ChunkedArray) ->
 
 
 def _weighted(rows: pa.Table, weight: int) -> pa.Table:
-    return rows.append_column(WEIGHT, pa.array([weight] * rows.num_rows, pa.int64()))
-
-
-def _last(rows: pa.Table, names: list[str]) -> pa.Array:
-    """The places of the last row of each key, in order."""
-    try:
-        places = rows.select(names).append_column("at", pa.array(range(rows.num_rows), pa.int64()))
-        last = places.group_by(names).aggregate([("at", "max")]).column("at_max")
-        return last.combine_chunks().sort()
-    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        found = {row: place for place, row in enumerate(_rows(rows, names))}
-        return pa.array(sorted(found.values()), pa.int64())
+    return rows.append_column(WEIGHT, pa.repeat(pa.scalar(weight, pa.int64()), rows.num_rows))
 
 
 def _rows(table: pa.Table, names: list[str]) -> list[tuple[object, ...]]:

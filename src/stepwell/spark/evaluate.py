@@ -27,6 +27,8 @@ SMALL_ROWS_MAX = 50_000
 """So few rows Spark computes with sooner than it has made Java code and tasks for them."""
 COLLECT_ROWS_MAX = 200_000
 """What may have more rows than this is written by Spark."""
+COLLECT_GROUPS_MAX = 1_000_000
+"""Groups are guessed high, and a row of sums is small: as a rule there are far fewer of them."""
 _SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -91,12 +93,17 @@ class Evaluator:
 
         return table
 
-    def part(self, relation: str, node: Node, deltas: Mapping[str, Part]) -> Part:
-        """Run a query and keep its result: columns c0, c1, ... and w."""
+    def part(
+        self, relation: str, node: Node, deltas: Mapping[str, Part], most: int = COLLECT_ROWS_MAX
+    ) -> Part:
+        """Run a query and keep its result: columns c0, c1, ... and w.
+
+        What may have more rows than `most` is written by Spark.
+        """
         node, lookups, small = self.reduced(node, deltas)
         sql = render(node, self.table(deltas, lookups), single=small).sql
         rows = self.rows(node, deltas, lookups)
-        if rows > COLLECT_ROWS_MAX:
+        if rows > most:
             return self.written(relation, sql, rows)
         if relation in self._relations:
             return self._relations.in_memory(relation, self.run(sql, small=small))

@@ -193,6 +193,8 @@ class LookUps:
                 places = found if places is None else np.intersect1d(places, found)
         if places is None:
             return None
+        if not len(places):
+            return schema.empty_table()
         if columns is not None:
             columns = sorted({*columns, *sought})
         # By all of them in the end: what one part holds, another may take back.
@@ -222,6 +224,8 @@ class LookUps:
 
 def among(table: pa.Table, sought: Mapping[int, pa.Array]) -> pa.Table:
     """The rows of a table in memory that have one of the values in each of these columns."""
+    if not table.num_rows:
+        return table
     mask = None
     for place, values in sought.items():
         here = pc.is_in(table.column(place), value_set=values)

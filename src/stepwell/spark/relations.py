@@ -51,6 +51,9 @@ class Part:
     table: pa.Table | None = None
     """The rows, if they are in memory."""
     run: RunFiles | None = None
+    """The rows in files, sorted as the relation's."""
+    shipped: RunFiles | None = None
+    """The rows in files, for Spark to read alone."""
     shown: DataFrame | None = field(default=None, repr=False)
     """As Spark sees it, once it has been asked to."""
     stored: tuple[Run, ...] = ()
@@ -165,6 +168,13 @@ class Relations:
         # Queries differ in what they say cannot be NULL; stored it is all one.
         return Part(relation.types, table.num_rows, table.cast(arrow_schema(relation.types)))
 
+    def taken_in(self, name: str, table: pa.Table) -> Part:
+        """A change of a table. A large one is a run at once, which Spark reads and which stays."""
+        part, relation = self.in_memory(name, table), self._all[name]
+        if part.rows > MEMORY_ROWS_MAX and plain(relation.types):
+            part.run = self._runs.write(name, table, relation.sort)
+        return part
+
     def as_run(self, name: str, frame: DataFrame, rows: float) -> Part:
         """Rows that Spark computes and writes; they do not pass through this process."""
         relation = self._all.get(name)
@@ -182,14 +192,15 @@ class Relations:
     def frame_of(self, part: Part) -> DataFrame:
         """A part as Spark sees it."""
         if part.shown is None:
-            if part.table is not None and part.rows > SHIPPED_ROWS_MAX and plain(part.types):
-                part.run = self._runs.write("$shipped", part.table, ())
-                part.shown = self._runs.frame(part.run, schema_of(part.types))
-            elif part.table is not None:
-                part.shown = self.frame(part.table, part.types)
+            large = part.rows > SHIPPED_ROWS_MAX and plain(part.types)
+            if part.run is None and part.table is not None and large:
+                part.shipped = self._runs.write("$shipped", part.table, ())
+            files = part.run or part.shipped
+            if files is not None:
+                part.shown = self._runs.frame(files, schema_of(part.types))
             else:
-                ensure(part.run is not None, "a part is in memory or in files")
-                part.shown = self._runs.frame(cast(RunFiles, part.run), schema_of(part.types))
+                ensure(part.table is not None, "a part is in memory or in files")
+                part.shown = self.frame(part.table, part.types)
         return part.shown
 
     def arrow(self, part: Part) -> pa.Table:
@@ -200,6 +211,13 @@ class Relations:
         """Add a change set to a relation."""
         relation = self._all[name]
         if part.rows:
+            if part.run is not None and part.rows > MEMORY_ROWS_MAX:
+                # Those in memory come last.
+                small = [p for p in relation.parts if p.table is not None]
+                runs = [p for p in relation.parts if p.table is None]
+                runs.append(Part(part.types, part.rows, run=part.run))
+                relation.parts = [*(runs if self.held else self._merged(relation, runs)), *small]
+                return
             relation.parts = [*relation.parts, part]
             if not self.held:
                 self.fold(relation)

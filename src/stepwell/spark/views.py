@@ -379,7 +379,7 @@ class Views:
             delta, refused = normalise(table, key, change, self._lookup(table.name))
             rejected += refused
             if delta.num_rows:
-                deltas[table.name] = self._relations.in_memory(table.name, delta)
+                deltas[table.name] = self._relations.taken_in(table.name, delta)
         queries_of: dict[str, int] = {}
         jobs_of: dict[str, int] = {}
         rows_of: dict[str, int] = {}
@@ -470,8 +470,8 @@ class Views:
         lookups = LookUps(self._relations, self._indexes, {})
         wanted = {p: unique(rows.column(i)) for i, p in enumerate(places)}
         found = lookups.rows(relation, wanted)
-        if found is None:
-            return None
+        if found is None or not found.num_rows:
+            return found
         # Each value was looked up by itself; what counts is all of a row's together.
         mask = among_rows([found.column(p) for p in places], rows.columns)
         return None if mask is None else consolidated(found.filter(mask))

@@ -1,0 +1,74 @@
+"""Changes that are large for the memory they may take: same answers, and each is written once."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from stepwell.spark import blocks, evaluate, relations
+from stepwell.spark.runs import Runs
+from stepwell.spark.views import Change, Views
+from tests.comparing import difference
+
+SQL = """
+CREATE TABLE orders (id BIGINT NOT NULL PRIMARY KEY, customer BIGINT, amount DECIMAL(12,2));
+CREATE MATERIALIZED VIEW revenue AS
+  SELECT customer, SUM(amount) AS total, COUNT(*) AS n FROM orders GROUP BY customer;
+CREATE MATERIALIZED VIEW large AS SELECT id, amount FROM orders WHERE amount > 50;
+CREATE MATERIALIZED VIEW best AS
+  SELECT customer, total FROM revenue WHERE total = (SELECT MAX(total) FROM revenue);
+"""
+MEMORY, SHIPPED = 60, 30
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("groups", [5, 1000], ids=["written by Spark", "collected"])
+def test_changes_of_every_size(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, groups: int
+) -> None:
+    monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", MEMORY)
+    monkeypatch.setattr(relations, "SHIPPED_ROWS_MAX", SHIPPED)
+    monkeypatch.setattr(evaluate, "COLLECT_ROWS_MAX", 40)
+    monkeypatch.setattr(blocks, "COLLECT_ROWS_MAX", 40)
+    monkeypatch.setattr(blocks, "COLLECT_GROUPS_MAX", groups)
+    written: list[tuple[str, int]] = []
+    write = Runs.write
+
+    def noted(runs: Runs, relation: str, table: pa.Table, key: tuple[int, ...]) -> object:
+        written.append((relation, table.num_rows))
+        return write(runs, relation, table, key)
+
+    monkeypatch.setattr(Runs, "write", noted)
+    draw = random.Random(groups)
+    views = Views.open(spark, SQL)
+    there: dict[int, tuple[int, str]] = {}
+    for rows in (200, 10, 61, 45, 300, 5):
+        ids = [draw.randrange(600) for _ in range(rows)]
+        put = {i: (draw.randrange(20), f"{draw.randrange(10_000) / 100:.2f}") for i in ids}
+        gone = [i for i in draw.sample(sorted(there), min(len(there), rows // 3)) if i not in put]
+        change = Change(
+            pa.table(
+                {
+                    "id": list(put),
+                    "customer": [c for c, _ in put.values()],
+                    "amount": pa.array([a for _, a in put.values()]).cast(pa.decimal128(12, 2)),
+                }
+            ),
+            pa.table({"id": pa.array(gone, pa.int64())}),
+        )
+        moved = len(put) + sum(i in there for i in (*put, *gone))
+        written.clear()
+        outcome = views.apply({"orders": change})
+        assert not outcome.rejected
+        there |= put
+        for i in gone:
+            del there[i]
+        if len(put) > MEMORY:
+            assert written.count(("orders", moved)) == 1, "as the relation's run"
+            assert not any(n == "$shipped" and r == moved for n, r in written), "and only once"
+        for name in ("revenue", "large", "best"):
+            assert not difference(views.read(name), views.recompute(name)), name
+        assert views.read("orders").num_rows == len(there)
