@@ -216,7 +216,9 @@ class Relations:
                 small = [p for p in relation.parts if p.table is not None]
                 runs = [p for p in relation.parts if p.table is None]
                 runs.append(Part(part.types, part.rows, run=part.run))
-                relation.parts = [*(runs if self.held else self._merged(relation, runs)), *small]
+                relation.parts = [*runs, *small]
+                if not (self.held or self.defer):
+                    self._merge_now(relation)
                 return
             relation.parts = [*relation.parts, part]
             if not self.held:
