@@ -10,8 +10,11 @@ import pytest
 
 from stepwell.deploy.changing import Interrupted
 from stepwell.deploy.lease import read_lease
-from stepwell.deploy.pipeline import ProjectPipeline
+from stepwell.deploy.pipeline import ProjectPipeline, make_executor
 from stepwell.deploy.program import as_deployed, project_differences
+from stepwell.deploy.project import Project
+from stepwell.engine.ports import Executor, ExecutorFactory
+from stepwell.env import Env
 from stepwell.errors import ConflictError, FencedError, InvalidError, StepwellError
 from stepwell.journal import paths
 from stepwell.store.base import Store
@@ -613,3 +616,79 @@ def test_a_sink_is_removed_together_with_its_secret(
     assert not lab.deploy().failed
     lab.run()
     assert lab.sink() == lab.rows("revenue")
+
+
+@pytest.mark.parametrize("pending", [False, True], ids=["closed", "with entries to replay"])
+def test_a_change_of_sources_and_sinks_alone_makes_no_executor(lab: Lab, pending: bool) -> None:
+    """D7: only the work it causes; no Spark is started, and no view compiled, for nothing."""
+    made: list[str] = []
+
+    def make(project: Project, spark: object) -> ExecutorFactory:
+        def factory(store: Store, env: Env) -> Executor:
+            made.append("executor")
+            return make_executor(project, None)(store, env)
+
+        return factory
+
+    if pending:
+        lab.store = dying = FaultyStore(lab.inner)
+        pipeline = lab.open()
+        pipeline.push("orders", [{"id": 50, "customer": "zoe", "amount": 7}])
+        dying.dead = True
+        lab.store = lab.inner
+    expected = lab.rows("revenue")
+    runs = lab.manifest().runs
+    more = YML + "  more: {view: visits, type: files, path: more, format: json}\n"
+    lab.write(yml=more)
+    assert lab.actions() == {"sink.more": "create"}
+    assert lab.deploy(executor=make).changed is not None
+    assert made == (["executor"] if pending else [])
+    assert set(runs) <= set(lab.manifest().runs)
+    assert lab.actions() == {}
+    assert lab.rows("revenue") == expected
+    lab.write(yml=more.replace("view: visits", "view: whales"))
+    made.clear()
+    lab.run()
+    done = lab.deploy(executor=make)
+    assert done.changed is not None or done.plan.refusals
+    assert len(made) <= 1, "what a sink is to receive is computed by the views there are"
+    lab.write(yml=YML)
+    made.clear()
+    assert lab.actions() == {"sink.more": "delete"}
+    lab.deploy(executor=make)
+    assert made == []
+    assert lab.actions() == {}
+    assert lab.rows("revenue") == expected
+    lab.push((60, "zoe", 1))
+    assert lab.sink() == lab.rows("revenue")
+
+
+def test_a_change_of_sinks_alone_killed_at_every_store_call(lab: Lab) -> None:
+    """D4, scenario 77: the way without an executor is as safe as the other."""
+    start, out = copy_of(lab.inner), lab.folder / "out"
+    kept = lab.folder / "kept"
+    shutil.copytree(out, kept)
+    lab.write(yml=YML + "  more: {view: visits, type: files, path: more, format: json}\n")
+    rows = lab.rows("revenue"), lab.rows("visits")
+    number, done = 0, False
+    while not done:
+        number += 1
+        lab.inner = copy_of(start)
+        for folder in (out, lab.folder / "more"):
+            shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(kept, out)
+        lab.store = FaultyStore(lab.inner, crash_at(number, "after"))
+        try:
+            lab.deploy()
+            done = True
+        except Crash:
+            pass
+        lab.store = lab.inner
+        lab.env.advance(60)
+        assert (lab.rows("revenue"), lab.rows("visits")) == rows
+        lab.deploy()
+        assert lab.actions() == {}
+        assert lab.is_settled()
+        lab.run()
+        assert lab.sink() == rows[0]
+    assert number > 10

@@ -24,6 +24,7 @@ from stepwell.deploy.table_change import table_change
 from stepwell.engine.beside import Beside
 from stepwell.engine.change import BuildError, Convert, ProgramChange, change_program
 from stepwell.engine.core import Core
+from stepwell.engine.lazy import LazyExecutor
 from stepwell.engine.ports import Delivered, Executor, Source
 from stepwell.engine.sources import Sources
 from stepwell.env import Env, Rising
@@ -102,10 +103,14 @@ class Changing:
         deployed = as_deployed(self._project, manifest.program, leaving=True)
         views = {item.name: item.relation for item in deployed.sinks}
         begun = [at.name for at in manifest.progress.sinks]
+        keys = {table.name: table.key for table in deployed.tables.values()}
         return Core(
             store,
             self._env,
-            self._make(deployed, self._spark),
+            # If there is nothing to replay and no relation changes, Spark need not be started.
+            lambda store, env: LazyExecutor(
+                lambda: self._make(deployed, self._spark)(store, env), keys
+            ),
             self._sources(deployed),
             [AbsentSink(name, views[name]) for name in begun if name in views],
             journal_store=self._project.open_journal_store(self._env),
@@ -178,7 +183,9 @@ class Changing:
             try:
                 new = {s.key for s in plan.changes if s.action in (Action.CREATE, Action.REBUILD)}
                 self._check_new_sinks(target, new)
-                made = self._executor(core.store, core.env, target, executor)
+                made = None
+                if not _same_relations(deployed, target):
+                    made = self._executor(core.store, core.env, target, executor)
                 change = program_change(plan, deployed)
                 done = change_program(core, made, change, building=self._building)
             except BuildError as error:
@@ -295,6 +302,13 @@ class Changing:
 _NOT_TAKEN = (InvalidError, Unsupported)
 _NOT_READY = (BuildError, InvalidError, CorruptError, ReplayMismatchError, UserCodeError)
 """What lets the plain way be tried: nothing has happened then."""
+
+
+def _same_relations(deployed: Deployed, target: Deployed) -> bool:
+    """Whether nothing changes but sources, sinks and what is protected."""
+    kinds = ("table", "view")
+    before = {key: r.checksum for key, r in deployed.items() if r.kind in kinds}
+    return before == {key: r.checksum for key, r in target.items() if r.kind in kinds}
 
 
 def program_change(plan: Plan, deployed: Deployed) -> ProgramChange:

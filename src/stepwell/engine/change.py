@@ -77,14 +77,15 @@ class BuildError(StepwellError):
 
 def change_program(
     core: Core,
-    executor: Executor,
+    executor: Executor | None,
     change: ProgramChange,
     *,
     building: Callable[[str], None] = lambda name: None,
     ready: Callable[[Core], None] | None = None,
     origin: CheckpointRef | None = None,
 ) -> Transaction:
-    """Commit a new program. `executor` was made for it, and holds nothing yet.
+    """Commit a new program. `executor` was made for it, and holds nothing yet; None: tables and
+    views are what they were, and so are their runs.
 
     If it was built beside (`beside.py`), `ready` brings it to where the pipeline is, and `origin`
     is the checkpoint it was built from, which is let go with the commit.
@@ -96,18 +97,19 @@ def change_program(
     before, old = core.manifest, core.state.executor
     if ready is not None:
         ready(core)
-    else:
+    elif executor is not None:
         executor.load(kept_runs(before.runs, executor.relations(), change))
         for view in change.fresh:
             building(view)
             _blamed(f"view.{view}", executor.build, view)
+    new = executor or old
     for table, convert in change.refill.items():
         building(table)
-        _blamed(f"table.{table}", _refill, core, executor, table, convert)
+        _blamed(f"table.{table}", _refill, core, new, table, convert)
     # A sink that was never begun receives the whole view when the pipeline is opened next.
     begun = {at.name for at in before.progress.sinks}
     differences = {
-        sink: _blamed(f"sink.{sink}", _difference, old, executor, was, now)
+        sink: _blamed(f"sink.{sink}", _difference, old, new, was, now)
         for sink, (was, now) in change.follow.items()
         if sink in begun and (was != now or now in change.fresh)
     }
@@ -115,7 +117,7 @@ def change_program(
     moves = bool(change.fresh or change.refill or any(d.num_rows for d in differences.values()))
     if moves:
         transaction = core.state.next
-    runs = executor.flush()
+    runs = before.runs if executor is None else executor.flush()
     added = tuple(
         write_kept(core.store, core.env, sink, transaction, changes)
         for sink, changes in sorted(differences.items())

@@ -1,0 +1,91 @@
+"""An executor that is made when something is to be computed, and not before.
+
+Starting Spark and compiling every view takes seconds. Whoever opens a pipeline to change what is
+around it, and finds nothing to replay, needs neither: its runs stay as they are. Until the executor
+is made, its state is the runs that were loaded; then it loads them, and does everything itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+import pyarrow as pa
+
+from stepwell.engine.ports import BadRow, Change, Chore, Executed, Executor
+from stepwell.state.manifest import Run
+
+
+class LazyExecutor:
+    """Implements `Executor`, by another one if need be."""
+
+    def __init__(self, make: Callable[[], Executor], tables: Mapping[str, tuple[str, ...]]) -> None:
+        """`tables`: what the executor to be made would say they are."""
+        self._make = make
+        self._tables = tables
+        self._runs: tuple[Run, ...] = ()
+        self._made: Executor | None = None
+
+    @property
+    def made(self) -> Executor:
+        """The executor itself."""
+        if self._made is None:
+            made = self._make()
+            made.load(self._runs)
+            self._made = made
+        return self._made
+
+    def tables(self) -> Mapping[str, tuple[str, ...]]:
+        return self._tables
+
+    # The runs, by themselves
+
+    def load(self, runs: Sequence[Run]) -> None:
+        self._runs = tuple(runs)
+        if self._made is not None:
+            self._made.load(runs)
+
+    def flush(self) -> tuple[Run, ...]:
+        return self._runs if self._made is None else self._made.flush()
+
+    def flushed(self, runs: Sequence[Run]) -> None:
+        self._runs = tuple(runs)
+        if self._made is not None:
+            self._made.flushed(runs)
+
+    def unflushed_bytes(self) -> int:
+        return 0 if self._made is None else self._made.unflushed_bytes()
+
+    def chore(self) -> Chore | None:
+        return None if self._made is None else self._made.chore()
+
+    def below(self) -> str | None:
+        return None if self._made is None else self._made.below()
+
+    # What has to be computed
+
+    def execute(
+        self,
+        changes: Mapping[str, Change],
+        time: datetime,
+        bad: Mapping[str, Sequence[tuple[str, BadRow]]] | None = None,
+    ) -> Executed:
+        return self.made.execute(changes, time, bad)
+
+    def keep(self, executed: Executed) -> None:
+        self.made.keep(executed)
+
+    def compact(self, *, own: bool = False) -> None:
+        self.made.compact(own=own)
+
+    def relations(self) -> Mapping[str, str]:
+        return self.made.relations()
+
+    def build(self, view: str) -> None:
+        self.made.build(view)
+
+    def read(self, relation: str) -> pa.Table:
+        return self.made.read(relation)
+
+    def query(self, sql: str) -> pa.Table:
+        return self.made.query(sql)
