@@ -173,3 +173,20 @@ def test_exit_codes_reach_the_shell(tmp_path: Path) -> None:
     assert process("inspect", "journal", str(tmp_path / "nowhere")).returncode == 1
     assert process("inspect", "nothing").returncode == 2
     assert process("inspect", "journal", "--help").returncode == 0
+
+
+def test_a_process_ends_in_good_order_with_its_code() -> None:
+    """What was to be done at the end is done, threads are waited for, and all is printed. Arrow is
+    not taken down: that aborts, now and then, a process whose work is done (apache/arrow#34314).
+    """
+    script = (
+        "import atexit, threading, time\n"
+        "from stepwell.cli.main import leave\n"
+        "atexit.register(print, 'cleaned up')\n"
+        "threading.Timer(0.2, print, ['thread done']).start()\n"
+        "print('printed', end=' ')\n"
+        "leave(3)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ended.returncode == 3, ended.stderr
+    assert ended.stdout.split("\n") == ["printed thread done", "cleaned up", ""]

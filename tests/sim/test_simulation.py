@@ -138,9 +138,11 @@ def plant_no_look_at_the_boundary(patch: pytest.MonkeyPatch) -> None:
 def plant_unknown_taken_for_unavailable(patch: pytest.MonkeyPatch) -> None:
     """A commit that may have been made is reported as not made, and is made once more."""
 
-    def commit(self: manifest.Holder, change: manifest.Change, doing: str) -> object:
+    def commit(
+        self: manifest.Holder, change: manifest.Change, doing: str, *revived: frozenset[str]
+    ) -> object:
         try:
-            return original(self, change, doing)
+            return original(self, change, doing, *revived)
         except UnknownOutcomeError as error:
             self.under_way = False
             raise UnavailableError(error.message) from error
