@@ -237,10 +237,53 @@ def test_one_failing_view_fails_its_dependants_and_nothing_else(lab: Lab) -> Non
     assert lab.sink() == lab.rows("revenue")
 
 
-def test_a_sink_that_cannot_follow_holds_its_view_back(lab: Lab) -> None:
-    """D8, D11: other columns cannot be sent as a difference; the view stays, and it is said."""
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT customer, SUM(amount) AS total, COUNT(*) AS n FROM orders GROUP BY customer",
+        "SELECT customer AS who, SUM(amount) AS total FROM orders GROUP BY customer",
+        "SELECT * FROM orders WHERE amount > 0",
+        "SELECT * FROM big",
+    ],
+)
+def test_a_sink_that_cannot_follow_is_refused_by_the_plan(lab: Lab, query: str) -> None:
+    """D7, D11: names of columns are plain to see; nothing was begun, and the next step is said."""
+    old = "SELECT customer, SUM(amount) AS total FROM orders GROUP BY customer"
+    assert old in SQL
+    lab.write(SQL.replace(old, query))
+    (refused,) = lab.plan().refusals
+    assert "sink out: revenue has other columns than what it has received so far" in refused
+    assert "customer, total before" in refused
+    with pytest.raises(InvalidError, match="this cannot be deployed"):
+        lab.deploy()
+    assert lab.serial == 1
     lab.write(
-        SQL.replace("SUM(amount) AS total", "SUM(amount) AS total, COUNT(*) AS n").replace(
+        SQL.replace(old, query), YML.replace("  out:", "  anew:").replace("path: out", "path: b")
+    )
+    assert not lab.plan().refusals
+    lab.deploy()
+    lab.run()
+    assert lab.actions() == {}
+
+
+def test_a_sink_that_never_began_takes_whatever_columns_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D11: it begins with the whole view when the pipeline is opened."""
+    lab = Lab(tmp_path / "project", monkeypatch)
+    lab.deploy()
+    lab.write(SQL.replace("SUM(amount) AS total", "SUM(amount) AS total, COUNT(*) AS n"))
+    assert not lab.plan().refusals
+    assert lab.deploy().failed == {}
+    assert lab.actions() == {}
+
+
+def test_a_sink_that_cannot_follow_holds_its_view_back(lab: Lab) -> None:
+    """D8, D11: other types cannot be sent as a difference, and only the executor knows them; the
+    view stays, and it is said.
+    """
+    lab.write(
+        SQL.replace("SUM(amount) AS total", "CAST(SUM(amount) AS STRING) AS total").replace(
             "COUNT(*) AS n FROM clicks", "COUNT(*) AS m FROM clicks"
         )
     )

@@ -8,7 +8,7 @@ query is asked of Spark, when the pipeline is opened.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp, parse_one
@@ -145,6 +145,32 @@ def _check_columns(ordered: Mapping[str, Statement], trees: Mapping[str, exp.Exp
         if tree is not None:
             _check_query(statement, tree, columns)
         columns[name] = _columns(statement, tree)
+
+
+def column_names(name: str, find: Callable[[str], Statement | None]) -> tuple[str, ...] | None:
+    """The columns of a table or view, in order, as far as the text alone says.
+
+    `find` gives a statement by its name, in lower case. None: only Spark knows.
+    """
+    statement = find(fold(name))
+    if statement is None:
+        return None
+    if isinstance(statement, Table):
+        return tuple(column.name for column in statement.columns)
+    if statement.columns is not None:
+        return statement.columns
+    tree = _parsed(statement)
+    if not isinstance(tree, exp.Query):
+        return None
+    if not tree.is_star:
+        names = tuple(tree.named_selects)
+        return names if all(names) else None
+    if isinstance(tree, exp.Select) and [type(item) for item in tree.expressions] == [exp.Star]:
+        read = list(tree.find_all(exp.Table))
+        plain = not any(tree.expressions[0].args.values()) and not tree.args.get("laterals")
+        if len(read) == 1 and plain and tree.find(exp.Subquery, exp.CTE, exp.Pivot) is None:
+            return column_names(read[0].name, find)
+    return None
 
 
 def _columns(view: View | MaterializedView, tree: exp.Expr | None) -> set[str] | None:

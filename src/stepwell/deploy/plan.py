@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from stepwell.deploy.graph import column_names
 from stepwell.deploy.resources import (
     Deployed,
     Resource,
@@ -27,7 +28,7 @@ from stepwell.deploy.resources import (
 from stepwell.deploy.table_change import table_change
 from stepwell.errors import ConfigError, InvalidError
 from stepwell.model import checksum
-from stepwell.query.statements import MaterializedView, Table, View, fold
+from stepwell.query.statements import MaterializedView, Statement, Table, View, fold
 from stepwell.state.manifest import Manifest
 from stepwell.store.sealed import Json, seal, unseal
 
@@ -54,6 +55,8 @@ class Facts:
     """By relation, in lower case. Roughly: rows of several runs may cancel out."""
     undelivered: Mapping[str, int] = field(default_factory=dict)
     """Transactions that wait for a sink."""
+    begun: frozenset[str] = frozenset()
+    """Sinks that hold output."""
 
     @classmethod
     def of(cls, manifest: Manifest | None) -> Facts:
@@ -65,7 +68,8 @@ class Facts:
                 rows[name] = rows.get(name, 0) + run.rows
             for item in manifest.progress.outbox:
                 waiting[item.sink] = waiting.get(item.sink, 0) + 1
-        return cls(rows, waiting)
+        begun = () if manifest is None else (at.name for at in manifest.progress.sinks)
+        return cls(rows, waiting, frozenset(begun))
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +336,7 @@ class _Planner:
                     new.key,
                     Action.UPDATE,
                     f"{shown(view)} {self._moved[view]}; it receives the difference",
+                    refused=self._other_columns(old, new),
                 )
             return self._kept(old, new)
         changed = _changed_options(old, new)
@@ -352,7 +357,25 @@ class _Planner:
         reason = f"{named} changed"
         if "view" in changed:
             reason += f"; it receives what {new.relation} has that {old.relation} had not"
+            refused = refused or self._other_columns(old, new)
         return Step(new.key, Action.UPDATE, reason, difference, refused=refused)
+
+    def _other_columns(self, old: Resource, new: Resource) -> str | None:
+        """Why a sink that holds output cannot be sent what has other columns.
+
+        What the text does not say (types, names that Spark makes up) is seen when it is deployed.
+        """
+        if new.name not in self._facts.begun:
+            return None
+        before = column_names(old.relation, _finder(self._deployed))
+        now = column_names(new.relation, _finder(self._wanted))
+        if before is None or now is None or before == now:
+            return None
+        return (
+            f"{new.relation} has other columns than what it has received so far: "
+            f"{', '.join(before)} before, {', '.join(now)} now; give the sink another name and "
+            "another place: it then begins with the whole view"
+        )
 
     def _kept(self, old: Resource, new: Resource) -> Step:
         if old.protected != new.protected:
@@ -389,6 +412,17 @@ class _Planner:
             if key not in self._wanted and old.kind == "view" and _meaning(old) == meaning:
                 return old.name
         return None
+
+
+def _finder(resources: Deployed) -> Callable[[str], Statement | None]:
+    def find(name: str) -> Statement | None:
+        for kind in ("table", "view"):
+            resource = resources.get(f"{kind}.{name}")
+            if resource is not None:
+                return resource.statement()
+        return None
+
+    return find
 
 
 def fresh_views(plan: Plan) -> tuple[str, ...]:

@@ -44,7 +44,9 @@ class TableChange:
     def __str__(self) -> str:
         parts = [f"adds column {c.name}" for c in self.added]
         parts += [f"drops column {c.name}" for c in self.dropped]
-        parts += [f"widens {old.name} from {old.type} to {new.type}" for old, new in self.widened]
+        for old, new in self.widened:
+            verb = "widens" if _is_wider(old.type, new.type) else "changes"
+            parts.append(f"{verb} {old.name} from {old.type} to {new.type}")
         parts += ["changes the key"] if self.key else []
         parts += ["moves columns"] if self.moved else []
         return ", ".join(parts) or "says the same of its rows in other words"

@@ -27,7 +27,13 @@ from stepwell.engine.kept import write_kept
 from stepwell.engine.ports import Change as TableRows
 from stepwell.engine.ports import Executor
 from stepwell.engine.target import difference
-from stepwell.errors import FencedError, InvalidError, StepwellError, UnknownOutcomeError
+from stepwell.errors import (
+    FencedError,
+    InvalidError,
+    StepwellError,
+    UnknownOutcomeError,
+    UserCodeError,
+)
 from stepwell.journal.entry import Draft, Kind
 from stepwell.model import Transaction
 from stepwell.state.checkpoint import (
@@ -192,11 +198,10 @@ def kept_runs(
 
 
 def _blamed(key: str, act: Callable[..., T], *arguments: object) -> T:
+    """What is wrong with a statement is told of its resource; storage that fails is nobody's."""
     try:
         return act(*arguments)
-    except UnknownOutcomeError:
-        raise
-    except StepwellError as error:
+    except (InvalidError, UserCodeError) as error:
         raise BuildError(key, error) from error
 
 
