@@ -3,23 +3,23 @@
 What they do together is what their rows do one by one: the same table, and the same deletes that
 find nothing.
 
-    with a key   see `operations.py`
+    with a key   a key that was put and deleted is discarded, whatever was there before
     a bag        a row put and then deleted never was; what is left of the deletes takes rows that
                  were there before
 
-Rows are compared by the hash that their checksum is made of, so Spark's idea of equality holds.
+Which operations are left is the matter of `operations.py`. Rows are compared by the hash that their
+checksum is made of, so Spark's idea of equality holds.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stepwell.engine.checksum import row_hashes
-from stepwell.engine.operations import DELETE, DISCARD, PUT, fold_keyed
+from stepwell.engine.operations import DELETE, DISCARD, PUT, fold_bag, fold_keyed
 from stepwell.engine.payload import Intake
 from stepwell.engine.ports import BadRow, Change
 from stepwell.errors import InvalidError
@@ -64,7 +64,35 @@ def fold_changes(changes: Sequence[Change], key: Sequence[str]) -> Change:
     if all(part is change.put for change in changes for part in change.parts):
         puts = [part for change in changes for part in change.parts]
         return Change(_together(puts) if puts else None)
-    return _fold_rows(changes, key) if key else _fold_bag(changes)
+    return _fold_rows(changes, key)
+
+
+class Alike:
+    """Whether columns of the same name have types whose values can be compared as they are.
+
+    Else two values may be equal in the table and differ here: text and the number it spells.
+    """
+
+    def __init__(self) -> None:
+        self._types: dict[tuple[str, str], pa.DataType] = {}
+
+    def takes(self, intakes: Iterable[Intake]) -> bool:
+        """Whether these are like those that were taken before; then they are taken, too."""
+        types = dict(self._types)
+        for intake in intakes:
+            for part in intake.taken.change.parts:
+                for field in part.schema:
+                    if pa.types.is_null(field.type):
+                        continue
+                    known = types.setdefault((intake.table, field.name.lower()), field.type)
+                    if known != field.type and not _both_whole(known, field.type):
+                        return False
+        self._types = types
+        return True
+
+
+def _both_whole(one: pa.DataType, other: pa.DataType) -> bool:
+    return bool(pa.types.is_signed_integer(one) and pa.types.is_signed_integer(other))
 
 
 def _fold_rows(changes: Sequence[Change], key: Sequence[str]) -> Change:
@@ -74,10 +102,11 @@ def _fold_rows(changes: Sequence[Change], key: Sequence[str]) -> Change:
         every = ((change.discard, DISCARD), (change.delete, DELETE), (change.put, PUT))
         for part, kind in every:
             if part is not None and part.num_rows:
-                parts.append(part if kind == PUT else _columns(part, key))
+                parts.append(part if kind == PUT or not key else _columns(part, key))
                 kinds.append(pa.repeat(pa.scalar(kind, pa.int8()), part.num_rows))
-    keys = [_columns(part, key) for part in parts]
-    left = fold_keyed(_numbers(keys), pa.concat_arrays(kinds))
+    keys = [_columns(part, key) for part in parts] if key else parts
+    fold = fold_keyed if key else fold_bag
+    left = fold(_numbers(keys), pa.concat_arrays(kinds))
     names = _together(keys)
     return Change(
         _some(_together(parts), left.puts),
@@ -96,49 +125,6 @@ def _numbers(parts: Sequence[pa.Table]) -> pa.Array:
     first, second = (pa.concat_arrays(lane).dictionary_encode() for lane in lanes)
     width = pa.scalar(len(second.dictionary), pa.int64())
     return pc.add(pc.multiply(first.indices.cast(pa.int64()), width), second.indices)
-
-
-def _fold_bag(changes: Sequence[Change]) -> Change:
-    puts: list[pa.Table] = []
-    deletes: list[pa.Table] = []
-    for change in changes:
-        gone = change.delete
-        if gone is not None and gone.num_rows:
-            if puts:
-                kept, gone = _cancelled(_together(puts), gone)
-                puts = [kept] if kept.num_rows else []
-            if gone.num_rows:
-                deletes.append(gone)
-        if change.put is not None and change.put.num_rows:
-            puts.append(change.put)
-    return Change(_together(puts) if puts else None, _together(deletes) if deletes else None)
-
-
-def _cancelled(put: pa.Table, gone: pa.Table) -> tuple[pa.Table, pa.Table]:
-    wanted = Counter(_hashes(gone))
-    there = _hashes(put)
-    cancelled = wanted & Counter(there)
-    keep = _without(there, cancelled)
-    rest = _without(_hashes(gone), cancelled)
-    return put.filter(keep), gone.filter(rest)
-
-
-def _without(rows: list[tuple[int, int]], cancelled: Counter[tuple[int, int]]) -> pa.Array:
-    """Which rows stay when so many of each go; the first ones go first."""
-    left = Counter(cancelled)
-    keep = []
-    for row in rows:
-        goes = left[row] > 0
-        left[row] -= goes
-        keep.append(not goes)
-    return pa.array(keep, pa.bool_())
-
-
-def _hashes(table: pa.Table) -> list[tuple[int, int]]:
-    if not table.num_rows:
-        return []
-    first, second = row_hashes(table)
-    return list(zip(first.to_pylist(), second.to_pylist(), strict=True))
 
 
 def _columns(table: pa.Table, names: Sequence[str]) -> pa.Table:

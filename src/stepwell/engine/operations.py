@@ -1,7 +1,7 @@
-"""Many operations on the keys of a table, one after another, as few that come to the same.
+"""Many operations on a table, one after another, as few that come to the same.
 
-The same table, and the same deletes that find nothing. After the first operation on a key it is
-known whether the key is there, so only the first depends on what was there before:
+The same table, and the same deletes that find nothing. With a key: after the first operation on it
+one knows whether the key is there, so only the first depends on what was there before:
 
     put, delete         discard          a row may have been there before, and need not have been
     delete, put         delete, put      the delete must find its row
@@ -9,12 +9,16 @@ known whether the key is there, so only the first depends on what was there befo
     put, delete, put    put              nothing was missed, and the row there is replaced anyway
 
 A discard never is rejected; a delete after it always is.
+
+Without a key, a delete takes back an equal row that was put before it, if one is left of those. If
+none is, it needs a row that was there before all of them, and stays.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -62,3 +66,31 @@ def fold_keyed(keys: pa.Array, kinds: pa.Array) -> Left:
         return order.filter(which).sort()
 
     return Left(there(puts), there(deletes), order.take(begins).filter(discards).sort())
+
+
+def fold_bag(rows: pa.Array, kinds: pa.Array) -> Left:
+    """What is left of puts and deletes of rows of a bag (numbers, equal for equal rows only)."""
+    numbers = rows.to_numpy(zero_copy_only=False)
+    order = np.argsort(numbers, kind="stable")
+    put = kinds.to_numpy(zero_copy_only=False)[order] == PUT
+    begins = np.append(True, np.diff(numbers[order]) != 0)
+    group = np.cumsum(begins) - 1
+    ends = np.flatnonzero(np.append(begins[1:], True))
+    # Of each row, after each operation: how many are there more than before all of them.
+    change = np.where(put, 1, -1)
+    so_far = np.cumsum(change)
+    level = so_far - (so_far - change)[begins][group]
+    # How few there were at the least, itself included; groups are kept apart by their height.
+    height = group * (2 * len(numbers) + 2)
+    least = np.minimum(np.minimum.accumulate(np.minimum(level, 0) - height) + height, 0)
+    before = np.where(begins, 0, np.append(0, least[:-1]))
+    deletes = ~put & (level < before)
+    # As many puts as are more than the least; the last ones, since nobody tells them apart.
+    staying = (level - least)[ends][group]
+    puts_so_far = np.cumsum(put)
+    puts = put & (puts_so_far[ends][group] - puts_so_far < staying)
+
+    def there(which: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.Array:
+        return pa.array(np.sort(order[which]), pa.int64())
+
+    return Left(there(puts), there(deletes), pa.array([], pa.int64()))

@@ -4,8 +4,9 @@ Inputs, boundaries and times are the recorded ones (J2). Of every transaction, w
 summed up per source and compared with what was recorded, before anything is computed from it (J5).
 
 Where no sink needs the output, consecutive transactions are fed as one: the state comes out the
-same, and the executor is asked once. A transaction that deletes is not put behind others, because
-a change set deletes before it puts.
+same, and the executor is asked once. `fold` sees to it that a delete finds its row, or does not, as
+it did when it happened. A transaction whose columns have other types begins a new batch, because
+there its rows could not be told from those before it.
 
 A crash during replay leaves what was flushed on the way, whose manifest says up to where; the next
 opening goes on from there.
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from stepwell.engine.checksum import add_checksums
 from stepwell.engine.events import Replayed
+from stepwell.engine.fold import Alike
 from stepwell.engine.payload import Intake, checksum_taken, read_again
 from stepwell.engine.sources import Sources
 from stepwell.engine.transaction import Gathered, Open, State, Step, transact
@@ -54,7 +56,10 @@ class Replay:
         self._rows_max = rows_max
         self._fed = fed
         self._drafts: list[Draft] = []
-        self._waiting: Gathered | None = None
+        self._waiting: list[Gathered] = []
+        """Transactions that are fed together, as soon as one comes that is not."""
+        self._rows = 0
+        self._alike = Alike()
         self._wanted = False
         self._cursor: Cursor | None = None
         self.transactions = 0
@@ -78,7 +83,7 @@ class Replay:
         self._cursor = recorded.cursor
         if self._wanted:
             self._feed_waiting()
-        elif self._waiting is None:
+        elif not self._waiting:
             self._fed(recorded.cursor)
 
     def finish(self) -> Open | None:
@@ -116,8 +121,7 @@ class Replay:
             )
 
     def _next(self) -> Transaction:
-        waiting = 0 if self._waiting is None else self._waiting.together
-        return Transaction(self._state.transaction + waiting + 1)
+        return Transaction(self._state.transaction + len(self._waiting) + 1)
 
     def _close(self, last: Draft) -> None:
         steps = self._read(last.transaction)
@@ -125,24 +129,22 @@ class Replay:
         self._drafts = []
         self.transactions += 1
         self._wanted = any(outbox.wants(last.transaction) for outbox in self._state.outboxes)
-        waiting = self._waiting
-        if waiting is not None and (
-            self._wanted or _deletes(gathered) or waiting.rows + gathered.rows > self._rows_max
-        ):
+        rows = gathered.rows
+        full = self._rows + rows > self._rows_max
+        if self._waiting and (self._wanted or full or not self._alike.takes(gathered.intakes)):
             self._feed_waiting()
-            waiting = None
-        if waiting is not None:
-            gathered = replace(
-                gathered,
-                steps=(*waiting.steps, *gathered.steps),
-                together=waiting.together + 1,
-            )
-        self._waiting = gathered
+        if not self._waiting and not self._alike.takes(gathered.intakes):
+            # Not even by itself: nothing is put together with it.
+            self._rows = self._rows_max
+        self._waiting.append(gathered)
+        self._rows += rows
 
     def _feed_waiting(self) -> None:
-        gathered, self._waiting = self._waiting, None
-        if gathered is None:
+        waiting, self._waiting, self._rows, self._alike = self._waiting, [], 0, Alike()
+        if not waiting:
             return
+        steps = tuple(step for gathered in waiting for step in gathered.steps)
+        gathered = replace(waiting[-1], steps=steps, together=len(waiting))
         transact(self._state, lambda: gathered, lambda gathered: None)
         event = Replayed(gathered.transaction, gathered.together, gathered.rows)
         self._state.events.emit(event)
@@ -215,8 +217,3 @@ def _sums(parts: Iterable[tuple[str, Sum]]) -> dict[str, Sum]:
             else Sum(so_far.rows + part.rows, add_checksums([so_far.checksum, part.checksum]))
         )
     return sums
-
-
-def _deletes(gathered: Gathered) -> bool:
-    changes = [intake.taken.change for intake in gathered.intakes]
-    return any(part is not change.put for change in changes for part in change.parts)
