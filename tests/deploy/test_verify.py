@@ -7,10 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from stepwell.deploy.log import DeployLog, Header
+from stepwell.deploy.repair import repair
 from stepwell.deploy.verify import verify_deployed
 from stepwell.errors import CorruptError, InvalidError, StepwellError
 from stepwell.journal import paths
 from stepwell.state.clone import clone
+from stepwell.state.destroy import destroy_pipeline
 from stepwell.state.verify import Finding, verify
 from stepwell.store.base import Store
 from stepwell.store.memory import MemoryStore
@@ -143,3 +145,45 @@ def test_a_log_of_a_later_deploy_is_found(lab: Lab) -> None:
     (finding,) = found(lab)
     assert "serial" in finding.what
     assert finding.repair == "stepwell state repair"
+
+
+@pytest.mark.parametrize("how", ["deleted", "damaged"])
+def test_a_lost_record_takes_no_serial_a_second_time(lab: Lab, how: str) -> None:
+    """D4: ids follow from serials; a second one could show as done what was not."""
+    store = lab.inner
+    assert isinstance(store, MemoryStore)
+    lab.write(CHANGED)
+    lab.deploy()
+    ids = {item["id"] for item in lab.manifest().program["resources"].values()}
+    if how == "deleted":
+        store.delete(paths.RESOURCES)
+    else:
+        data, etag, when = store._objects[paths.RESOURCES]
+        store._objects[paths.RESOURCES] = (data[:-1], etag, when)
+        with pytest.raises(CorruptError) as caught:
+            lab.deploy()
+        assert "stepwell state repair" in (caught.value.hint or "")
+        repair(lab.project(), lab.env, wait_s=0, say=lambda text: None)
+    lab.write(CHANGED.replace("amount > 10", "amount > 11"))
+    lab.deploy()
+    after = {item["id"] for item in lab.manifest().program["resources"].values()}
+    assert lab.serial > 3
+    assert after - ids
+    lab.write(CHANGED.replace("amount > 10", "amount > 12"))
+    lab.deploy()
+    newest = {item["id"] for item in lab.manifest().program["resources"].values()}
+    assert newest - after - ids, "an id of its own"
+    assert found(lab) == ()
+
+
+def test_what_a_repair_keeps_goes_with_the_pipeline(lab: Lab) -> None:
+    """D9: it is nobody else's, though nothing needs it."""
+    store = lab.inner
+    assert isinstance(store, MemoryStore)
+    data, etag, when = store._objects[paths.RESOURCES]
+    store._objects[paths.RESOURCES] = (data[:-1], etag, when)
+    repair(lab.project(), lab.env, wait_s=0, say=lambda text: None)
+    assert store.list(paths.DEPLOY_LOG_KEPT)
+    done = destroy_pipeline(store, None, lab.env)
+    assert done.left == ()
+    assert {item.path for item in store.list()} <= {paths.LEASE}

@@ -169,14 +169,21 @@ def approved(plan: Plan, *, yes: bool, question: str, always: bool = False) -> b
     if yes:
         return True
     if can_be_asked():
-        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-        with suppress(EOFError):
-            return input().strip().lower() in ("y", "yes")
-        return False
+        return asked(question)
     if always or plan.lost:
         lost = "; ".join(str(step.lost) for step in plan.lost) or "everything it stores"
         raise InvalidError(f"this would lose {lost}", hint="to do it all the same, add --yes")
     return True
+
+
+def asked(question: str) -> bool:
+    """Whether somebody is there, and says yes."""
+    if not can_be_asked():
+        return False
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    with suppress(EOFError):
+        return input().strip().lower() in ("y", "yes")
+    return False
 
 
 def can_be_asked() -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepwell.cli.deploy import approved, say
+from stepwell.cli.deploy import asked, say
 from stepwell.cli.screen import Row, Screen, count, plain
 from stepwell.cli.where import Where
-from stepwell.deploy.apply import LOCK_WAIT_S, plan_project
+from stepwell.deploy.apply import LOCK_WAIT_S
 from stepwell.deploy.lease import unlock
 from stepwell.deploy.repair import Shown, look, repair
 from stepwell.deploy.resources import shown
@@ -42,9 +42,11 @@ def show_repair(where: Where, *, yes: bool) -> int:
             screen.line(f"record and manifest differ: {shown(key)}")
         screen.line("the record would be written anew from the manifest, and the log removed;")
         screen.line("both are kept below deploy/resources.json.wal.kept/")
-    if not yes and not approved(
-        plan_project(project, env), yes=False, question="repair?", always=True
-    ):
+    if not yes and not asked("repair?"):
+        if not where.json:
+            screen.line("nothing was changed. To do it: stepwell state repair --yes")
+        else:
+            screen.json({"repaired": False})
         return 1
     state = repair(project, env, wait_s=LOCK_WAIT_S, say=say)
     if where.json:
@@ -90,6 +92,8 @@ def _render(screen: Screen, found: Shown) -> None:
     facts = []
     if state is not None and state.serial:
         facts.append(("serial", f"{state.serial}, written by Stepwell {plain(state.tool_version)}"))
+    elif state is None:
+        facts.append(("serial", "not known: the record cannot be read"))
     else:
         facts.append(("serial", "none: nothing was deployed yet"))
     facts.append(("lineage", found.lineage or "none"))
@@ -99,7 +103,8 @@ def _render(screen: Screen, found: Shown) -> None:
         facts.append(("log", count(found.log, "object") + said))
     if found.problem is not None:
         facts.append(("problem", found.problem.message))
-        facts.append(("hint", found.problem.hint or ""))
+        if found.problem.hint:
+            facts.append(("hint", found.problem.hint))
     for key in found.drift:
         facts.append(("differs", f"{shown(key)}: the manifest says something else"))
     screen.facts(facts)

@@ -32,11 +32,19 @@ from stepwell.deploy.resources import (
     resources_to_json,
     to_json,
 )
-from stepwell.deploy.state_file import DeployState, decide, read_state, recover, save_state
+from stepwell.deploy.state_file import (
+    DeployState,
+    decide,
+    read_state,
+    recover,
+    save_state,
+    serial_above,
+)
 from stepwell.endpoint.client import Client, connect
 from stepwell.engine.open import begin_pipeline
 from stepwell.env import Env
 from stepwell.errors import ConflictError, InvalidError
+from stepwell.journal import paths
 from stepwell.model import Claim, Transaction, format_time
 from stepwell.state.manifest import Manifest, Manifests, Stored
 from stepwell.store.base import Store
@@ -251,10 +259,22 @@ def recovered(project: Project, env: Env, say: Say) -> tuple[Survey, DeployState
     state = read_state(seen.store)
     actual = resources_to_json(seen.resources)
     lineage = None if seen.manifest is None else seen.manifest.lineage
+    if _is_lost(seen, state):
+        say("the record of what was deployed is missing; it is written anew")
+        state = replace(state, serial=serial_above(state, seen.found.id if seen.found else 0) - 1)
     decided = decide(seen.store, state, lineage, actual)
     if decided.said is not None:
         say(decided.said)
     return seen, recover(seen.store, env, decided)
+
+
+def _is_lost(seen: Survey, state: DeployState) -> bool:
+    """Whether there was a record once: ids come from deploys. A clone begins without one."""
+    if state.etag is not None or seen.manifest is None or seen.manifest.parent is not None:
+        return False
+    deployed = any(resource.id for resource in seen.resources.values())
+    # A first deploy that was killed has a log, and no record yet.
+    return deployed and not seen.store.list(paths.DEPLOY_LOG, limit=1)
 
 
 def _kept_plan(

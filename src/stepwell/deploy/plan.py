@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from stepwell.deploy.graph import column_names
@@ -189,9 +189,11 @@ def make_plan(
 
 def destroy_plan(store: str, deployed: Deployed, executor: str, facts: Facts) -> Plan:
     """Everything goes."""
-    return make_plan(
+    plan = make_plan(
         store, deployed, {}, executor=executor, deployed_executor=executor, facts=facts
     )
+    steps = tuple(replace(step, reason="with the pipeline") for step in plan.steps)
+    return replace(plan, steps=steps)
 
 
 class _Planner:

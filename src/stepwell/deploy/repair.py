@@ -14,7 +14,14 @@ from stepwell.deploy.lease import Owner, read_lease
 from stepwell.deploy.log import remove_log
 from stepwell.deploy.project import Project
 from stepwell.deploy.resources import resources_to_json
-from stepwell.deploy.state_file import DeployState, Recovery, decide, read_state, save_state
+from stepwell.deploy.state_file import (
+    DeployState,
+    Recovery,
+    decide,
+    read_state,
+    save_state,
+    serial_above,
+)
 from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError, StepwellError
 from stepwell.journal import paths
@@ -71,9 +78,11 @@ def repair(project: Project, env: Env, *, wait_s: float, say: Say) -> DeployStat
         folder = f"{paths.DEPLOY_LOG_KEPT}{env.new_id()}/"
         old = store.get(paths.RESOURCES)
         try:
-            serial = read_state(store).serial
+            before = read_state(store)
         except (CorruptError, InvalidError):
-            serial = 0
+            before = DeployState()
+        lost = before.etag is None and seen.found is not None
+        serial = serial_above(before, seen.found.id) if lost and seen.found else before.serial + 1
         for item in store.list(paths.DEPLOY_LOG):
             found = store.get(item.path)
             if found is not None:
@@ -83,7 +92,7 @@ def repair(project: Project, env: Env, *, wait_s: float, say: Say) -> DeployStat
         lease.check()
         state = DeployState(
             seen.manifest.lineage,
-            serial + 1,
+            serial,
             resources_to_json(seen.resources),
             etag=None if old is None else old.etag,
         )

@@ -59,6 +59,23 @@ class Recovery:
 
 def read_state(store: Store) -> DeployState:
     """The committed record; an empty one if nothing was ever deployed. Reads only."""
+    try:
+        return _read_state(store)
+    except CorruptError as error:
+        problem = error.message.removeprefix(f"{error.object}: ")
+        hint = f"the pipeline is not harmed. {REPAIR} writes the record anew from the manifest"
+        raise CorruptError(error.object, problem, hint=hint) from error
+
+
+def serial_above(state: DeployState, version: int) -> int:
+    """A serial that no deploy had, where the record is lost; ids follow from serials (D4).
+
+    Every deploy commits a manifest, so the number of its latest version is no smaller than any.
+    """
+    return max(state.serial, version) + 1
+
+
+def _read_state(store: Store) -> DeployState:
     found = read_sealed(store, paths.RESOURCES, FORMAT)
     if found is None:
         return DeployState()

@@ -35,6 +35,7 @@ Kind = Literal[
     "probe",
     "resources",
     "deploy_log",
+    "deploy_kept",
     "lease",
     "unknown",
 ]
@@ -113,6 +114,7 @@ _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("run", re.compile(r"runs/(?P<owner>[^/]+)/(?P<id>[^/]+)\.parquet")),
     ("checkpoint", re.compile(r"checkpoints/(?P<id>[^/]+)\.json")),
     ("deploy_log", re.compile(re.escape(DEPLOY_LOG) + r"(?P<number>\d{20})\.json")),
+    ("deploy_kept", re.compile(re.escape(DEPLOY_LOG_KEPT) + r"(?P<id>[^/]+)/[\w.]+")),
     ("outbox", re.compile(r"outbox/(?P<owner>[^/]+)/(?P<number>\d{20})-(?P<id>[^/]+)\.parquet")),
 )
 
