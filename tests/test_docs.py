@@ -189,10 +189,14 @@ def test_the_snippet_about_python_runs(tmp_path: Path) -> None:
     play(["python open.py"], tmp_path)
 
 
-def test_the_session_about_clones_is_true(tmp_path: Path) -> None:
-    """A clone that did not do what the guide shows would be found out on somebody's production."""
-    text = (DOCS / "guides" / "clones.md").read_text(encoding="utf-8")
-    (session,) = [steps(block) for block in fences(text, "console")]
+@pytest.mark.parametrize(
+    "guide", sorted((DOCS / "guides").glob("*.md")), ids=lambda page: page.stem
+)
+def test_the_sessions_of_a_guide_are_true(guide: Path, tmp_path: Path) -> None:
+    """What a guide shows wrongly would be found out on somebody's production."""
+    text = guide.read_text(encoding="utf-8")
+    session = [step for block in fences(text, "console") for step in steps(block)]
+    assert session
     printed = play([command for command, _ in session], tmp_path)
     for (command, output), said in zip(session, printed, strict=True):
         compare(output, said, command)
@@ -268,6 +272,7 @@ def comparable(text: str) -> list[str]:
     for pattern, name in (
         (r"file://\S+", "URI"),
         (r"(?m)^store( +)/\S+", r"store\1URI"),
+        (r"/\S+/orders/state\b", "STATE"),
         (r"\b[0-9A-Z]{26}\b", "ID"),
         (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{6}Z)?", "TIME"),
         (r"\bhost [^,\s]+", "host HOST"),

@@ -67,7 +67,7 @@ def destroy(
             if manifest.status is Status.READY:
                 _refuse_if_running(project, manifest, running)
             destroy_pipeline(store, journal_store, env, forget=forget, dry_run=True)
-            plan.check()
+            plan.check("destroyed")
             if not approve(plan):
                 return Destroyed(plan, 0, declined=True)
             lease.check()

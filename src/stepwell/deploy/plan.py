@@ -128,11 +128,11 @@ class Plan:
         steps = (f"{shown(step.key)}: {step.refused}" for step in self.refused)
         return (*([] if self.refusal is None else [self.refusal]), *steps)
 
-    def check(self) -> None:
+    def check(self, done: str = "deployed") -> None:
         """`InvalidError` with every reason if something cannot be done safely."""
         if self.refusals:
             raise InvalidError(
-                "this cannot be deployed:\n" + "\n".join(f"  {why}" for why in self.refusals),
+                f"this cannot be {done}:\n" + "\n".join(f"  {why}" for why in self.refusals),
                 hint="nothing was changed",
             )
 
