@@ -23,13 +23,17 @@ from stepwell.engine.events import (
     Stopped,
     Waiting,
 )
-from stepwell.model import Epoch, Transaction
+from stepwell.engine.outbox import SinkStatus
+from stepwell.engine.pipeline import Status
+from stepwell.engine.sources import SourceStatus
+from stepwell.model import Epoch, Position, Transaction
 from stepwell.testing import ManualEnv
 from tests.cli.projects import put_file, write_project
 
 
 def committed(env: ManualEnv, number: int, rejected: int = 0) -> Committed:
-    return Committed(Transaction(number), env.now(), 10, rejected, ("revenue",))
+    tables = ("orders",) if rejected else ()
+    return Committed(Transaction(number), env.now(), 10, rejected, ("revenue",), tables)
 
 
 def test_a_log_is_told_of_many_transactions_once_a_second(
@@ -50,10 +54,68 @@ def test_a_log_is_told_of_many_transactions_once_a_second(
         "opened at transaction 4 (epoch 1), 2 transactions replayed\n"
         "transaction 5: 10 rows in\n"
         "transactions 6 to 104: 990 rows in\n"
-        "transaction 105: 3 rows rejected, see <table>$errors\n"
+        "transaction 105: 3 rows rejected, see orders$errors\n"
         "transaction 105: 10 rows in\n"
         "stopped at transaction 105: 101 transactions, 1,010 rows in\n"
     )
+
+
+def standing(waiting: str | None, pending: int) -> Status:
+    """Where a pipeline stands, as far as it matters here."""
+    source = SourceStatus("files", "orders", None, None, waiting)
+    sink = SinkStatus("out", "revenue", Transaction(3), pending, 0, False, None, 0.0, False)
+    return Status(
+        lineage="x",
+        epoch=Epoch(1),
+        transaction=Transaction(5),
+        flushed=Transaction(0),
+        position=Position(9),
+        replay=Position(0),
+        unflushed_bytes=0,
+        open=None,
+        sources=(source,),
+        sinks=(sink,),
+        dead_letters={},
+    )
+
+
+def test_what_lags_behind_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """A pipeline that does not keep up says so, and where."""
+    env = ManualEnv()
+    with Progress(env, json=False) as progress:
+        progress.look = lambda: standing("12 files waiting", 2)
+        progress(committed(env, 1))
+        env.advance(2)
+        progress(committed(env, 2))
+        env.advance(2)
+        progress.tick()
+        progress.look = lambda: standing(None, 0)
+        progress(committed(env, 3))
+        env.advance(2)
+        progress.tick()
+    assert capsys.readouterr().err == (
+        "transaction 1: 10 rows in\n"
+        "transaction 2: 10 rows in\n"
+        "transaction 3: 10 rows in; files: 12 files waiting; sink out is 2 transactions behind\n"
+    )
+
+
+def test_the_speed_is_that_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A day without input must not hide that there is some now."""
+    env = ManualEnv()
+    progress = Progress(env, json=False)
+    lines: list[str] = []
+    monkeypatch.setattr(progress, "_live", object())
+    monkeypatch.setattr(progress, "_line", lines.append)
+    for _ in range(100):
+        env.advance(1000)
+        progress.tick()
+    for number in range(1, 21):
+        env.advance(1)
+        progress(committed(env, number))
+        progress.tick()
+    assert lines[99] == "transaction 0, 0 rows in, 0 rows/s"
+    assert lines[-1] == "transaction 20, 200 rows in, 10 rows/s"
 
 
 def test_what_goes_wrong_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from stepwell.connectors import lines
 from stepwell.connectors.registry import make_source
 from stepwell.connectors.taken_names import TakenNames
-from stepwell.engine.ports import Limits, Source, Taken
+from stepwell.engine.ports import Lags, Limits, Source, Taken
 from stepwell.errors import CorruptError, InvalidError, ReplayMismatchError, UnavailableError
 from stepwell.testing import ManualEnv
 from tests.connectors.tables import ORDERS, rows, table
@@ -77,6 +77,20 @@ def test_a_file_that_sorts_before_others_already_taken_is_taken(
         seen += ids(taken)
     assert seen == [1, 2, 3, 4, 5, 6]
     assert source(tmp_path).poll(after, Limits()) is None
+
+
+def test_it_says_how_many_files_wait(tmp_path: Path) -> None:
+    """Whoever looks at a pipeline sees whether it keeps up."""
+    s = source(tmp_path)
+    assert isinstance(s, Lags)
+    assert s.waiting() is None
+    for number in range(5):
+        write(tmp_path / f"{number}.json", number)
+    said, after = [], None
+    for _ in range(5):
+        after = poll(s, after, rows_max=1).position
+        said.append(s.waiting())
+    assert said == ["4 files waiting", "3 files waiting", "2 files waiting", "1 file waiting", None]
 
 
 def test_thousands_of_small_files_go_several_to_a_step(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """What `stepwell run` says on standard error while it runs: it listens to the pipeline's events.
 
 In a terminal one line is kept up to date, and only what matters stays. Elsewhere transactions are
-told about once a second, however many there are, so that a log can be read. With `--json` every
-event is a line of JSON.
+told about once a second, however many there are, so that a log can be read. Both say which sources
+lag and which sinks are behind, if any are. With `--json` every event is a line of JSON.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import json
 import os
 import sys
 import threading
+from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
 
@@ -34,10 +36,13 @@ from stepwell.engine.events import (
     Stopped,
     Waiting,
 )
+from stepwell.engine.pipeline import Status as PipelineStatus
 from stepwell.env import Env
 from stepwell.model import Transaction
 
 _PAUSE_S = 1.0
+_LATELY_S = 10.0
+"""Of so many seconds the speed is told."""
 
 
 class Progress:
@@ -55,7 +60,13 @@ class Progress:
         self._told = Transaction(0)
         self._told_at = -_PAUSE_S
         self._started = env.uptime()
+        self._lately: deque[tuple[float, int]] = deque([(self._started, 0)])
+        """When so many rows had come in; the first is the last that is `_LATELY_S` old."""
+        self._behind = ""
+        self._ending = False
         self._last: Opened | Stopped | None = None
+        self.look: Callable[[], PipelineStatus] | None = None
+        """Asks the pipeline where everything stands."""
         self.transaction = Transaction(0)
         self.transactions = 0
 
@@ -99,9 +110,21 @@ class Progress:
 
     def tick(self) -> None:
         """Called now and then, so that nothing stays untold."""
-        if not self._json:
-            with self._lock:
-                self._tell()
+        if self._json:
+            return
+        behind = "" if self.look is None else _behind(self.look())
+        with self._lock:
+            self._behind = behind
+            self._lately.append((self._env.uptime(), self._rows))
+            while self._lately[1][0] <= self._env.uptime() - _LATELY_S:
+                self._lately.popleft()
+            self._tell()
+
+    def ending(self) -> None:
+        """Say, once, that it was asked to end."""
+        if not self._ending and not self._json:
+            self._ending = True
+            self.say("ending after the transaction under way; Ctrl-C again ends at once")
 
     def end(self) -> None:
         """Say how far it got."""
@@ -122,9 +145,8 @@ class Progress:
             self._tell()
             if event.rejected:
                 rejected = count(event.rejected, "row")
-                self.say(
-                    f"transaction {event.transaction}: {rejected} rejected, see <table>$errors"
-                )
+                where = plain(", ".join(f"{table}$errors" for table in event.tables))
+                self.say(f"transaction {event.transaction}: {rejected} rejected, see {where}")
         elif isinstance(event, Published):
             self._tell()
         elif isinstance(event, Replayed):
@@ -140,10 +162,10 @@ class Progress:
         rows, first = self._rows - self._rows_told, self._told + 1
         at = self._env.uptime()
         if self._live is not None:
-            took = max(at - self._started, 0.001)
-            speed = f"{self._rows / took:,.0f} rows/s"
+            since, before = self._lately[0]
+            speed = f"{(self._rows - before) / max(at - since, 0.001):,.0f} rows/s"
             done = f"transaction {self.transaction}, {count(self._rows, 'row')} in, {speed}"
-            self._line(done)
+            self._line(done + self._behind)
             return
         if first > self.transaction or (at - self._told_at < _PAUSE_S and not now):
             return
@@ -151,7 +173,7 @@ class Progress:
         if first == self.transaction:
             which = f"transaction {first}"
         self._told, self._told_at, self._rows_told = self.transaction, at, self._rows
-        self.say(f"{which}: {count(rows, 'row')} in")
+        self.say(f"{which}: {count(rows, 'row')} in{self._behind}")
 
     def _replaying(self, event: Replayed) -> None:
         text, at = f"replaying, at transaction {event.transaction}", self._env.uptime()
@@ -173,6 +195,17 @@ class Progress:
             self._console.print(plain(text), soft_wrap=True)
         else:
             print(plain(text), file=sys.stderr, flush=True)
+
+
+def _behind(status: PipelineStatus) -> str:
+    """Sources that lag, and sinks that have not taken everything."""
+    sources = [f"{item.name}: {item.waiting}" for item in status.sources if item.waiting]
+    sinks = [
+        f"sink {item.name} is {count(item.pending, 'transaction')} behind"
+        for item in status.sinks
+        if item.pending
+    ]
+    return "".join(f"; {plain(text)}" for text in (*sources, *sinks))
 
 
 def _text(event: Event) -> str | None:

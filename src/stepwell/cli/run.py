@@ -62,7 +62,9 @@ def show(where: Where, *, once: bool, max_transactions: int | None) -> int:
         with RunningPipeline(project, env, listener=progress) as pipeline:
             caught.stop = pipeline.stop
             if caught.name is None:
-                _serve(pipeline, env, progress, once=once, max_transactions=max_transactions)
+                _serve(
+                    pipeline, env, progress, caught, once=once, max_transactions=max_transactions
+                )
     progress.end()
     if where.json:
         ended = {"transaction": progress.transaction, "transactions": progress.transactions}
@@ -74,6 +76,7 @@ def _serve(
     pipeline: RunningPipeline,
     env: Env,
     progress: Progress,
+    caught: Caught,
     *,
     once: bool,
     max_transactions: int | None,
@@ -84,7 +87,15 @@ def _serve(
     except UnavailableError as error:
         # Others will be told that somebody has the pipeline, and that is not worth stopping for.
         progress.say(f"other processes cannot ask this one: {error.message}")
-    watch = Watch(pipeline.store, env, pipeline.status().epoch, pipeline.stop, progress.tick)
+    progress.look = pipeline.status
+
+    def tick() -> None:
+        # Not where the signal is caught: whoever holds the screen may be interrupted by it.
+        if caught.name is not None:
+            progress.ending()
+        progress.tick()
+
+    watch = Watch(pipeline.store, env, pipeline.status().epoch, pipeline.stop, tick)
     try:
         progress.running(endless=not once and max_transactions is None)
         pipeline.run(once=once, max_transactions=max_transactions)

@@ -185,7 +185,8 @@ def _entries(number: int) -> str:
 
 def _source(item: Mapping[str, Any]) -> Row:
     begun = "at its start" if item["position"] is None else "ok"
-    return Row((item["name"], item["table"] or ""), plain(item.get("error") or begun))
+    state = item.get("error") or item.get("waiting") or begun
+    return Row((item["name"], item["table"] or ""), plain(state))
 
 
 def _sink(item: Mapping[str, Any]) -> Row:

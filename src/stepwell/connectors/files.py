@@ -104,6 +104,8 @@ class FilesSource:
         self._quiet: tuple[Json, int] | None = None
         """The position after which a folder held nothing more, and when it had last changed."""
         self._passed_over = False
+        self._seen: tuple[list[str], TakenNames] = ([], TakenNames())
+        """The files that were there at the last poll, and those that were taken after it."""
 
     def poll(self, after: Json, limits: Limits) -> Taken | None:
         self._watch(after)
@@ -151,6 +153,11 @@ class FilesSource:
         reference = {"parts": [part.to_json() for part in parts], "grown": grown}
         return self._made(batches, grown, position, reference)
 
+    def waiting(self) -> str | None:
+        names, taken = self._seen
+        left = sum(name not in taken for name in names)
+        return f"{left:,} file{'s' if left > 1 else ''} waiting" if left else None
+
     def read(self, reference: Json) -> Taken:
         parts = [Part.from_json(part) for part in reference["parts"]]
         batches = [self._reader.again(part, self._listing.folder / part.name) for part in parts]
@@ -189,6 +196,7 @@ class FilesSource:
             yield self._opened_file(opened), opened["at"], opened["line"]
         names = self._listing.names()
         taken.recognise(names)
+        self._seen = (names, taken)
         for name in names:
             if name in taken or (opened is not None and name == opened["part"]["name"]):
                 continue

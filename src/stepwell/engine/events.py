@@ -53,6 +53,8 @@ class Committed:
     rejected: int
     views: tuple[str, ...]
     """Those that changed."""
+    tables: tuple[str, ...] = ()
+    """Those of which rows were rejected."""
 
 
 @dataclass(frozen=True, slots=True)

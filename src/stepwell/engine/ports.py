@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -110,6 +110,17 @@ class Source(Protocol):
         """The same rows again. `ReplayMismatchError` naming the object that changed or is gone."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Lags(Protocol):
+    """A source that knows what it has not given yet."""
+
+    def waiting(self) -> str | None:
+        """What it saw and did not give when it was last polled, in words; None: nothing.
+
+        Asked from any thread.
+        """
 
 
 @dataclass(frozen=True, slots=True)

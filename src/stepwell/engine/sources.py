@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stepwell.engine.events import Events, SourceFailed
 from stepwell.engine.payload import PUSHED, Intake
-from stepwell.engine.ports import Change, Limits, Source, Taken
+from stepwell.engine.ports import Change, Lags, Limits, Source, Taken
 from stepwell.env import Env
 from stepwell.errors import ConfigError, InvalidError, UnavailableError
 from stepwell.query.source import did_you_mean
@@ -27,6 +27,8 @@ class SourceStatus:
     """Where it stands after the last transaction; None: at its start."""
     error: str | None = None
     """Why it could not be polled the last time, if it could not."""
+    waiting: str | None = None
+    """How far it lags behind, in words, if it does and knows it."""
 
 
 @dataclass(slots=True)
@@ -90,6 +92,7 @@ class Sources:
                 self._failures[source.name].error.message
                 if source.name in self._failures
                 else None,
+                source.waiting() if isinstance(source, Lags) else None,
             )
             for source in self._sources.values()
         )

@@ -164,8 +164,9 @@ class Done:
     transaction: Transaction
     time: datetime
     rows: int
-    bad: int
-    """Rows that were no rows when they came in; the executor may have rejected others."""
+    bad: Mapping[str, int]
+    """Rows of each table that were none when they came in; the executor may have rejected others.
+    """
     executed: Executed
 
 
@@ -195,9 +196,8 @@ def transact(
         state.executor.keep(executed)
         _advance(state, gathered, executed)
         _publish(state, executed)
-    return Done(
-        gathered.transaction, gathered.time, gathered.rows, sum(map(len, bad.values())), executed
-    )
+    counts = {table: len(rows) for table, rows in bad.items()}
+    return Done(gathered.transaction, gathered.time, gathered.rows, counts, executed)
 
 
 def settle(open: Open) -> Kind:
@@ -291,8 +291,9 @@ def committed(done: Done) -> Committed:
     """The event that tells of it."""
     executed = done.executed
     views = tuple(sorted(view for view, change in executed.changes.items() if change.num_rows))
-    rejected = done.bad + len(executed.rejected)
-    return Committed(done.transaction, done.time, done.rows, rejected, views)
+    rejected = Counter(done.bad) + Counter(row.table for row in executed.rejected)
+    tables = tuple(sorted(rejected))
+    return Committed(done.transaction, done.time, done.rows, rejected.total(), views, tables)
 
 
 def _refuse_bad(gathered: Gathered, executed: Executed) -> None:
