@@ -37,7 +37,7 @@ A crash leaves boundaries moved and some objects still there; the next collectio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
@@ -61,7 +61,7 @@ from stepwell.state.history import History
 from stepwell.state.manifest import CheckpointRef, Manifest, Manifests, Parent, Status, Stored
 from stepwell.state.pins import free_pin
 from stepwell.state.places import own_journal
-from stepwell.state.witness import check_witness
+from stepwell.state.witness import compare
 from stepwell.store.base import Listed, Store, batched
 
 _TRIES = 20
@@ -210,14 +210,15 @@ class Collector:
 
     def _read_from(self, found: Stored) -> Read:
         log = Log(self._journal_store, found.manifest.lineage)
-        found = check_witness(self._manifests, log, found)
+        numbers = log.boundary.numbers()
+        found = compare(self._manifests, log, found, numbers)
         manifest = found.manifest
         if manifest.status is not Status.READY:
             raise InvalidError(
                 f"{self._store.uri} is {manifest.status.value}; nothing is collected in it",
                 hint="finish what was begun: run the same clone or destroy again",
             )
-        attached = self._attached(manifest)
+        attached = self._attached(manifest, numbers)
         refs = {ref.id: ref for ref in manifest.checkpoints}
         ids = [*refs, *(pin.checkpoint for pin in manifest.pins if pin.checkpoint not in refs)]
         checkpoints = {id: read_checkpoint(self._store, id, refs.get(id)) for id in ids}
@@ -241,12 +242,12 @@ class Collector:
             now,
         )
 
-    def _attached(self, manifest: Manifest) -> bool:
+    def _attached(self, manifest: Manifest, numbers: Mapping[str, int]) -> bool:
         """Whether the journal store is the one that the manifest means; not: it may be empty."""
         identity = own_journal(self._journal_store, manifest)
         if identity is None or identity.id != manifest.journal.id:
             return False
-        if not Log(self._journal_store).boundary.numbers():
+        if not numbers:
             raise TruncatedError(
                 f"{self._journal_store.uri}/{paths.JOURNAL_BOUNDARY}",
                 "missing: whether the latest manifest is the last there was is not known",
