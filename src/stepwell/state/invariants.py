@@ -147,11 +147,11 @@ def _born_above_the_floor(before: Manifest, after: Manifest, revived: Collection
     Those of a clone's parent are pinned there. While a clone is made, nothing is collected in it,
     and copies have the names of what they are copies of.
     """
-    if before.status == "incomplete":
+    if before.status == "incomplete" or before.floor is None:
         return True
     known = {*_files(before), *revived}
     new = [path for path in _files(after) if path not in known]
-    return all((paths.parse(path).id or "") > (before.floor or "") for path in new)
+    return all((paths.parse(path).id or "") > before.floor for path in new)
 
 
 def _files(manifest: Manifest) -> Iterator[str]:
