@@ -46,6 +46,31 @@ def test_the_clock_is_the_recorded_time_of_the_transaction(spark: SparkSession) 
     assert outcome.recomputed == ("recent",)
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT n FROM above",
+        "SELECT count(*) AS n FROM `We``ird`",
+        "SELECT count(*) AS n FROM IDENTIFIER('`wE' || '`' || '`ird`')",
+        "SELECT max(n) AS n FROM (SELECT n FROM Above UNION ALL SELECT 0)",
+        "SELECT n FROM counted",
+    ],
+)
+def test_whatever_a_query_names_is_as_it_is_now(spark: SparkSession, query: str) -> None:
+    """S1: what is named by another view, in other letters or by a text is shown with the rest."""
+    views = Views.open(
+        spark,
+        "CREATE TABLE `we``ird` (id INT);\n"
+        "CREATE VIEW below AS SELECT id FROM `WE``IRD`;\n"
+        "CREATE VIEW above AS SELECT count(*) AS n FROM below;\n"
+        "CREATE MATERIALIZED VIEW counted REFRESH POLICY FULL AS SELECT n FROM above;",
+    )
+    for number in (1, 2):
+        views.apply({"we`ird": Change(put=pa.table({"id": pa.array([number], pa.int32())}))})
+        assert views.query(query).to_pylist() == [{"n": number}]
+        assert views.recompute("counted").to_pylist() == [{"n": number}]
+
+
 @pytest.mark.parametrize("call", ["rand()", "uuid()", "monotonically_increasing_id()"])
 def test_what_has_no_stable_answer_is_refused(spark: SparkSession, call: str) -> None:
     """J11: a stored view that replay cannot repeat would differ from what its sinks were sent."""

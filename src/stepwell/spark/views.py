@@ -26,14 +26,13 @@ from stepwell.engine.ports import ERRORS, LETTER, Change, Rejected
 from stepwell.engine.ports import WEIGHT as SHOWN_WEIGHT
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import InvalidError
-from stepwell.query.algebra import Leaf, Node, Scan, Values, When, relations, walk
+from stepwell.query.algebra import Leaf, Scan, Values, When, relations, walk
 from stepwell.query.clock import at_time
 from stepwell.query.cost import Costs
 from stepwell.query.explain import Explained, explain
 from stepwell.query.parse import catalog_of, read
 from stepwell.query.program import Block, Full, Groups, Program, Sums
 from stepwell.query.reasons import Unsupported
-from stepwell.query.render import bag
 from stepwell.query.select import Catalog
 from stepwell.query.source import Source
 from stepwell.query.statements import MaterializedView, Policy, Table, View, parse_statements
@@ -57,6 +56,7 @@ from stepwell.spark.relations import (
 )
 from stepwell.spark.runs import Runs
 from stepwell.spark.session import SessionSettings, adopt
+from stepwell.spark.showing import Showing, quoted, titles
 
 __all__ = ["Change", "Outcome", "Views"]
 
@@ -121,12 +121,12 @@ class Views:
             self._evaluator, self._relations, self._indexes, self._text, self._behind
         )
         self._compiler = Compiler(self._spark, self._relations)
-        self._tables: dict[str, Table] = {}
-        self._defined: dict[str, tuple[View, tuple[str, ...]]] = {}
+        self._showing = Showing(self._spark, self._relations, self._evaluator)
+        self._tables = self._showing.tables
+        self._defined = self._showing.defined
+        self._order = self._showing.views
         self._programs: dict[str, Program] = {}
         self._views: dict[str, MaterializedView] = {}
-        self._order: dict[str, Program | View] = {}
-        """Views in the order in which they were declared."""
         self._time = self._env.now()
 
     @classmethod
@@ -194,14 +194,14 @@ class Views:
         self._tables[table.name.lower()] = table
         self._relations.add(Relation(table.name, types, key))
         self._relations.add(Relation(table.name + ERRORS, ("string",) * len(LETTER), ()))
-        self._show(table.name, [c.name for c in table.columns], types)
+        self._showing.empty(table.name, [c.name for c in table.columns], types)
 
     def _add_view(self, view: View) -> None:
         analysed = self._compiler.analyse(view)
         self._defined[view.name.lower()] = (view, analysed.columns)
         self._order[view.name.lower()] = view
         frame = analysed.frame.toDF(*analysed.columns)
-        frame.createOrReplaceTempView(_quoted(view.name))
+        frame.createOrReplaceTempView(quoted(view.name))
 
     def _add_materialized(self, view: MaterializedView) -> None:
         analysed = self._compiler.analyse(view)
@@ -217,7 +217,7 @@ class Views:
         self._compiler.declare(view.name, program.types)
         self._views[view.name.lower()] = view
         self._order[view.name.lower()] = program
-        self._show(view.name, program.columns, program.types)
+        self._showing.empty(view.name, program.columns, program.types)
 
     def _compute(self, block: Block) -> None:
         """The rows of a relation that has none yet, from what it is computed from."""
@@ -283,11 +283,6 @@ class Views:
             [t.name for t in self._tables.values()] + [p.view for p in self._programs.values()]
         )
 
-    def _show(self, name: str, columns: object, types: tuple[str, ...]) -> None:
-        """Let Spark find a table or view under the name users know."""
-        empty = self._spark.table(self._relations.show_empty(name, types)).drop("w")
-        empty.toDF(*columns).createOrReplaceTempView(_quoted(name))  # type: ignore[misc]
-
     def _load(self, given: str, frame: DataFrame) -> None:
         """Give an empty table the rows of a DataFrame."""
         table = self._table_named(given)
@@ -298,7 +293,7 @@ class Views:
             found = columns.pop(column.name.lower(), None)
             if found is None and not column.nullable:
                 raise InvalidError(f"{table.name}: the column {column.name} is missing")
-            value = "NULL" if found is None else _quoted(found)
+            value = "NULL" if found is None else quoted(found)
             if not column.nullable:
                 message = f"{table.name}: the column {column.name} is NULL in some rows"
                 value = f"COALESCE({value}, raise_error('{_escaped(message)}'))"
@@ -306,7 +301,7 @@ class Views:
         if columns:
             raise InvalidError(
                 f"{table.name} has no column {next(iter(columns.values()))}",
-                hint="its columns are: " + ", ".join(_titles(table)),
+                hint="its columns are: " + ", ".join(titles(table)),
             )
         with translated():
             rows = frame.selectExpr(*items, "1L AS w")
@@ -483,7 +478,7 @@ class Views:
 
     def _text(self, block: Full, deltas: Mapping[str, Part]) -> Part:
         """The change of a view that is computed anew: what its text gives, less what it was."""
-        self._show_all(deltas)
+        self._showing.named_in(block.text, self._time, deltas)
         names = tuple(f"c{i}" for i in range(len(block.fields)))
         text = at_time(block.text, self._time)
         self._spark.sql(text).toDF(*names).createOrReplaceTempView(_FRESH)
@@ -495,33 +490,6 @@ class Views:
             f"GROUP BY {columns} HAVING sum(w) <> 0"
         )
         return self._relations.in_memory(block.relation, changed)
-
-    def _show_all(self, deltas: Mapping[str, Part]) -> None:
-        """Let Spark find every table and view, as they are after the changes."""
-        self._evaluator.hurry(False)
-        changed = frozenset(deltas)
-        for table in self._tables.values():
-            plain = self._relations.plain_rows(table.name, deltas.get(table.name))
-            if plain is not None:
-                plain.toDF(*_titles(table)).createOrReplaceTempView(_quoted(table.name))
-                continue
-            columns = self._evaluator.names.several(len(table.columns))
-            when = When.NEW if table.name in changed else When.OLD
-            self._show_rows(table.name, Leaf(table.name, columns, when), _titles(table), deltas)
-        for name, made in self._order.items():
-            if isinstance(made, Program):
-                node = self._evaluator.maintenance(deltas).at(made.output, When.NEW)
-                self._show_rows(made.view, node, made.columns, deltas)
-            else:
-                view, columns = self._defined[name]
-                frame = self._spark.sql(at_time(view.query, self._time)).toDF(*columns)
-                frame.createOrReplaceTempView(_quoted(view.name))
-
-    def _show_rows(
-        self, name: str, node: Node, columns: Sequence[str], deltas: Mapping[str, Part]
-    ) -> None:
-        frame = self._spark.sql(bag(node, self._evaluator.table(deltas)))
-        frame.toDF(*columns).createOrReplaceTempView(_quoted(name))
 
     # Reading
 
@@ -544,11 +512,11 @@ class Views:
             raise InvalidError(
                 "only SELECT can be asked", hint="a change goes in with push, or through a source"
             )
-        self._show_all({})
+        self._showing.named_in(sql, self._time, {})
         for name in (table.name + ERRORS for table in self._tables.values()):
             if name.lower() in sql.lower():
                 columns = self._evaluator.names.several(len(LETTER))
-                self._show_rows(name, Leaf(name, columns, When.OLD), LETTER, {})
+                self._showing.rows(name, Leaf(name, columns, When.OLD), LETTER, {})
         try:
             frame = self._spark.sql(at_time(sql, self._time))
         except (AnalysisException, ParseException) as error:
@@ -569,13 +537,13 @@ class Views:
 
     def frame(self, name: str) -> DataFrame:
         """A table or view as it is now, as a DataFrame."""
-        self._show_all({})
-        return self._spark.table(_quoted(name))
+        self._showing.named_in(quoted(name), self._time, {})
+        return self._spark.table(quoted(name))
 
     def recompute(self, name: str) -> pa.Table:
         """What Spark answers for a view's query over the tables as they are now."""
-        self._show_all({})
         view = self._views[name.lower()]
+        self._showing.named_in(view.query, self._time, {})
         columns = self._programs[name.lower()].columns
         with translated():
             return self._spark.sql(at_time(view.query, self._time)).toDF(*columns).toArrow()
@@ -586,14 +554,6 @@ class Views:
         if program is None:
             raise InvalidError(f"there is no materialized view {name}")
         return explain(program, {})
-
-
-def _titles(table: Table) -> list[str]:
-    return [column.name for column in table.columns]
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _escaped(text: str) -> str:

@@ -1,0 +1,89 @@
+"""Tables and views under the names users know, for Spark to find while it answers a text.
+
+Each is a temporary view of our session, made anew for every text that names it: what a text does
+not name is not shown, and may lie in the session as it was at some earlier time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from pyspark.sql import SparkSession
+
+from stepwell.query.algebra import Leaf, Node, When
+from stepwell.query.clock import at_time
+from stepwell.query.program import Program
+from stepwell.query.render import bag
+from stepwell.query.statements import Table, View
+from stepwell.spark.evaluate import Evaluator
+from stepwell.spark.relations import Part, Relations
+
+
+class Showing:
+    def __init__(self, spark: SparkSession, relations: Relations, evaluator: Evaluator) -> None:
+        self._spark = spark
+        self._relations = relations
+        self._evaluator = evaluator
+        self.tables: dict[str, Table] = {}
+        self.views: dict[str, Program | View] = {}
+        """In the order in which they were declared."""
+        self.defined: dict[str, tuple[View, tuple[str, ...]]] = {}
+        """Views that are not stored, with the names of their columns."""
+
+    def empty(self, name: str, columns: Sequence[str], types: tuple[str, ...]) -> None:
+        """Show that a table or view is there, without its rows."""
+        typed = zip(columns, types, strict=True)
+        items = ", ".join(f"CAST(NULL AS {kind}) AS {quoted(column)}" for column, kind in typed)
+        self._spark.sql(f"SELECT {items} WHERE FALSE").createOrReplaceTempView(quoted(name))
+
+    def named_in(self, text: str, time: datetime, deltas: Mapping[str, Part]) -> None:
+        """Show what a text names, as it is after the changes."""
+        self._evaluator.hurry(False)
+        named = self._names(text)
+        for table in (table for name, table in self.tables.items() if name in named):
+            plain = self._relations.plain_rows(table.name, deltas.get(table.name))
+            if plain is not None:
+                plain.toDF(*titles(table)).createOrReplaceTempView(quoted(table.name))
+                continue
+            columns = self._evaluator.names.several(len(table.columns))
+            when = When.NEW if table.name in deltas else When.OLD
+            self.rows(table.name, Leaf(table.name, columns, when), titles(table), deltas)
+        for name, made in self.views.items():
+            if name not in named:
+                continue
+            if isinstance(made, Program):
+                node = self._evaluator.maintenance(deltas).at(made.output, When.NEW)
+                self.rows(made.view, node, made.columns, deltas)
+            else:
+                view, columns = self.defined[name]
+                frame = self._spark.sql(at_time(view.query, time)).toDF(*columns)
+                frame.createOrReplaceTempView(quoted(view.name))
+
+    def rows(
+        self, name: str, node: Node, columns: Sequence[str], deltas: Mapping[str, Part]
+    ) -> None:
+        frame = self._spark.sql(bag(node, self._evaluator.table(deltas)))
+        frame.toDF(*columns).createOrReplaceTempView(quoted(name))
+
+    def _names(self, text: str) -> set[str]:
+        """The tables and views that a text may name, and those that views among them name."""
+        named: set[str] = set()
+        texts = [text.lower()]
+        for text in texts:
+            # IDENTIFIER() makes a name of any text, so it could be any.
+            every = "identifier" in text
+            for name in {*self.tables, *self.views} - named:
+                if every or quoted(name)[1:-1] in text:
+                    named.add(name)
+                    if name in self.defined:
+                        texts.append(self.defined[name][0].query.lower())
+        return named
+
+
+def titles(table: Table) -> list[str]:
+    return [column.name for column in table.columns]
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
