@@ -114,7 +114,8 @@ class _Renderer:
         self._hint = "/*+ COALESCE(1) */ " if single else ""
 
     def _together(self, sql: str) -> str:
-        """The rows of a query where they can be grouped without being sent anywhere."""
+        """The rows of a query where they can be grouped and joined without being sent anywhere: a
+        broadcast would be one more job."""
         return f"SELECT {self._hint}* FROM ({sql})" if self._hint else sql
 
     def of(self, node: Node) -> Query:
@@ -259,11 +260,12 @@ class _Renderer:
             weights = "l.w AS w"
         else:
             weights = "l.w * r.w AS w"
-        hint = "" if small is None else f"/*+ BROADCAST({'l' if small else 'r'}) */ "
+        hint = "" if small is None or self._hint else f"/*+ BROADCAST({'l' if small else 'r'}) */ "
         test = f" ON {_all(on)}" if on else ""
         kind = "JOIN" if on else "CROSS JOIN"
         return Query(
-            f"SELECT {hint}{names}, {weights} FROM ({left.sql}) l {kind} ({right.sql}) r{test}",
+            f"SELECT {hint}{names}, {weights} FROM ({self._together(left.sql)}) l "
+            f"{kind} ({self._together(right.sql)}) r{test}",
             paired,
             left.ones and right.ones,
         )
@@ -285,9 +287,10 @@ class _Renderer:
         if not node.on:
             return source
         test = _all(f"x.{c} <=> k.{key}" for c, key in node.on)
+        hint = "" if self._hint else "/*+ BROADCAST(k) */ "
         return Query(
-            f"SELECT /*+ BROADCAST(k) */ x.* FROM ({source.sql}) x "
-            f"LEFT SEMI JOIN ({keys.sql}) k ON {test}",
+            f"SELECT {hint}x.* FROM ({self._together(source.sql)}) x "
+            f"LEFT SEMI JOIN ({self._together(keys.sql)}) k ON {test}",
             source.paired,
             source.ones,
         )

@@ -24,7 +24,7 @@ from stepwell.query.render import render
 from stepwell.query.select import Catalog
 from stepwell.query.statements import MaterializedView, Policy, View
 from stepwell.query.types import can_be_stored
-from stepwell.spark.relations import Relation, Relations
+from stepwell.spark.relations import Relation, Relations, nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +148,8 @@ class Compiler:
 
         def table(relation: str, when: When) -> str:
             if relation in self._relations:
-                return self._relations.show_empty(relation, self._relations[relation].types)
-            return self._relations.show_empty(relation, self._declared[relation])
+                return nothing(self._relations[relation].types)
+            return nothing(self._declared[relation])
 
         schema = self._spark.sql(render(node, table).sql).schema
         return tuple(field.dataType.simpleString() for field in schema.fields[: len(node.columns)])

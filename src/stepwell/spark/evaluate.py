@@ -21,7 +21,7 @@ from stepwell.spark.failures import translated
 from stepwell.spark.finder import LookUps
 from stepwell.spark.flatten import flattened
 from stepwell.spark.index import Indexes
-from stepwell.spark.relations import WEIGHT, Part, Relations, arrow_schema
+from stepwell.spark.relations import WEIGHT, Part, Relations, arrow_schema, nothing
 
 SMALL_ROWS_MAX = 50_000
 """So few rows Spark computes with sooner than it has made Java code and tasks for them."""
@@ -34,6 +34,8 @@ _SMALL = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.leafNodeDefaultParallelism": "1",
+    # Nothing has to be sent to where everything is already.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
 
 
@@ -82,13 +84,13 @@ class Evaluator:
                 found = lookups.found[relation]
                 part = found.old if when is When.OLD else found.delta
                 if part is None:
-                    return self._relations.show_empty(relation, found.types)
+                    return nothing(found.types)
                 return self._relations.delta(f"{relation}${when.value}", part)
             if when is When.OLD:
                 return self._relations.old(relation)
             delta = deltas.get(relation)
             if delta is None:
-                return self._relations.show_empty(relation, self._relations[relation].types)
+                return nothing(self._relations[relation].types)
             return self._relations.delta(relation, delta)
 
         return table

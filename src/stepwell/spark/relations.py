@@ -318,43 +318,31 @@ class Relations:
         """An Arrow table with these types and a weight, as a DataFrame."""
         if not table.num_rows:
             # Without chunks, which pyspark cannot take.
-            return self._empty(tuple(types))
+            return self._spark.sql(f"SELECT * FROM {nothing(types)}")
         return self._spark.createDataFrame(table, schema=schema_of(tuple(types)))
 
     def old(self, name: str) -> str:
         """The table that shows a relation as it is stored."""
         relation = self._all[name]
+        if not relation.parts:
+            return nothing(relation.types)
         shown = view_name(name, "old")
         # The parts themselves, not their ids: those are given again.
         version = tuple(relation.parts)
         if self._shown.get(shown) != (version, relation.types):
-            self._union(relation).createOrReplaceTempView(f"`{shown}`")
+            self._together(relation.parts).createOrReplaceTempView(f"`{shown}`")
             self._shown[shown] = (version, relation.types)
         return f"`{shown}`"
 
     def delta(self, name: str, part: Part) -> str:
         """The table that shows a change set."""
+        if not part.rows:
+            return nothing(part.types)
         shown = view_name(name, "delta")
         if self._shown.get(shown) is not part:
             self.frame_of(part).createOrReplaceTempView(f"`{shown}`")
             self._shown[shown] = part
         return f"`{shown}`"
-
-    def show_empty(self, name: str, types: Sequence[str]) -> str:
-        shown = view_name(name, "empty")
-        if self._shown.get(shown) != tuple(types):
-            self._empty(tuple(types)).createOrReplaceTempView(f"`{shown}`")
-            self._shown[shown] = tuple(types)
-        return f"`{shown}`"
-
-    def _empty(self, types: tuple[str, ...]) -> DataFrame:
-        columns = ", ".join(f"CAST(NULL AS {t}) AS c{i}" for i, t in enumerate(types))
-        return self._spark.sql(f"SELECT {columns}, 1L AS w WHERE FALSE")
-
-    def _union(self, relation: Relation) -> DataFrame:
-        if not relation.parts:
-            return self._empty(relation.types)
-        return self._together(relation.parts)
 
     def _together(self, parts: Sequence[Part]) -> DataFrame:
         frame = self.frame_of(parts[0])
@@ -406,6 +394,12 @@ def _once(part: Part) -> bool:
 def _consolidates(relation: Relation) -> bool:
     """Whether Arrow can compare its rows."""
     return all(map(comparable, relation.types))
+
+
+def nothing(types: Sequence[str]) -> str:
+    """A table without rows, for a query to read: sooner said in its text than shown to Spark."""
+    columns = ", ".join(f"CAST(NULL AS {kind}) AS c{i}" for i, kind in enumerate(types))
+    return f"(SELECT {columns}, 1L AS {WEIGHT} WHERE FALSE)"
 
 
 def view_name(name: str, kind: str) -> str:

@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from py4j.java_gateway import java_import
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
@@ -64,9 +65,19 @@ LAUNCH = {
     "spark.sql.catalogImplementation": "in-memory",
     # The default holds 100 classes, which a few views fill, and then all are compiled each time.
     "spark.sql.codegen.cache.maxEntries": "2000",
+    # Memory is taken, and filled with zeros, by the page: of tens of megabytes unless told, for
+    # every aggregate of every task, however few its rows are. A task has at most 8192 pages.
+    "spark.buffer.pageSize": "8m",
     # Looks up the caller's line for every column that is made, which is much of a small job's time.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
+
+# What pyspark calls by a short name whenever it runs a query or is given rows. Java would look
+# through all jars for it, every time, in one package after another.
+_NAMED_OFTEN = (
+    "org.apache.spark.api.python.PythonUtils",
+    "org.apache.spark.sql.api.python.PythonSQLUtils",
+)
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -124,6 +135,8 @@ def adopt(spark: SparkSession, settings: SessionSettings | None = None) -> Spark
     """
     _check_running(spark)
     settings = settings or SessionSettings()
+    for name in _NAMED_OFTEN:
+        java_import(spark._jvm, name)
     # newSession would not do: the functions that a view calls are registered in the caller's.
     ours = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
     for key in ours.conf.getAll:
