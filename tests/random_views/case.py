@@ -92,9 +92,10 @@ class Case:
         return self.batches[1:] if self.loaded else self.batches
 
     def cut_otherwise(self) -> list[Batch]:
-        """The same changes in other transactions: table by table, or all at once."""
-        if self.seed % 4 == 1:
-            return [{name: rows} for batch in self.steps for name, rows in batch.items()]
+        """The same changes in other transactions: all at once, table by table, or in halves."""
+        if len(self.steps) == 1 or self.seed % 4 == 1:
+            alone = [{name: rows} for batch in self.steps for name, rows in batch.items()]
+            return alone if len(alone) > 1 else [half for batch in alone for half in halves(batch)]
         first, last = self.contents([self.before]), self.contents([self.before, *self.steps])
         return [{name: last[name].since(first[name]) for name in last}]
 
@@ -152,6 +153,15 @@ class Case:
                 lines += [f"-- batch {number}: delete {name} {row}" for row in rows.delete]
                 lines += [f"-- batch {number}: put {name} {row}" for row in rows.put]
         return "\n" + "\n".join(lines)
+
+
+def halves(batch: Batch) -> list[Batch]:
+    """The first and the second half of what happens to one table."""
+    ((name, rows),) = batch.items()
+    first = (len(rows.delete) + len(rows.put)) // 2
+    early, late = rows.delete[:first], rows.delete[first:]
+    puts = first - len(early)
+    return [{name: Rows(early, rows.put[:puts])}, {name: Rows(late, rows.put[puts:])}]
 
 
 class Contents:

@@ -28,7 +28,7 @@ class Cases(Drawn):
         made = self.views(tables, views)
         contents = {table.name: Contents(table) for table in tables}
         batches = []
-        for number in range(2 + self.weighted({0: 65, 1: 35})):
+        for number in range(2 + self.weighted({0: 85, 1: 15})):
             batch = {}
             # Where everything changes at once, one change covers up for another that was missed.
             lone = self.pick(tables) if number and self.chance(45) else None

@@ -37,7 +37,14 @@ from tests.random_views.kinds import (
     REAL,
     STRING,
 )
+from tests.spark import conftest
 
+# A handful of rows is not worth two tasks for each step of a query.
+SETTINGS = replace(
+    conftest.SETTINGS,
+    conf={**conftest.SETTINGS.conf, "spark.sql.leafNodeDefaultParallelism": "1"},
+    shuffle_partitions=1,
+)
 # Spark 4.3 loses a column of some queries with a scalar subquery; then nobody can say what the view
 # should hold.
 SPARK_FAILS = "key not found"
@@ -78,7 +85,7 @@ def follow(spark: SparkSession, case: Case) -> Followed:
     followed = Followed()
     while True:
         try:
-            views = Views.open(spark, case.sql, tables=before)
+            views = Views.open(spark, case.sql, tables=before, settings=SETTINGS)
             break
         except UserCodeError as error:
             case = without_what_spark_cannot_plan(spark, case, before, error)
@@ -123,7 +130,7 @@ def without_what_spark_cannot_plan(
         raise error
     for view in case.views:
         try:
-            Views.open(spark, case.only(view.name).sql, tables=before)
+            Views.open(spark, case.only(view.name).sql, tables=before, settings=SETTINGS)
         except UserCodeError as another:
             if SPARK_FAILS not in str(another):
                 raise
