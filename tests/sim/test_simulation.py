@@ -147,10 +147,17 @@ def plant_unknown_taken_for_unavailable(patch: pytest.MonkeyPatch) -> None:
             self.under_way = False
             raise UnavailableError(error.message) from error
 
-    original = manifest.Holder.commit
+    def strike(self: world.SimStore, operation: str, path: str, when: str) -> None:
+        lost = operation == "put_new" and when == "after" and not self._world.calm
+        if lost and self._world.random.random() < 0.1:
+            raise UnavailableError("the answer is lost")
+        original_strike(self, operation, path, when)
+
+    original, original_strike = manifest.Holder.commit, world.SimStore._strike
     patch.setattr(manifest.Holder, "commit", commit)
-    # With a single attempt, lost answers come through often enough to be met.
+    # With a single attempt, and many answers lost, it is met often.
     patch.setattr(world, "SETTINGS", replace(world.SETTINGS, retry=Retry(attempts=1)))
+    patch.setattr(world.SimStore, "_strike", strike)
 
 
 def plant_absent_when_unavailable(patch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@ CREATE MATERIALIZED VIEW best AS
 """
 VIEWS = ("revenue", "sold", "best")
 SETTINGS = Settings(checkpoint_every_s=1e9, background_delivery=False)
+TRANSACTIONS = 8
 _PARTS_ROWS_MAX = 100
 """So few rows are held in memory, so that there are files, too."""
 
@@ -47,7 +48,7 @@ def crash(folder: Path, spark: SparkSession) -> None:
     """Make a journal of several transactions of all kinds, and leave without a word."""
     pipeline = _open(folder, folder / "out", spark, [])
     dice = random.Random(4)
-    for number in range(6):
+    for number in range(TRANSACTIONS // 2):
         orders = [_order(dice) for _ in range(120)]
         gone = sorted({dice.randrange(300) for _ in range(10)})
         pipeline.push("orders", orders, delete=[{"id": id} for id in gone])
@@ -67,11 +68,16 @@ def replay(folder: Path, out: Path, spark: SparkSession) -> dict[str, Any]:
     }
     pipeline.close()
     found["replayed"] = sum(event.together for event in events if isinstance(event, Replayed))
-    for view in VIEWS:
-        for part in sorted((out / view).glob("[0-9]*/part.json")):
-            sent = sorted(part.read_text(encoding="utf-8").splitlines())
-            found[f"{view} {part.parent.name}"] = sent
-    return found
+    return found | sent_to(out)
+
+
+def sent_to(out: Path) -> dict[str, Any]:
+    """What the sink of each view was sent, by transaction."""
+    return {
+        f"{view} {part.parent.name}": sorted(part.read_text(encoding="utf-8").splitlines())
+        for view in VIEWS
+        for part in sorted((out / view).glob("[0-9]*/part.json"))
+    }
 
 
 def _open(folder: Path, out: Path, spark: SparkSession, events: list[Event]) -> Pipeline:
