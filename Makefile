@@ -2,7 +2,7 @@
 
 # Variables to override on the command line, for example `make test WORKERS=8 ARGS="-k fence"`.
 PYTHON ?= python3 python3.13 python3.12 python3.11
-WORKERS ?= 2
+WORKERS ?= 3
 ARGS ?=
 BENCHMARKS ?= $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
 
@@ -10,12 +10,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_BENCH := $(VENV)/.ready-bench
-# Work stealing, because a few parametrised files hold most of the work and must be split.
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
-# Every process that runs tests marked spark starts a Spark of its own, so they share one, afterwards.
-# Exit code 5 means that $(ARGS) chose no test of that kind.
-PYTEST_SPARK := $(BIN)/python -m pytest -n 0
-NONE_CHOSEN := || test $$? -eq 5
+# Tests marked spark share one Spark, so they are one group, which one process takes; the others go
+# on with the rest, test by test.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
@@ -31,12 +28,10 @@ demo: $(READY) ## Two writers race for a pipeline, and one is killed half-way: n
 	@$(BIN)/stepwell demo --crash
 
 test: $(READY) ## Run the tests that take minutes, not hours
-	$(PYTEST) -m "not slow and not spark" $(ARGS) $(NONE_CHOSEN)
-	$(PYTEST_SPARK) -m "not slow and spark" $(ARGS) $(NONE_CHOSEN)
+	$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: $(READY) ## Run every test, with 100,000 simulator seeds
-	STEPWELL_SIM_SEEDS=$${STEPWELL_SIM_SEEDS:-100000} $(PYTEST) -m "not spark" $(ARGS) $(NONE_CHOSEN)
-	$(PYTEST_SPARK) -m spark $(ARGS) $(NONE_CHOSEN)
+	STEPWELL_SIM_SEEDS=$${STEPWELL_SIM_SEEDS:-100000} $(PYTEST) $(ARGS)
 
 check: $(READY) ## Lint, formatting, types
 	$(BIN)/ruff check .

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from pyspark.sql import SparkSession
 
 from stepwell.spark.session import SessionSettings, open_session
 
-HERE = Path(__file__).parent
-
 # Compiling less eagerly and collecting with one thread halves the start on two busy cores, and the
-# tests are over before better code would pay.
+# tests are over before better code would pay. Java then keeps little room for code, unless told:
+# what was compiled would be thrown away, and compiled again.
+JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
 SETTINGS = SessionSettings(
     master="local[2]",
     name="stepwell-tests",
     conf={
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+        "spark.buffer.pageSize": "1m",
         # Every query of a test is a new one, over a handful of rows: compiling it to Java takes
         # longer than running it without.
         "spark.sql.codegen.wholeStage": "false",
@@ -25,14 +24,6 @@ SETTINGS = SessionSettings(
     },
     shuffle_partitions=2,
 )
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What asks for Spark is marked so, for `make test` to tell it from the rest."""
-    for item in items:
-        if item.path.is_relative_to(HERE) and "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker("spark")
 
 
 @pytest.fixture(scope="session")
