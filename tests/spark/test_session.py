@@ -30,7 +30,8 @@ from stepwell.spark import session
 from stepwell.spark.session import SessionSettings, adopt, open_session
 from tests.spark.conftest import SETTINGS
 
-FAST = SETTINGS.conf["spark.driver.extraJavaOptions"]
+OPTIONS = "spark.driver.extraJavaOptions"
+FAST = SETTINGS.conf[OPTIONS]
 
 
 def test_sums_that_overflow_are_errors(spark: SparkSession) -> None:
@@ -127,7 +128,7 @@ def test_a_second_session_shares_spark_and_nothing_else(spark: SparkSession) -> 
     [
         ({"master": "local[1]"}, "spark.master"),
         ({"driver_memory": "3g"}, "spark.driver.memory"),
-        ({"conf": {}}, "spark.driver.extraJavaOptions"),
+        ({"conf": {**SETTINGS.conf, OPTIONS: ""}}, OPTIONS),
         ({"conf": {**SETTINGS.conf, "spark.ui.enabled": True}}, "spark.ui.enabled"),
     ],
 )
