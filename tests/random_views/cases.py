@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -29,18 +29,25 @@ class Cases(Drawn):
         contents = {table.name: Contents(table) for table in tables}
         batches = []
         for number in range(2 + self.weighted({0: 85, 1: 15})):
-            batch = {}
-            # Where everything changes at once, one change covers up for another that was missed.
-            lone = self.pick(tables) if number and self.chance(45) else None
-            for table in tables:
-                if lone not in (None, table):
-                    continue
-                rows = self.rows(table, contents[table.name], first=number == 0)
-                if rows.put or rows.delete:
-                    batch[table.name] = rows
-                    contents[table.name].apply(rows)
+            # Without changes there would be nothing to follow.
+            while not (batch := self.batch(tables, contents, first=number == 0)):
+                pass
             batches.append(batch)
+            for name, rows in batch.items():
+                contents[name].apply(rows)
         return Case(seed, tables, made, tuple(batches), self.chance(60))
+
+    def batch(
+        self, tables: Sequence[Table], contents: Mapping[str, Contents], first: bool
+    ) -> dict[str, Rows]:
+        # Where everything changes at once, one change covers up for another that was missed.
+        lone = None if first or not self.chance(45) else self.pick(tables)
+        drawn = {
+            table.name: self.rows(table, contents[table.name], first)
+            for table in tables
+            if lone in (None, table)
+        }
+        return {name: rows for name, rows in drawn.items() if rows.put or rows.delete}
 
     def table(self, name: str) -> Table:
         names = self.some(list(COLUMNS), 2, 4)
