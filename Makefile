@@ -2,7 +2,7 @@
 
 # Variables to override on the command line, for example `make test WORKERS=8 ARGS="-k fence"`.
 PYTHON ?= python3 python3.13 python3.12 python3.11
-WORKERS ?= 3
+WORKERS ?= 2
 ARGS ?=
 BENCHMARKS ?= $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
 
@@ -10,9 +10,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_BENCH := $(VENV)/.ready-bench
-# Tests marked spark share one Spark, so they are one group, which one process takes; the others go
-# on with the rest, test by test.
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+# Work stealing, because a few parametrised files hold most of the work and must be split.
+PYTEST := $(BIN)/python -m pytest
+WORKING := -n $(WORKERS) --dist worksteal
+# Every process that runs tests marked spark starts a Spark of its own, so one process runs them all,
+# beside the others, and says in the end what it has to say. Without workers there is one for all.
+# Exit code 5 means that $(ARGS) chose no test of that kind.
+ifeq ($(WORKERS),0)
+TESTS = $(PYTEST) -n 0 -m "$(1)" $(ARGS)
+else
+TESTS = log=$$(mktemp); \
+	$(PYTEST) -n 0 -m "($(1)) and spark" $(ARGS) >"$$log" 2>&1 & spark=$$!; \
+	trap 'kill $$spark 2>/dev/null; rm -f "$$log"' EXIT; trap 'exit 130' INT TERM; \
+	$(PYTEST) $(WORKING) -m "($(1)) and not spark" $(ARGS); here=$$?; \
+	wait $$spark; there=$$?; cat "$$log"; \
+	for code in $$here $$there; do test $$code -eq 0 || test $$code -eq 5 || exit $$code; done
+endif
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
@@ -28,10 +41,10 @@ demo: $(READY) ## Two writers race for a pipeline, and one is killed half-way: n
 	@$(BIN)/stepwell demo --crash
 
 test: $(READY) ## Run the tests that take minutes, not hours
-	$(PYTEST) -m "not slow" $(ARGS)
+	@$(call TESTS,not slow)
 
 test-all: $(READY) ## Run every test, with 100,000 simulator seeds
-	STEPWELL_SIM_SEEDS=$${STEPWELL_SIM_SEEDS:-100000} $(PYTEST) $(ARGS)
+	@export STEPWELL_SIM_SEEDS=$${STEPWELL_SIM_SEEDS:-100000}; $(call TESTS,slow or not slow)
 
 check: $(READY) ## Lint, formatting, types
 	$(BIN)/ruff check .
