@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.engine import tiers
-from stepwell.engine.tiers import LIKE_RUNS, LIKE_SIZE, SHARE, to_merge
+from stepwell.engine.tiers import LIKE_RUNS, LIKE_SIZE, SHARE, alike, to_merge
 
 Bag = Counter[int]
 
@@ -107,6 +107,11 @@ def test_all_become_one_where_the_share_is_passed_and_not_before() -> None:
     assert to_merge([300, 50, 50]) == ()
     assert to_merge([300, 50, 51]) == (0, 1, 2)
     assert SHARE == 3
+
+
+def test_beside_a_run_that_is_not_looked_at_only_the_number_counts() -> None:
+    assert alike([300, 200]) == alike([1] * (LIKE_RUNS - 1)) == ()
+    assert alike([1] * LIKE_RUNS) == tuple(range(LIKE_RUNS))
 
 
 def test_one_run_or_none_is_left_as_it_is() -> None:

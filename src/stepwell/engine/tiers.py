@@ -34,6 +34,13 @@ def to_merge(rows: Sequence[int]) -> tuple[int, ...]:
         return ()
     if SHARE * (sum(rows) - max(rows)) > max(rows):
         return tuple(range(len(rows)))
+    return alike(rows)
+
+
+def alike(rows: Sequence[int]) -> tuple[int, ...]:
+    """The second rule by itself, for runs that are few beside another which is not looked at."""
+    if len(rows) < LIKE_RUNS:
+        return ()
     by_size = sorted(range(len(rows)), key=lambda place: rows[place])
     like, held = 1, rows[by_size[0]]
     while like < len(rows) and rows[by_size[like]] <= LIKE_SIZE * held:

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from stepwell.engine.ports import ERRORS, BadRow, Change, Executed, ExecutorFactory
-from stepwell.engine.tiers import to_merge
+from stepwell.engine.tiers import alike, to_merge
 from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError, ensure
 from stepwell.journal import paths
@@ -155,7 +155,8 @@ class SparkExecutor:
         small = [p for p in relation.parts if p.table is not None]
         fresh = [p for p in small if not p.stored]
         if fresh:
-            parts = [p for p in small if not p.stored or p in _with_it(small)]
+            together = _with_it(small, alone=len(small) == len(relation.parts))
+            parts = [p for p in small if not p.stored or p in together]
             self._written.append(_Written(relation, tuple(parts), self._as_run(relation, parts)))
         for part in relation.parts:
             if part.run is not None and part.table is None and not part.stored:
@@ -268,11 +269,15 @@ class SparkExecutor:
         return self._views.query(sql)
 
 
-def _with_it(small: Sequence[Part]) -> list[Part]:
-    """The parts in memory that are written anew together with those that no run holds yet."""
+def _with_it(small: Sequence[Part], *, alone: bool) -> list[Part]:
+    """The parts in memory that are written anew together with those that no run holds yet.
+
+    Beside a large run they are few whatever they hold, so only their number counts.
+    """
     held = [(run.rows, part) for part in small for run in part.stored]
     new = sum(part.rows for part in small if not part.stored)
-    places = to_merge([*(rows for rows, _ in held), new])
+    rows = [*(rows for rows, _ in held), new]
+    places = to_merge(rows) if alone else alike(rows)
     return [held[place][1] for place in places if place < len(held)]
 
 
