@@ -162,6 +162,22 @@ def test_what_was_superseded_a_moment_ago_stays_for_those_who_read_it() -> None:
     world.check()
 
 
+def test_what_was_spilled_for_workers_goes_when_it_is_old() -> None:
+    """K3: a process that lives removes its own; of one that was killed it is left."""
+    world = World()
+    world.store.put_new(paths.spill(world.env.new_id()), b"rows")
+    world.env.advance(2 * 86400 - 1)
+    world.collector().collect()
+    young = paths.spill(world.env.new_id())
+    world.store.put_new(young, b"rows")
+    assert len(world.paths("spill/")) == 2
+    world.env.advance(1)
+    assert reasons(world.collector().plan()) == {"spill": 1}
+    world.collector().collect()
+    assert world.paths("spill/") == {young}
+    world.check()
+
+
 def test_manifests_stay_for_people_to_look_at() -> None:
     """F5: the last versions stay, whoever collects."""
     world = World()

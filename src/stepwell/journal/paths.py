@@ -29,6 +29,7 @@ Kind = Literal[
     "entry",
     "identity",
     "run",
+    "spill",
     "checkpoint",
     "outbox",
     "boundary",
@@ -61,6 +62,10 @@ def entry(position: Position) -> str:
 
 def run(relation: str, id: str) -> str:
     return f"runs/{_encode(relation)}/{id}.parquet"
+
+
+def spill(id: str) -> str:
+    return f"spill/{id}.parquet"
 
 
 def checkpoint(id: str) -> str:
@@ -112,6 +117,7 @@ _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("manifest", re.compile(r"manifest/(?P<number>\d{20})\.json")),
     ("entry", re.compile(r"journal/(?P<number>\d{20})\.arrow")),
     ("run", re.compile(r"runs/(?P<owner>[^/]+)/(?P<id>[^/]+)\.parquet")),
+    ("spill", re.compile(r"spill/(?P<id>[^/]+)\.parquet")),
     ("checkpoint", re.compile(r"checkpoints/(?P<id>[^/]+)\.json")),
     ("deploy_log", re.compile(re.escape(DEPLOY_LOG) + r"(?P<number>\d{20})\.json")),
     ("deploy_kept", re.compile(re.escape(DEPLOY_LOG_KEPT) + r"(?P<id>[^/]+)/[\w.]+")),

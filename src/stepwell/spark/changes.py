@@ -132,6 +132,28 @@ def _typed(table: Table, rows: pa.Table | None, columns: Sequence[int]) -> pa.Ta
     return pa.table(made, names=[f.name for f in fields])
 
 
+def typed_items(table: Table, types: Sequence[str], given: Sequence[str]) -> list[str]:
+    """The same for Spark: what to select of rows with such columns."""
+    columns = {name.lower(): name for name in given}
+    items = []
+    for i, (column, kind) in enumerate(zip(table.columns, types, strict=True)):
+        found = columns.pop(column.name.lower(), None)
+        if found is None and not column.nullable:
+            raise InvalidError(f"{table.name}: the column {column.name} is missing")
+        value = "NULL" if found is None else "`" + found.replace("`", "``") + "`"
+        if not column.nullable:
+            message = f"{table.name}: the column {column.name} is NULL in some rows"
+            message = message.replace("\\", "\\\\").replace("'", "\\'")
+            value = f"COALESCE({value}, raise_error('{message}'))"
+        items.append(f"CAST({value} AS {kind}) AS c{i}")
+    if columns:
+        raise InvalidError(
+            f"{table.name} has no column {next(iter(columns.values()))}",
+            hint="its columns are: " + ", ".join(c.name for c in table.columns),
+        )
+    return items
+
+
 def _cast(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     """Values of another type, if all of them fit."""
     if values.type == type_:

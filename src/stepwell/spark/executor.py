@@ -7,7 +7,7 @@
 A run is written whole, with put-if-absent, and has its size and checksum in the manifest from then
 on. A crash during a flush leaves runs that no manifest names; they are never read. Small runs are
 checked and held in memory; large ones are read where they lie, or from a copy on a local disk if
-the store is elsewhere.
+the store is elsewhere. Spark's workers read them from the store, if they are not on this machine.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from stepwell.spark.index import comparable
 from stepwell.spark.merge import consolidated
 from stepwell.spark.relations import MEMORY_ROWS_MAX, Merge, Part, Relation, arrow_schema
 from stepwell.spark.runs import RunFiles, parquet_bytes, plain
-from stepwell.spark.session import SessionSettings, open_session
-from stepwell.spark.views import Prepared, Views
+from stepwell.spark.session import SessionSettings, on_this_machine, open_session
+from stepwell.spark.shared import SharedRuns
+from stepwell.spark.views import MakeRuns, Prepared, Views
 from stepwell.state.manifest import Run
 from stepwell.state.runs import check_file, read_run, write_run
 from stepwell.store.base import Store
@@ -53,10 +54,16 @@ def spark_executor(
 
     def factory(store: Store, env: Env) -> SparkExecutor:
         session = spark or open_session(settings or SessionSettings())
-        views = Views.open(session, sql, name=name, env=env, settings=settings)
+        shared = None if on_this_machine(session) else _shared(store, env)
+        views = Views.open(session, sql, name=name, env=env, settings=settings, runs=shared)
         return SparkExecutor(views, store, env)
 
     return factory
+
+
+def _shared(store: Store, env: Env) -> MakeRuns:
+    """Runs that workers on other machines read and write in the pipeline's own store."""
+    return lambda spark, folder: SharedRuns(spark, store, env, folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,7 @@ class SparkExecutor:
         self._store = store
         self._env = env
         self._relations.defer = True
-        self._relations.keep = self._store_files
+        self._relations.keep = self._keep_merged
         self._below: str | None = None
         self._first = {relation.name: list(relation.parts) for relation in self._relations}
         self._written: list[_Written] = []
@@ -165,21 +172,17 @@ class SparkExecutor:
                 self._written.append(_Written(relation, (part,), become))
 
     def _store_files(self, relation: str, files: RunFiles) -> tuple[Run, ...]:
-        """Write a run as it lies on this machine's disk to the store, file by file."""
-        runs = [
-            write_run(
-                self._store,
-                self._env,
-                relation,
-                file.read_bytes(),
-                pq.read_metadata(file).num_rows,
-            )
-            for file in files.files
-        ]
+        """Write a run to the store, file by file."""
+        runs = self._views.runs.publish(self._store, relation, files)
         if len(runs) == 1:
-            return tuple(runs)
+            return runs
         first = paths.parse(runs[0].path).id
         return tuple(replace(run, group=first) for run in runs)
+
+    def _keep_merged(self, relation: str, files: RunFiles) -> tuple[Run, ...]:
+        runs = self._store_files(relation, files)
+        self._views.runs.published(files, runs)
+        return runs
 
     def _as_run(self, relation: Relation, parts: Sequence[Part]) -> Part | None:
         table = pa.concat_tables([part.table for part in parts])
@@ -204,6 +207,9 @@ class SparkExecutor:
                 len(rest) + len(gone) == len(written.relation.parts), "a flush is of what is there"
             )
             become = [] if written.become is None else [written.become]
+            for part in become:
+                if part.run is not None and self._views.runs.published(part.run, part.stored):
+                    part.shown = None
             # Large parts first, as they are kept.
             written.relation.parts = [*become, *rest] if _large(become) else [*rest, *become]
         self._written = []
@@ -245,7 +251,7 @@ class SparkExecutor:
                 for body in bodies
             )
             return Part(relation.types, rows, table, stored=runs)
-        files = RunFiles(tuple(self._file(run) for run in runs), rows)
+        files = self._views.runs.opened(tuple(map(self._file, runs)), runs)
         return Part(relation.types, rows, run=files, stored=runs)
 
     def _file(self, run: Run) -> Path:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from stepwell.errors import BugError, StepwellError, UserCodeError
+from stepwell.errors import (
+    BugError,
+    ConfigError,
+    CorruptError,
+    StepwellError,
+    TruncatedError,
+    UnavailableError,
+    UserCodeError,
+)
 from stepwell.query.render import NEGATIVE
+
+_OURS = re.compile(r"^stepwell\.errors\.(\w+): (.+)(?:\nhint: (.+))?$", re.MULTILINE)
+"""The end of a traceback on a worker, if our own code raised it (`worker`)."""
 
 
 @contextmanager
@@ -29,6 +41,9 @@ def _translated(error: Exception) -> StepwellError:
         while cause.getCause() is not None:
             cause = cause.getCause()
         said = cause.getMessage() or cause.toString()
+    ours = _raised_by_us(said or str(error))
+    if ours is not None:
+        return ours
     first = (said or str(error)).strip().split("\n")[0]
     if NEGATIVE in first:
         return BugError(NEGATIVE)
@@ -37,3 +52,25 @@ def _translated(error: Exception) -> StepwellError:
         hint="nothing was changed. Mend the row, or the query: try_divide, try_cast and the like "
         "give NULL instead of an error",
     )
+
+
+def _raised_by_us(said: str) -> StepwellError | None:
+    if "No module named 'stepwell'" in said:
+        return ConfigError(
+            "a worker of Spark's cannot import the package stepwell",
+            hint="install it on every worker, for the Python that Spark uses there",
+        )
+    found = _OURS.search(said)
+    if found is None:
+        return None
+    kind, message, hint = found.groups()
+    where, _, what = message.partition(": ")
+    match kind:
+        case "ConfigError":
+            return ConfigError(message, hint=hint)
+        case "TruncatedError":
+            return TruncatedError(where, what, hint=hint)
+        case "CorruptError":
+            return CorruptError(where, what, hint=hint)
+        case _:
+            return UnavailableError(f"on a worker of Spark's: {message}", hint=hint)

@@ -6,6 +6,8 @@
 Rows are sorted by the relation's key, so that ranges of keys can be skipped; pages carry checksums.
 Which files make up a run is known exactly, from the moment it is written: nothing is ever found by
 listing a folder, so what a crash or a failed attempt left there is never read.
+
+Here Spark reads and writes files of this machine. `shared` is for workers on others.
 """
 
 from __future__ import annotations
@@ -14,15 +16,19 @@ import re
 import shutil
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from stepwell.env import Env
+from stepwell.state.manifest import Run
+from stepwell.state.runs import write_run
+from stepwell.store.base import Store
 
 ROW_GROUP_ROWS = 128 * 1024
 FILE_ROWS = 1_000_000
@@ -34,12 +40,26 @@ _PLAIN = re.compile(
 )
 
 
-@dataclass(frozen=True)
+PARQUET: dict[str, Any] = {
+    "compression": "zstd",
+    "compression_level": 1,
+    "write_page_checksum": True,
+    "write_page_index": True,
+    "store_decimal_as_integer": True,
+}
+
+
 class RunFiles:
     """The files of one run, and how many rows they hold. Weak references to it are kept."""
 
-    files: tuple[Path, ...]
-    rows: int
+    def __init__(self, files: tuple[Path, ...], rows: int) -> None:
+        self._files = files
+        self.rows = rows
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Where this process can read them."""
+        return self._files
 
     @property
     def bytes(self) -> int:
@@ -59,8 +79,35 @@ class RunFiles:
         return (min(found), max(found)) if found else None
 
 
-class Runs:
-    """Writes and reads runs below a folder. Files go when nobody holds their run any more."""
+class Runs(Protocol):
+    """Writes and reads runs, where Spark's workers can do so as well."""
+
+    def write(self, relation: str, table: pa.Table, key: Sequence[int]) -> RunFiles:
+        """Write rows that are in memory."""
+
+    def write_frame(
+        self, relation: str, frame: DataFrame, key: Sequence[int], rows: float
+    ) -> RunFiles:
+        """Let Spark write rows that need not pass through this process. `rows`: about how many."""
+
+    def frame(self, run: RunFiles, schema: StructType) -> DataFrame:
+        """The rows of a run."""
+
+    def read(self, run: RunFiles) -> pa.Table:
+        """The rows of a run in memory, if Arrow reads them as Spark wrote them."""
+
+    def opened(self, files: tuple[Path, ...], stored: tuple[Run, ...]) -> RunFiles:
+        """A run of the manifest, of which this process has the files."""
+
+    def publish(self, store: Store, relation: str, run: RunFiles) -> tuple[Run, ...]:
+        """Store a run durably, to be named by the next manifest."""
+
+    def published(self, run: RunFiles, stored: tuple[Run, ...]) -> bool:
+        """The manifest names it now. Whether workers find it elsewhere than before."""
+
+
+class LocalRuns:
+    """Below a folder that Spark sees as well. Files go when nobody holds their run any more."""
 
     def __init__(self, spark: SparkSession, folder: Path, env: Env) -> None:
         self._spark = spark
@@ -68,44 +115,67 @@ class Runs:
         self._env = env
 
     def write(self, relation: str, table: pa.Table, key: Sequence[int]) -> RunFiles:
-        """Write rows that are in memory."""
         path = self._new(relation).with_suffix(".parquet")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(parquet_bytes(table, key))
-        return _own(RunFiles((path,), table.num_rows))
+        return own(RunFiles((path,), table.num_rows))
 
     def write_frame(
         self, relation: str, frame: DataFrame, key: Sequence[int], rows: float
     ) -> RunFiles:
-        """Let Spark write rows that need not pass through this process. `rows`: about how many."""
         path = self._new(relation)
-        names = [f"c{i}" for i in key]
-        files = max(1, round(rows / FILE_ROWS))
-        if names and files > 1:
-            frame = frame.repartitionByRange(files, *names).sortWithinPartitions(*names)
-        elif names:
-            frame = frame.coalesce(files).sortWithinPartitions(*names)
+        frame = arranged(frame, key, rows)
         frame.write.option("compression", "zstd").parquet(str(path))
         written = sorted(path.glob("part-*"))
         count = sum(pq.read_metadata(file).num_rows for file in written)
-        return _own(RunFiles(tuple(written), count))
+        return own(RunFiles(tuple(written), count))
 
-    def frame(self, run: RunFiles, schema: object) -> DataFrame:
-        """The rows of a run."""
-        return self._spark.read.schema(schema).parquet(*map(str, run.files))  # type: ignore[arg-type]
+    def frame(self, run: RunFiles, schema: StructType) -> DataFrame:
+        return self._spark.read.schema(schema).parquet(*map(str, run.files))
 
     def read(self, run: RunFiles) -> pa.Table:
-        """The rows of a run in memory, if Arrow reads them as Spark wrote them."""
-        return pa.concat_tables([pq.read_table(file, partitioning=None) for file in run.files])
+        return read_files(run)
+
+    def opened(self, files: tuple[Path, ...], stored: tuple[Run, ...]) -> RunFiles:
+        return RunFiles(files, sum(run.rows for run in stored))
+
+    def publish(self, store: Store, relation: str, run: RunFiles) -> tuple[Run, ...]:
+        return publish_files(store, self._env, relation, run)
+
+    def published(self, run: RunFiles, stored: tuple[Run, ...]) -> bool:
+        return False
 
     def _new(self, relation: str) -> Path:
         # A name of a relation may hold anything; a folder's may not.
         return self._folder / quote(relation, safe="$") / self._env.new_id()
 
 
-def _own(run: RunFiles) -> RunFiles:
+def own(run: RunFiles) -> RunFiles:
+    """Its files go with it."""
     weakref.finalize(run, _remove, run.files)
     return run
+
+
+def arranged(frame: DataFrame, key: Sequence[int], rows: float) -> DataFrame:
+    """Rows as they are written: sorted by the key, and about `FILE_ROWS` of them together."""
+    if not key:
+        return frame
+    names = [f"c{i}" for i in key]
+    files = max(1, round(rows / FILE_ROWS))
+    if files > 1:
+        return frame.repartitionByRange(files, *names).sortWithinPartitions(*names)
+    return frame.coalesce(files).sortWithinPartitions(*names)
+
+
+def read_files(run: RunFiles) -> pa.Table:
+    return pa.concat_tables([pq.read_table(file, partitioning=None) for file in run.files])
+
+
+def publish_files(store: Store, env: Env, relation: str, run: RunFiles) -> tuple[Run, ...]:
+    return tuple(
+        write_run(store, env, relation, file.read_bytes(), pq.read_metadata(file).num_rows)
+        for file in run.files
+    )
 
 
 def _remove(files: tuple[Path, ...]) -> None:
@@ -120,16 +190,7 @@ def parquet_bytes(table: pa.Table, key: Sequence[int]) -> bytes:
     if key:
         table = table.sort_by([(f"c{i}", "ascending") for i in key])
     out = pa.BufferOutputStream()
-    pq.write_table(
-        table,
-        out,
-        row_group_size=ROW_GROUP_ROWS,
-        compression="zstd",
-        compression_level=1,
-        write_page_checksum=True,
-        write_page_index=True,
-        store_decimal_as_integer=True,
-    )
+    pq.write_table(table, out, row_group_size=ROW_GROUP_ROWS, **PARQUET)
     return out.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 

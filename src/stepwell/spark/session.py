@@ -194,6 +194,11 @@ def _is_here(master: str) -> bool:
     return master.startswith("local")
 
 
+def on_this_machine(spark: SparkSession) -> bool:
+    """Whether Spark runs in this process, and so sees its files. Workers of a cluster do not."""
+    return re.match(r"local(\[|$)", str(spark.sparkContext.master)) is not None
+
+
 def _set_partitions(spark: SparkSession, settings: SessionSettings) -> None:
     key = "spark.sql.shuffle.partitions"
     if key in settings.conf:
@@ -204,8 +209,7 @@ def _set_partitions(spark: SparkSession, settings: SessionSettings) -> None:
         return  # Somebody has chosen: the project, or whoever gave us the session.
     if partitions is None:
         # Local cores are counted by Spark; those of a cluster register one by one.
-        cores_known = re.match(r"local(\[|$)", str(context.master)) is not None
-        partitions = context.defaultParallelism if cores_known else CLUSTER_PARTITIONS
+        partitions = context.defaultParallelism if on_this_machine(spark) else CLUSTER_PARTITIONS
     spark.conf.set(key, str(partitions))
 
 

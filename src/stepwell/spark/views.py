@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -38,7 +38,7 @@ from stepwell.query.source import Source
 from stepwell.query.statements import MaterializedView, Policy, Table, View, parse_statements
 from stepwell.query.types import can_be_stored, contains_map_or_variant
 from stepwell.spark.blocks import Blocks
-from stepwell.spark.changes import Lookup, normalise
+from stepwell.spark.changes import Lookup, normalise, typed_items
 from stepwell.spark.compiler import Compiler
 from stepwell.spark.evaluate import Evaluator
 from stepwell.spark.failures import translated
@@ -54,7 +54,7 @@ from stepwell.spark.relations import (
     schema_table,
     stored_type,
 )
-from stepwell.spark.runs import Runs
+from stepwell.spark.runs import LocalRuns, Runs
 from stepwell.spark.session import SessionSettings, adopt
 from stepwell.spark.showing import Showing, quoted, titles
 
@@ -65,6 +65,8 @@ _KEYS = "`$stepwell$keys`"
 _LOADED = "`$stepwell$loaded`"
 _SELECT = re.compile(r"\s*(\(|select\b|with\b|values\b|from\b)", re.IGNORECASE)
 Letters = Mapping[str, Sequence[Sequence[str]]]
+MakeRuns = Callable[[SparkSession, Path], Runs]
+"""How runs are kept, in a session, with a folder of this process."""
 
 
 @dataclass(slots=True)
@@ -108,13 +110,15 @@ class Views:
         env: Env | None = None,
         folder: Path | None = None,
         settings: SessionSettings | None = None,
+        runs: MakeRuns | None = None,
     ) -> None:
         self._env = env or SystemEnv()
         self._spark = adopt(spark, settings)
         own = tempfile.TemporaryDirectory(prefix="stepwell-views-")
         weakref.finalize(self, own.cleanup)
-        runs = Runs(self._spark, folder or Path(own.name) / "runs", self._env)
-        self._relations = Relations(self._spark, runs)
+        make = runs or (lambda spark, folder: LocalRuns(spark, folder, self._env))
+        self.runs = make(self._spark, folder or Path(own.name) / "runs")
+        self._relations = Relations(self._spark, self.runs)
         self._indexes = Indexes(Path(own.name) / "indexes")
         self._evaluator = Evaluator(self._spark, self._relations, self._indexes, self._unique)
         self._blocks = Blocks(
@@ -140,14 +144,16 @@ class Views:
         env: Env | None = None,
         folder: Path | None = None,
         settings: SessionSettings | None = None,
+        runs: MakeRuns | None = None,
     ) -> Views:
         """Declare tables and views. `tables` gives rows that tables begin with.
 
-        Rows of a DataFrame stay with Spark, however many they are. Runs are written to `folder`;
-        without one they are gone with this object. The session is used for its Spark, its views
+        Rows of a DataFrame stay with Spark, however many they are. Runs are written to `folder`,
+        which Spark's workers must see unless `runs` says how they are reached otherwise; without a
+        folder they are gone with this object. The session is used for its Spark, its views
         and its functions; what queries mean in it is as `settings` say.
         """
-        views = cls(spark, env, folder, settings)
+        views = cls(spark, env, folder, settings, runs)
         statements = parse_statements(Source(name, text))
         for statement in statements:
             if isinstance(statement, Table):
@@ -287,22 +293,7 @@ class Views:
         """Give an empty table the rows of a DataFrame."""
         table = self._table_named(given)
         relation = self._relations[table.name]
-        columns = {name.lower(): name for name in frame.columns}
-        items = []
-        for i, (column, kind) in enumerate(zip(table.columns, relation.types, strict=True)):
-            found = columns.pop(column.name.lower(), None)
-            if found is None and not column.nullable:
-                raise InvalidError(f"{table.name}: the column {column.name} is missing")
-            value = "NULL" if found is None else quoted(found)
-            if not column.nullable:
-                message = f"{table.name}: the column {column.name} is NULL in some rows"
-                value = f"COALESCE({value}, raise_error('{_escaped(message)}'))"
-            items.append(f"CAST({value} AS {kind}) AS c{i}")
-        if columns:
-            raise InvalidError(
-                f"{table.name} has no column {next(iter(columns.values()))}",
-                hint="its columns are: " + ", ".join(titles(table)),
-            )
+        items = typed_items(table, relation.types, frame.columns)
         with translated():
             rows = frame.selectExpr(*items, "1L AS w")
             part = self._relations.as_run(table.name, rows, frame.count())
@@ -473,8 +464,8 @@ class Views:
 
     def _behind(self, name: str) -> frozenset[str]:
         """The stored relations behind a table or view."""
-        program = self._programs.get(name.lower())
-        return relations(program.output) if program is not None else frozenset({name})
+        table, program = self._tables.get(name.lower()), self._programs.get(name.lower())
+        return relations(program.output) if program else frozenset({table.name if table else name})
 
     def _text(self, block: Full, deltas: Mapping[str, Part]) -> Part:
         """The change of a view that is computed anew: what its text gives, less what it was."""
@@ -492,6 +483,11 @@ class Views:
         return self._relations.in_memory(block.relation, changed)
 
     # Reading
+
+    def _check_known(self, name: str) -> None:
+        known = ", ".join(sorted({*self._tables, *self._order}))
+        if name.lower() not in {*self._tables, *self._order}:
+            raise InvalidError(f"there is no table or view {name}", hint=f"there are: {known}")
 
     def tables(self) -> dict[str, tuple[str, ...]]:
         """Every table by its name, with the columns of its key."""
@@ -527,11 +523,7 @@ class Views:
 
     def read(self, name: str) -> pa.Table:
         """The rows of a table or view as they are now."""
-        known = {*self._tables, *self._order}
-        if name.lower() not in known:
-            raise InvalidError(
-                f"there is no table or view {name}", hint="there are: " + ", ".join(sorted(known))
-            )
+        self._check_known(name)
         with translated():
             return self.frame(name).toArrow()
 
@@ -554,7 +546,3 @@ class Views:
         if program is None:
             raise InvalidError(f"there is no materialized view {name}")
         return explain(program, {})
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("'", "\\'")

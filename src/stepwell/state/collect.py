@@ -21,7 +21,8 @@ and 4 and whatever others do meanwhile:
   And from the first on only as far as all are older than `journal_keep`: any transaction after them
   can be restored. The boundary moves first, and barriers stay as `trim` says (F8). A checkpoint
   that is older needs no entry to be restored itself.
-* What a probe left an hour ago.
+* What a probe left an hour ago, and what a process spilled for Spark's workers two days ago. No
+  manifest ever names that; a process that still needs it fails, and opens again.
 
 Names that `journal/paths` does not know are never deleted, nor is anything in another pipeline's
 store. The listing comes after the manifest: a version that is not listed could not be protected for
@@ -67,8 +68,10 @@ from stepwell.store.base import Listed, Store, batched
 _TRIES = 20
 _PROBE_S = 3600.0
 """A probe takes seconds; to delete what one is looking at would make it fail."""
+_SPILL_S = 2 * 86400.0
+"""What is spilled is used until the next flush, and removed by whoever wrote it."""
 
-Reason = Literal["run", "checkpoint", "outbox", "manifest", "entry", "probe"]
+Reason = Literal["run", "checkpoint", "outbox", "manifest", "entry", "probe", "spill"]
 REASONS: dict[Reason, str] = {
     "run": "runs that neither the manifest nor a checkpoint needs",
     "checkpoint": "checkpoints that were let go",
@@ -76,6 +79,7 @@ REASONS: dict[Reason, str] = {
     "manifest": "superseded manifests",
     "entry": "journal entries that nothing replays any more",
     "probe": "leftovers of probes",
+    "spill": "rows that were written for Spark's workers, and forgotten",
 }
 
 
@@ -361,6 +365,8 @@ def _reason(
         return "outbox" if (name.id or "~") <= floor else None
     if name.kind == "manifest":
         return "manifest" if name.number is not None and name.number <= manifests_up_to else None
+    if name.kind == "spill":
+        return "spill" if item.modified <= now - timedelta(seconds=_SPILL_S) else None
     return "probe" if _is_old_probe(item, now) else None
 
 

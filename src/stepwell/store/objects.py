@@ -77,6 +77,7 @@ class ObjectsStore:
         self._bucket = bucket
         self._env = env
         self._settings = settings or Settings()
+        self.options: Mapping[str, str | bool] = options
         self._client = self._connect(prefix, options)
         # Azure may list a folder before names that sort before its slash; S3's directory buckets
         # list in no order at all. There, only a complete listing can be sorted and cut.

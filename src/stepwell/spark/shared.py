@@ -1,0 +1,243 @@
+"""Runs for workers on other machines, which do not see this one's files.
+
+    <store>/spill/<ulid>.parquet     what workers wrote, or what was written for them to read
+
+Workers reach the pipeline's store by themselves (`worker`): large results go from there to the
+store and back, and never through this process. Rows that this process holds it writes to a local
+file, and to the store only when a worker is to read them. A flush has workers copy what they wrote
+to `runs/`, under ids that it draws; no manifest ever names anything under `spill/`.
+
+What is spilled goes when nobody holds its run any more, and at the end of the process. A crash
+leaves it, to be collected when it is old.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from stepwell.env import Env
+from stepwell.errors import StepwellError, ensure
+from stepwell.journal import paths
+from stepwell.model import Checksum, checksum
+from stepwell.spark.failures import translated
+from stepwell.spark.runs import (
+    FILE_ROWS,
+    ROW_GROUP_ROWS,
+    RunFiles,
+    arranged,
+    own,
+    parquet_bytes,
+    publish_files,
+    read_files,
+)
+from stepwell.spark.worker import WRITTEN, MapArrow, Piece, copying, missing, reading, writing
+from stepwell.state.manifest import Run
+from stepwell.state.runs import read_run
+from stepwell.store.address import address_at, address_of
+from stepwell.store.base import Store
+
+PIECE_ROWS = 2 * ROW_GROUP_ROWS
+"""About as many rows of an object as one task reads."""
+
+
+class SharedRun(RunFiles):
+    """A run that workers find in the store, or this process in files; each is made when needed."""
+
+    def __init__(
+        self,
+        rows: int,
+        fetch: Callable[[Sequence[Run]], tuple[Path, ...]],
+        *,
+        files: tuple[Path, ...] = (),
+        objects: tuple[Run, ...] = (),
+        weights: tuple[int, int] | None = None,
+        schema: pa.Schema | None = None,
+    ) -> None:
+        """`schema`: of what workers wrote, which may be nothing."""
+        super().__init__(files, rows)
+        self.objects = objects
+        self.schema = schema
+        self._fetch = fetch
+        self._weights = weights
+        self._lock = threading.RLock()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        with self._lock:
+            if not self._files and self.objects:
+                self._files = self._fetch(self.objects)
+                own(self)
+            return self._files
+
+    @property
+    def here(self) -> bool:
+        """Whether this process has files of it."""
+        return bool(self._files) or not self.objects
+
+    @property
+    def bytes(self) -> int:
+        return super().bytes if self.here else sum(item.size for item in self.objects)
+
+    @property
+    def weights(self) -> tuple[int, int] | None:
+        return super().weights if self._weights is None else self._weights
+
+
+class SharedRuns:
+    """Implements `Runs`. Safe to use from several threads."""
+
+    def __init__(self, spark: SparkSession, store: Store, env: Env, folder: Path) -> None:
+        self._spark = spark
+        self._store = store
+        self._env = env
+        self._folder = folder
+        self._address = address_of(store)
+        self._lock = threading.Lock()
+        self._spilled: dict[str, None] = {}
+        """What lies in the store and is to be removed by us."""
+        self._dead: list[str] = []
+        weakref.finalize(self, _remove, store, self._spilled)
+
+    def write(self, relation: str, table: pa.Table, key: Sequence[int]) -> RunFiles:
+        path = self._new()
+        path.write_bytes(parquet_bytes(table, key))
+        return own(SharedRun(table.num_rows, self._fetch, files=(path,)))
+
+    def write_frame(
+        self, relation: str, frame: DataFrame, key: Sequence[int], rows: float
+    ) -> RunFiles:
+        self._tidy()
+        schema = to_arrow_schema(frame.schema, timezone="UTC")
+        write = writing(self._address, schema, FILE_ROWS)
+        with translated():
+            lines = arranged(frame, key, rows).mapInArrow(write, WRITTEN).collect()
+        objects = tuple(
+            Run(relation, line.path, line.size, line.rows, Checksum(line.checksum))
+            for line in sorted(lines, key=lambda line: str(line.path))
+        )
+        for item in objects:
+            if self._address.is_directory and not self._store.exists(item.path):
+                raise missing(self._address, item.path)
+        weights = [bound for line in lines for bound in (line.low, line.high)]
+        return self._remember(
+            SharedRun(
+                sum(item.rows for item in objects),
+                self._fetch,
+                objects=objects,
+                weights=(min(weights), max(weights)) if weights else None,
+                schema=schema,
+            )
+        )
+
+    def frame(self, run: RunFiles, schema: StructType) -> DataFrame:
+        objects = self._objects(_shared(run))
+        roots = {root: number for number, root in enumerate({item.root for item in objects})}
+        addresses = [self._address if r is None else address_at(r) for r in roots]
+        pieces = [
+            Piece(roots[item.root], item.path, item.size, share, shares)
+            for item in objects
+            for shares in [max(1, round(item.rows / PIECE_ROWS))]
+            for share in range(shares)
+        ]
+        read = reading(addresses, pieces, to_arrow_schema(schema, timezone="UTC"))
+        return self._numbers(len(pieces), run.rows).mapInArrow(read, schema)
+
+    def read(self, run: RunFiles) -> pa.Table:
+        schema = _shared(run).schema
+        return read_files(run) if run.files or schema is None else schema.empty_table()
+
+    def opened(self, files: tuple[Path, ...], stored: tuple[Run, ...]) -> RunFiles:
+        rows = sum(run.rows for run in stored)
+        return SharedRun(rows, self._fetch, files=files, objects=stored)
+
+    def publish(self, store: Store, relation: str, run: RunFiles) -> tuple[Run, ...]:
+        shared = _shared(run)
+        if shared.here:
+            return publish_files(store, self._env, relation, run)
+        targets = [paths.run(relation, self._env.new_id()) for _ in shared.objects]
+        copies = [
+            (item.path, target, str(item.checksum))
+            for item, target in zip(shared.objects, targets, strict=True)
+        ]
+        with translated():
+            self._run(copying(self._address, copies), len(copies))
+        return tuple(
+            Run(relation, target, item.size, item.rows, item.checksum)
+            for item, target in zip(shared.objects, targets, strict=True)
+        )
+
+    def published(self, run: RunFiles, stored: tuple[Run, ...]) -> bool:
+        shared = _shared(run)
+        with self._lock:
+            self._dead += [i.path for i in shared.objects if i.path in self._spilled]
+        shared.objects = stored
+        return True
+
+    def _objects(self, run: SharedRun) -> tuple[Run, ...]:
+        """Where workers read a run; from now on it is there."""
+        with self._lock:
+            if not run.objects:
+                run.objects = tuple(self._spill(file, run) for file in run.files)
+                self._remember(run)
+            return run.objects
+
+    def _spill(self, file: Path, run: SharedRun) -> Run:
+        body, path = file.read_bytes(), paths.spill(self._env.new_id())
+        self._store.put_new(path, body)
+        return Run("", path, len(body), run.rows, checksum([body]))
+
+    def _remember(self, run: SharedRun) -> SharedRun:
+        mine = [item.path for item in run.objects]
+        self._spilled.update(dict.fromkeys(mine))
+        weakref.finalize(run, self._dead.extend, mine)
+        return run
+
+    def _tidy(self) -> None:
+        """Remove what nobody needs any more."""
+        with self._lock:
+            dead, self._dead[:] = list(self._dead), []
+            gone = {path: self._spilled.pop(path) for path in dead if path in self._spilled}
+        _remove(self._store, gone)
+
+    def _fetch(self, objects: Sequence[Run]) -> tuple[Path, ...]:
+        """Copies of objects that workers wrote."""
+        files = []
+        for item in objects:
+            files.append(self._new())
+            files[-1].write_bytes(read_run(self._store, item, self._env))
+        return tuple(files)
+
+    def _new(self) -> Path:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder / f"{self._env.new_id()}.parquet"
+
+    def _numbers(self, count: int, rows: int) -> DataFrame:
+        """The numbers from 0 on, each in a task of its own, and counted by Spark as so many rows.
+
+        Else Spark would take what is read for small, and send all of it to every worker.
+        """
+        stride = max(1, rows // max(1, count))
+        numbers = self._spark.range(0, count * stride, 1, max(1, count))
+        return numbers.where(f"id % {stride} = 0").selectExpr(f"id div {stride} AS id")
+
+    def _run(self, work: MapArrow, count: int) -> None:
+        self._numbers(count, count).mapInArrow(work, "id bigint").collect()
+
+
+def _shared(run: RunFiles) -> SharedRun:
+    ensure(isinstance(run, SharedRun), "shared runs are read where they were written")
+    return run  # type: ignore[return-value]
+
+
+def _remove(store: Store, spilled: Mapping[str, None]) -> None:
+    with suppress(StepwellError):  # It costs space only, and is collected some day.
+        store.delete(*spilled)
