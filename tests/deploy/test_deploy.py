@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from stepwell.deploy.lease import read_lease
 from stepwell.deploy.pipeline import ProjectPipeline, make_executor
 from stepwell.deploy.program import as_deployed, project_differences
 from stepwell.deploy.project import Project
+from stepwell.deploy.sections import Sections
 from stepwell.engine.ports import Executor, ExecutorFactory
+from stepwell.engine.settings import Settings
 from stepwell.env import Env
 from stepwell.errors import ConflictError, FencedError, InvalidError, StepwellError
 from stepwell.journal import paths
@@ -78,6 +81,32 @@ def test_a_changed_view_is_rebuilt_and_its_sink_receives_the_difference_once(lab
         == lab.rows("revenue")
         == Counter({("ada", 25): 1, ("bob", 40): 1, ("eve", 100): 1})
     )
+
+
+def test_a_large_difference_comes_to_the_sink_in_parts(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D11: under numbers of their own, what goes first; the journal has no gap."""
+    settings = Sections.settings
+
+    def in_parts(sections: Sections) -> Settings:
+        found = settings(sections)
+        return replace(found, outbox=replace(found.outbox, part_rows_max=1))
+
+    monkeypatch.setattr(Sections, "settings", in_parts)
+    before = lab.manifest().transaction
+    lab.write(SQL.replace("SUM(amount) AS total", "SUM(amount) + 1 AS total"))
+    lab.deploy()
+    assert lab.manifest().transaction == before + 6
+    batches = lab.batches()
+    lab.run()
+    assert [int(name) for name in lab.batches()[len(batches) :]] == list(
+        range(before + 1, before + 7)
+    )
+    assert lab.sink() == lab.rows("revenue")
+    lab.push((9, "eve", 100))
+    assert lab.sink() == lab.rows("revenue")
+    assert lab.is_settled()
 
 
 def test_killed_at_every_store_call_the_next_deploy_comes_out_as_an_undisturbed_one(

@@ -67,7 +67,7 @@ def test_a_sink_that_was_left_out_for_a_while_is_refused_until_it_is_emptied() -
 
 def test_a_large_view_comes_to_a_new_sink_in_parts() -> None:
     """J7: under numbers that rise to the last one; after a crash it goes on with what it lacks."""
-    settings = replace(SETTINGS, outbox=replace(SETTINGS.outbox, begin_rows_max=2))
+    settings = replace(SETTINGS, outbox=replace(SETTINGS.outbox, part_rows_max=2))
     world = World()
     with world.open(sinks={"one": "revenue"}) as pipeline:
         for number in range(5):
@@ -80,14 +80,39 @@ def test_a_large_view_comes_to_a_new_sink_in_parts() -> None:
     shelf = world.shelves["few"] = Shelf()
     few = {**TWO, "few": "revenue"}
     world.open(
-        sinks=few, settings=replace(settings, outbox=replace(settings.outbox, begin_rows_max=1))
+        sinks=few, settings=replace(settings, outbox=replace(settings.outbox, part_rows_max=1))
     )
     assert [number for number, _ in shelf.batches] == [1, 2, 3, 4, 5]
 
 
+def test_there_are_as_many_numbers_as_parts() -> None:
+    """J7: a view that grew large in one transaction is not sent as one for lack of numbers."""
+    settings = replace(SETTINGS, outbox=replace(SETTINGS.outbox, part_rows_max=2))
+    world = World()
+    with world.open(sinks={"one": "revenue"}) as pipeline:
+        pipeline.push("orders", [order(number, f"c{number}", 1) for number in range(7)])
+    world.open(sinks={"one": "revenue"}).push("orders", [order(9, "c6", 1)])
+
+    def is_down(call: Call) -> Fault | None:
+        return Fault("fail") if (call.operation, call.path) == ("write", "ShelfSink") else None
+
+    pipeline = world.open(FaultyStore(world.store, is_down), settings, sinks=TWO)
+    assert pipeline.transaction_number == 4
+    (late,) = [o for o in pipeline._core.state.outboxes if o.sink.name == "two"]
+    held = [parcel.change for parcel in late._parcels]
+    assert len(held) == 4
+    assert [change for change in held[1:] if change is not None] == [], "they are in files"
+    again = world.open(sinks=TWO, settings=settings)
+    assert numbers(world, "two") == [1, 2, 3, 4]
+    assert [len(batch) for _, batch in world.shelves["two"].batches] == [2, 2, 2, 1]
+    assert again.push("orders", [order(8, "new", 1)]) == 5
+    world.check(again)
+    world.check(world.open(sinks=TWO))
+
+
 def test_a_crash_between_the_parts_of_a_view_loses_none_of_them() -> None:
     """J7: they are kept before the first is sent."""
-    settings = replace(SETTINGS, outbox=replace(SETTINGS.outbox, begin_rows_max=1))
+    settings = replace(SETTINGS, outbox=replace(SETTINGS.outbox, part_rows_max=1))
     world = World()
     with world.open(sinks={"one": "revenue"}) as pipeline:
         for number in range(3):

@@ -11,6 +11,7 @@ import pytest
 from stepwell.engine.events import SinkFailed
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.restore import Restored, preview, restore
+from stepwell.engine.settings import Settings
 from stepwell.engine.target import Goal, Target
 from stepwell.errors import (
     CheckpointMissing,
@@ -30,6 +31,8 @@ from stepwell.testing import Crash, FaultyStore, When, crash_at
 from tests.engine.doubles import SETTINGS, Feed, ShelfSink, World, contents, everything, order
 
 SPARSE = replace(SETTINGS, checkpoint_every_s=1e9)
+PARTS = replace(SPARSE, outbox=replace(SETTINGS.outbox, part_rows_max=1))
+"""Every row of a difference is a part of its own."""
 
 
 def latest(world: World) -> Manifest:
@@ -58,11 +61,13 @@ def history() -> tuple[World, list[dict[str, Any]]]:
     return world, seen
 
 
-def at(world: World, goal: Goal, faulty: FaultyStore | None = None) -> Restored:
+def at(
+    world: World, goal: Goal, faulty: FaultyStore | None = None, settings: Settings = SPARSE
+) -> Restored:
     found = preview(goal, world.store, world.store, world.env)
 
     def open(target: Target | None) -> Pipeline:
-        return world.open(faulty, SPARSE, base=target, strike=False)
+        return world.open(faulty, settings, base=target, strike=False)
 
     return restore(goal, found.target, open)
 
@@ -148,8 +153,11 @@ def test_looking_at_what_would_be_undone_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("goal", [Goal(checkpoint="one"), Goal(transaction=4)])
-def test_killed_at_every_call_of_a_restore(when: When, goal: Goal) -> None:
+@pytest.mark.parametrize(
+    ("goal", "settings"),
+    [(Goal(checkpoint="one"), SPARSE), (Goal(transaction=4), SPARSE), (Goal(transaction=2), PARTS)],
+)
+def test_killed_at_every_call_of_a_restore(when: When, goal: Goal, settings: Settings) -> None:
     """K1, scenario 44: the pipeline is as it was, or restored; restoring again gives the same."""
     wanted = goal.transaction or 1
     outcomes = set()
@@ -159,7 +167,7 @@ def test_killed_at_every_call_of_a_restore(when: When, goal: Goal) -> None:
         world, seen = history()
         faulty = FaultyStore(world.store, crash_at(number, when))
         try:
-            at(world, goal, faulty)
+            at(world, goal, faulty, settings)
         except Crash:
             pass
         else:
@@ -169,10 +177,52 @@ def test_killed_at_every_call_of_a_restore(when: When, goal: Goal) -> None:
         outcomes.add(seen.index(found))
         world.check(pipeline)
         pipeline.close()
-        done = at(world, goal)
+        done = at(world, goal, settings=settings)
         assert everything(done.pipeline) == seen[wanted]
         world.check(done.pipeline)
     assert outcomes == {wanted, 6}
+
+
+def test_a_large_difference_comes_in_parts_under_numbers_of_their_own() -> None:
+    """K9: rows that go before rows that come, a file for each, and only one in memory."""
+    world, seen = history()
+    done = at(world, Goal(transaction=2), settings=PARTS)
+    pipeline = done.pipeline
+    assert everything(pipeline) == seen[2]
+    sent = [(n, rows) for n, rows in world.shelves["revenue"].batches if n > 6]
+    last = pipeline.transaction_number
+    assert last > 7
+    assert [number for number, _ in sent] == list(range(last - len(sent) + 1, last + 1))
+    assert all(len(rows) == 1 for _, rows in sent)
+    weights = [rows[0][1] for _, rows in sent]
+    assert weights == sorted(weights)
+    world.check(pipeline)
+    assert pipeline.push("orders", [order(80, "z", 1)]) == last + 1
+    pipeline.close()
+    with world.open() as again:
+        world.check(again)
+    for goal, wanted in ((last, 2), (5, 5)):
+        back = at(world, Goal(transaction=goal), settings=PARTS)
+        assert everything(back.pipeline) == seen[wanted]
+        world.check(back.pipeline)
+        back.pipeline.close()
+
+
+def test_a_restore_in_parts_is_found_by_its_time() -> None:
+    """K9: between the last transaction before it and itself lie numbers that nobody used."""
+    world, seen = history()
+    before = world.env.now()
+    world.env.advance(60)
+    done = at(world, Goal(transaction=2), settings=PARTS)
+    last = done.pipeline.transaction_number
+    world.env.advance(60)
+    done.pipeline.push("orders", [order(90)])
+    done.pipeline.close()
+    found = preview(Goal(time=before), world.store, world.store, world.env)
+    assert found.target.transaction == 6
+    after = before + timedelta(seconds=90)
+    found = preview(Goal(time=after), world.store, world.store, world.env)
+    assert found.target.transaction == last
 
 
 def damage_runs_of(world: World, manifest: Manifest, how: str) -> list[str]:

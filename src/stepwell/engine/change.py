@@ -5,8 +5,9 @@
                          old ones; rows of tables with other columns are converted and put anew
     3 differences        for each sink that goes on: what its view is now, less what it was
     4 runs and files     of what 2 and 3 computed; nobody names them yet
-    5 journal            an empty transaction N + 1, so that numbers stay without a gap
-    6 manifest commit    program, runs, position, N + 1, outbox, checkpoint: THE COMMIT POINT
+    5 journal            an empty transaction N + 1, so that numbers stay without a gap; several if
+                         a difference is large, one for each part of it
+    6 manifest commit    program, runs, position, number, outbox, checkpoint: THE COMMIT POINT
     7 this handle ends   opening again finds the new program
 
 A crash before 6 leaves files that nothing refers to and perhaps a transaction without any change.
@@ -24,9 +25,9 @@ import pyarrow as pa
 
 from stepwell.engine.core import Core
 from stepwell.engine.kept import write_kept
+from stepwell.engine.pieces import Difference, difference
 from stepwell.engine.ports import Change as TableRows
 from stepwell.engine.ports import Executor
-from stepwell.engine.target import difference
 from stepwell.errors import (
     FencedError,
     InvalidError,
@@ -101,6 +102,7 @@ def change_program(
     """
     core.flush()
     before, old = core.manifest, core.state.executor
+    rows_max = core.settings.outbox.part_rows_max
     if ready is not None:
         ready(core)
     elif executor is not None:
@@ -115,27 +117,30 @@ def change_program(
     # A sink that was never begun receives the whole view when the pipeline is opened next.
     begun = {at.name for at in before.progress.sinks}
     differences = {
-        sink: _blamed(f"sink.{sink}", _difference, old, new, was, now)
+        sink: _blamed(f"sink.{sink}", _difference, old, new, was, now, rows_max)
         for sink, (was, now) in change.follow.items()
         if sink in begun and (was != now or now in change.fresh)
     }
     transaction = core.state.transaction
-    moves = bool(change.fresh or change.refill or any(d.num_rows for d in differences.values()))
+    moves = bool(change.fresh or change.refill or any(d.rows for d in differences.values()))
+    counts = [changes.count(rows_max) for changes in differences.values()]
     if moves:
-        transaction = core.state.next
+        transaction = Transaction(transaction + max([1, *counts]))
     runs = before.runs if executor is None else executor.flush()
     added = tuple(
-        write_kept(core.store, core.env, sink, transaction, changes)
+        write_kept(core.store, core.env, sink, Transaction(number), part)
         for sink, changes in sorted(differences.items())
-        if changes.num_rows
+        for number, part in enumerate(
+            changes.parts(rows_max), transaction - changes.count(rows_max) + 1
+        )
     )
     revived: frozenset[str] = frozenset()
     if origin is not None:
         ref = find_checkpoint(core.manifest, origin.id, core.store.uri)
         state = read_checkpoint(core.store, ref.id, ref).state
         revived = frozenset(run.path for run in state.runs)
-    if moves:
-        core.writer.append(Draft(Kind.STEP, transaction, 1, True, core.env.now()))
+    for number in range(core.state.transaction + 1, transaction + 1):
+        core.writer.append(Draft(Kind.STEP, Transaction(number), 1, True, core.env.now()))
     cursor = core.writer.journal.tip
     # Whatever was written so far is in `runs`, or is rubbish.
     floor = core.env.new_id()
@@ -206,36 +211,35 @@ def _blamed(key: str, act: Callable[..., T], *arguments: object) -> T:
 
 
 def _refill(core: Core, executor: Executor, table: str, convert: Convert) -> None:
-    rows = convert(core.state.executor.read(table))
-    for start in range(0, rows.num_rows, _ROWS_MAX):
-        part = TableRows(put=rows.slice(start, _ROWS_MAX))
-        executed = executor.execute({table: part}, core.env.now())
+    rows = core.state.executor.pieces(table, _ROWS_MAX)
+    for piece in rows.pieces:
+        executed = executor.execute({table: TableRows(put=convert(piece))}, core.env.now())
         if executed.rejected:
             row = executed.rejected[0]
             raise InvalidError(f"a row that is there does not fit: {row.reason}: {row.row!r}")
         executor.keep(executed)
-    there = executor.read(table).num_rows
-    if there != rows.num_rows:
+    there = executor.pieces(table, _ROWS_MAX).rows
+    if there != rows.rows:
         raise InvalidError(
-            f"two rows that are there have the same key: {rows.num_rows:,} would become {there:,}",
+            f"two rows that are there have the same key: {rows.rows:,} would become {there:,}",
             hint="choose a key that tells them apart",
         )
 
 
-def _difference(old: Executor, new: Executor, was: str, now: str) -> pa.Table:
+def _difference(old: Executor, new: Executor, was: str, now: str, rows_max: int) -> Difference:
     """What a view is now, less what it was; with the weight of each row."""
-    before, after = old.read(was), new.read(now)
-    if not _alike(before, after):
+    before, after = old.pieces(was, rows_max), new.pieces(now, rows_max)
+    if not _alike(before.schema, after.schema):
         raise InvalidError(
             f"{now} has other columns than what the sink has received so far: "
-            f"{_described(before)} before, {_described(after)} now",
+            f"{_described(before.schema)} before, {_described(after.schema)} now",
             hint="give the sink another name and another place: it then begins with the whole view",
         )
-    return difference(before, after)
+    return difference(before, after, rows_max)
 
 
-def _alike(before: pa.Table, after: pa.Table) -> bool:
-    if before.column_names != after.column_names:
+def _alike(before: pa.Schema, after: pa.Schema) -> bool:
+    if before.names != after.names:
         return False
     # Where there are no rows, or only NULL, the reference executor knows no type.
     return all(
@@ -243,9 +247,9 @@ def _alike(before: pa.Table, after: pa.Table) -> bool:
         or pa.types.is_null(a.type)
         or pa.types.is_null(b.type)
         or (pa.types.is_decimal(a.type) and pa.types.is_decimal(b.type))
-        for a, b in zip(before.schema, after.schema, strict=True)
+        for a, b in zip(before, after, strict=True)
     )
 
 
-def _described(table: pa.Table) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in table.schema)
+def _described(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -252,9 +252,11 @@ class Core(Keeping):
                     hint="open the pipeline again once the sink can be reached, or without it",
                 )
         for outbox in new:
-            view = self.state.executor.read(outbox.sink.view)
-            if view.num_rows and not self.state.transaction:
-                # A count of nothing is a row, and there is no transaction yet to send it under.
+            rows_max = self.settings.outbox.part_rows_max
+            view = self.state.executor.pieces(outbox.sink.view, rows_max)
+            while -(-view.rows // rows_max) > self.state.transaction:
+                # Every part is sent under a number of its own, and there are too few yet: a count
+                # of nothing is a row, and a view may grow large in few transactions.
                 self._append(Draft(Kind.STEP, self.state.next, 1, True, self.env.now()))
                 self.state.transaction = self.state.next
             outbox.begin(self.state.transaction, view)

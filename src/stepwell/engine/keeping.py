@@ -15,14 +15,16 @@ from stepwell.engine.chores import Chores
 from stepwell.engine.events import Checkpointed, Events, FlushFailed
 from stepwell.engine.flush import Wanted, flush
 from stepwell.engine.open import Writer
+from stepwell.engine.pieces import difference
 from stepwell.engine.ports import ExecutorFactory
 from stepwell.engine.settings import Settings
 from stepwell.engine.sources import Sources
-from stepwell.engine.target import Goal, Target, choose, difference, replay_to
+from stepwell.engine.target import Goal, Target, choose, replay_to
 from stepwell.engine.transaction import State, load_state
 from stepwell.env import Env
 from stepwell.errors import UnknownOutcomeError
 from stepwell.journal.log import Log
+from stepwell.model import Transaction
 from stepwell.state.checkpoint import dropping
 from stepwell.state.collect import Collector
 from stepwell.state.manifest import CheckpointRef, Manifest, Stored
@@ -83,19 +85,23 @@ class Keeping(ABC):
         handle may be of no use any more, and opening again is the way on.
         """
         self.boundary()
-        state, number = self.state, self.state.next
+        state, rows_max = self.state, self.settings.outbox.part_rows_max
         log = Log(self._journal_store, self.manifest.lineage)
         self._chores.end()
         past = load_state(self._make(self._store, self.env), target.checkpoint.state)
         replay_to(target, past, self.sources, log, self.settings.replay_rows_max)
         try:
             with ExitStack() as stack:
+                differences = []
                 for outbox in state.outboxes:
                     stack.enter_context(outbox.held_back())
                     view = outbox.sink.view
-                    change = difference(state.executor.read(view), past.executor.read(view))
-                    if change.num_rows:
-                        outbox.offer(number, change)
+                    was, now = (x.pieces(view, rows_max) for x in (state.executor, past.executor))
+                    differences.append(difference(was, now, rows_max))
+                counts = [change.count(rows_max) for change in differences]
+                number = Transaction(state.transaction + max([1, *counts]))
+                for outbox, change, count in zip(state.outboxes, differences, counts, strict=True):
+                    outbox.offer_parts(number, change.parts(rows_max), count)
                 state.executor, state.origin = past.executor, target.checkpoint
                 state.positions, state.dead_letters = past.positions, past.dead_letters
                 state.transaction = number

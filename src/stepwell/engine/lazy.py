@@ -12,7 +12,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from stepwell.engine.ports import BadRow, Change, Chore, Executed, Executor
+from stepwell.engine.ports import BadRow, Change, Chore, Executed, Executor, Pieces
 from stepwell.state.manifest import Run
 
 
@@ -86,6 +86,9 @@ class LazyExecutor:
 
     def read(self, relation: str) -> pa.Table:
         return self.made.read(relation)
+
+    def pieces(self, relation: str, rows_max: int) -> Pieces:
+        return self.made.pieces(relation, rows_max)
 
     def query(self, sql: str) -> pa.Table:
         return self.made.query(sql)

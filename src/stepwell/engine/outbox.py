@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -35,7 +35,8 @@ import pyarrow.compute as pc
 
 from stepwell.engine.events import Events, Published, SinkFailed
 from stepwell.engine.kept import read_kept, write_kept
-from stepwell.engine.ports import WEIGHT, Sink
+from stepwell.engine.pieces import in_parts, weighted
+from stepwell.engine.ports import WEIGHT, Pieces, Sink
 from stepwell.env import Env
 from stepwell.errors import (
     BugError,
@@ -61,8 +62,10 @@ class OutboxSettings:
     bytes_max: int = 64 * 1024 * 1024
     wait_s_first: float = 0.1
     wait_s_max: float = 30.0
-    begin_rows_max: int = 500_000
-    """How much of a view one batch holds with which a new sink begins."""
+    part_rows_max: int = 500_000
+    """More than that comes in parts: the view with which a new sink begins, what a restore or
+    another program makes of it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +146,13 @@ class Outbox:
         wanted = transaction > self._offered or transaction in self._again
         return not self.new and transaction > self.delivered and wanted
 
-    def offer(self, transaction: Transaction, change: pa.Table) -> None:
-        """Take a change in. What the sink is known to hold is dropped."""
+    def offer(
+        self, transaction: Transaction, change: pa.Table, kept: Undelivered | None = None
+    ) -> None:
+        """Take a change in. What the sink is known to hold is dropped.
+
+        One that is `kept` in a file already is not held in memory.
+        """
         with self._lock:
             if transaction <= self._known:
                 # A repair replays it; what is left of it to send is kept in files, if not lost.
@@ -159,7 +167,9 @@ class Outbox:
             )
             ensure(change.num_rows > 0, f"sink {self.sink.name} is offered changes, not nothing")
             self._offered = transaction
-            if transaction > self.delivered:
+            if transaction > self.delivered and kept is not None:
+                self._parcels.append(_Parcel(transaction, kept.size, None, kept))
+            elif transaction > self.delivered:
                 self._parcels.append(_Parcel(transaction, change.nbytes, change))
 
     @contextmanager
@@ -172,22 +182,34 @@ class Outbox:
         yield
         self._held = False
 
-    def begin(self, transaction: Transaction, view: pa.Table) -> None:
+    def begin(self, transaction: Transaction, view: Pieces) -> None:
         """A sink that is new to the pipeline receives the view as it is, under the last number.
 
         A large view comes in parts, under the last numbers there are: no sink has to commit all of
         it at once, and after a crash it goes on with the part it lacks.
         """
+        rows_max = self._settings.part_rows_max
         with self._lock:
             ensure(self.new, f"sink {self.sink.name} begins once")
             self.new = False
-            weights = pa.repeat(pa.scalar(1, pa.int64()), view.num_rows)
-            change = view.append_column(WEIGHT, weights)
-            parts = min(transaction, -(-view.num_rows // self._settings.begin_rows_max))
-            rows = -(-view.num_rows // max(1, parts))
-            for part in range(parts):
-                number = Transaction(transaction - parts + 1 + part)
-                self.offer(number, change.slice(part * rows, rows))
+        parts = (weighted(part, 1) for part in in_parts(view.pieces, rows_max))
+        self.offer_parts(transaction, parts, -(-view.rows // rows_max))
+
+    def offer_parts(self, last: Transaction, parts: Iterable[pa.Table], count: int) -> None:
+        """Take in a change that comes in so many parts, under as many numbers up to the last.
+
+        If there are several, each is in a file before the next one is made: only one is in memory.
+        Nobody names the files before the next flush does.
+        """
+        number = last - count
+        for part in parts:
+            number += 1
+            kept = None
+            if count > 1:
+                name = self.sink.name
+                kept = write_kept(self._store, self._env, name, Transaction(number), part)
+            self.offer(Transaction(number), part, kept)
+        ensure(number == last or not count, f"sink {self.sink.name} is offered {count} parts")
 
     @property
     def certain(self) -> bool:

@@ -5,12 +5,13 @@
     Sink      last -> how far it got; write one transaction, atomically with its number
 
 The engine knows no Spark and no connector; they implement these protocols. Rows are Arrow tables,
-bounded by `Limits`; nothing here is larger than one transaction.
+bounded by `Limits`; nothing here is larger than one transaction, but for `read` and `query`, which
+give whoever asks all there is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol, runtime_checkable
@@ -154,6 +155,15 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Pieces:
+    """The rows of a relation, to be gone through once; one piece of them is in memory."""
+
+    schema: pa.Schema
+    rows: int
+    pieces: Iterable[pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
 class Executed:
     """What one transaction computed. Nothing has changed yet; `Executor.keep` makes it so."""
 
@@ -239,6 +249,9 @@ class Executor(Protocol):
 
     def read(self, relation: str) -> pa.Table:
         """The rows of a table, a view, or `<table>$errors`."""
+
+    def pieces(self, relation: str, rows_max: int) -> Pieces:
+        """The same, at most so many rows at a time; for as long as the state is what it is."""
 
     def query(self, sql: str) -> pa.Table:
         """The answer to one SELECT over tables, views and `<table>$errors`."""

@@ -21,7 +21,16 @@ from sqlglot import exp
 
 from stepwell.engine.arrow_types import arrow_type
 from stepwell.engine.fold import check_discards
-from stepwell.engine.ports import ERRORS, LETTER, WEIGHT, BadRow, Change, Executed, Rejected
+from stepwell.engine.ports import (
+    ERRORS,
+    LETTER,
+    WEIGHT,
+    BadRow,
+    Change,
+    Executed,
+    Pieces,
+    Rejected,
+)
 from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError
 from stepwell.query.algebra import Node
@@ -199,6 +208,12 @@ class ReferenceExecutor:
                 listed = sorted(rows.elements(), key=repr)
                 return _arrow(columns, listed, types)
         raise InvalidError(f"there is no table or view {relation}")
+
+    def pieces(self, relation: str, rows_max: int) -> Pieces:
+        table = self.read(relation)
+        starts = range(0, table.num_rows, rows_max)
+        slices = [table.slice(start, rows_max) for start in starts]
+        return Pieces(table.schema, table.num_rows, slices)
 
     def query(self, sql: str) -> pa.Table:
         letters = {table + ERRORS: LETTER for table in self._program.tables}

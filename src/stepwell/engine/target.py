@@ -1,7 +1,8 @@
 """Restoring: from which checkpoint, how far along the journal, what is undone, what sinks get.
 
 A restore never turns the transaction number back (`docs/design/0013`). Going back to transaction 40
-from 100 is transaction 101: its state is that of 40, and each sink is sent the exact difference.
+from 100 is transaction 101: its state is that of 40, and each sink is sent the exact difference. A
+large one comes in parts, under as many numbers, and the last of them is the restored state.
 Repairing starts from a checkpoint instead of the manifest's runs, and replays the journal to its
 end: nothing is undone. Both are one commit to the manifest, made by `Core`; a crash before it
 leaves the pipeline as it was.
@@ -14,13 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from stepwell.engine.checksum import row_hashes
 from stepwell.engine.payload import PUSHED
-from stepwell.engine.ports import WEIGHT
 from stepwell.engine.replay import Replay
 from stepwell.engine.sources import Sources
 from stepwell.engine.transaction import State
@@ -164,6 +159,7 @@ def _reach(goal: Goal, checkpoint: Checkpoint, log: Log, manifest: Manifest) -> 
     if goal.repairs and state.transaction == manifest.transaction:
         return None
     last = state.transaction
+    restored = manifest.transaction
     later = False
     for recorded in follow(log, state.replay):
         draft = recorded.entry.draft
@@ -173,6 +169,7 @@ def _reach(goal: Goal, checkpoint: Checkpoint, log: Log, manifest: Manifest) -> 
         if draft.closes:
             # A number is missing where a restore lies between: its own checkpoint leads on.
             if draft.transaction != last + 1:
+                restored = Transaction(draft.transaction - 1)
                 break
             last = draft.transaction
         if last == goal.transaction:
@@ -180,7 +177,7 @@ def _reach(goal: Goal, checkpoint: Checkpoint, log: Log, manifest: Manifest) -> 
     if goal.time is not None:
         # Of a restore there is no entry: when it was is known by its checkpoint only.
         later = later or last >= manifest.transaction
-        next_one = [ref.created for ref in manifest.checkpoints if ref.transaction == last + 1]
+        next_one = [ref.created for ref in manifest.checkpoints if ref.transaction == restored]
         if not later and not any(created > goal.time for created in next_one):
             raise _ShortError(
                 f"the journal leads from there to transaction {last}, not to the time"
@@ -250,19 +247,3 @@ def replay_to(target: Target, state: State, sources: Sources, log: Log, rows_max
         raise InvalidError(
             f"the journal leads to transaction {state.transaction}, not to {target.transaction}"
         )
-
-
-def difference(before: pa.Table, after: pa.Table) -> pa.Table:
-    """What turns one picture of a view into another: a change set."""
-    # One of them may know a type that the other, without rows, does not.
-    schema = pa.unify_schemas([before.schema, after.schema], promote_options="permissive")
-    rows = pa.concat_tables([before.cast(schema), after.cast(schema)])
-    weights = [
-        pa.repeat(pa.scalar(w, pa.int64()), t.num_rows) for w, t in ((-1, before), (1, after))
-    ]
-    one, two = row_hashes(rows)
-    number = pa.array(np.arange(rows.num_rows))
-    known = pa.table([one, two, pa.chunked_array(weights), number], ["a", "b", "w", "n"])
-    summed = known.group_by(["a", "b"]).aggregate([("w", "sum"), ("n", "min")])
-    summed = summed.filter(pc.not_equal(summed["w_sum"], 0)).sort_by("n_min")
-    return rows.take(summed["n_min"]).append_column(WEIGHT, summed["w_sum"])

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from stepwell.engine.ports import ERRORS, BadRow, Change, Executed, ExecutorFactory
+from stepwell.engine.ports import ERRORS, BadRow, Change, Executed, ExecutorFactory, Pieces
 from stepwell.engine.tiers import alike, to_merge
 from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError, ensure
@@ -270,6 +270,9 @@ class SparkExecutor:
         if relation.endswith(ERRORS):
             return self._views.letters(relation.removesuffix(ERRORS))
         return self._views.read(relation)
+
+    def pieces(self, relation: str, rows_max: int) -> Pieces:
+        return self._views.pieces(relation, rows_max)
 
     def query(self, sql: str) -> pa.Table:
         return self._views.query(sql)

@@ -9,6 +9,7 @@ either changes everything or, when it raises, nothing: relations take their chan
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 import weakref
@@ -22,7 +23,7 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
-from stepwell.engine.ports import ERRORS, LETTER, Change, Rejected
+from stepwell.engine.ports import ERRORS, LETTER, Change, Pieces, Rejected
 from stepwell.engine.ports import WEIGHT as SHOWN_WEIGHT
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import InvalidError
@@ -46,6 +47,7 @@ from stepwell.spark.finder import LookUps, unique
 from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
 from stepwell.spark.merge import consolidated
+from stepwell.spark.reading import in_pieces, rows_at_most
 from stepwell.spark.relations import (
     WEIGHT,
     Part,
@@ -526,6 +528,15 @@ class Views:
         self._check_known(name)
         with translated():
             return self.frame(name).toArrow()
+
+    def pieces(self, name: str, rows_max: int) -> Pieces:
+        """The rows of a table or view as they are now, at most so many at a time."""
+        self._check_known(name)
+        rows = math.inf
+        if name.lower() not in self._defined:
+            rows = rows_at_most(p for r in self._behind(name) for p in self._relations[r].parts)
+        with translated():
+            return in_pieces(self.frame(name), rows, self.runs, rows_max)
 
     def frame(self, name: str) -> DataFrame:
         """A table or view as it is now, as a DataFrame."""
