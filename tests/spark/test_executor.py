@@ -5,6 +5,7 @@ Runs are forced to be large or small by moving the border between them.
 
 from __future__ import annotations
 
+import gc
 import threading
 from pathlib import Path
 
@@ -22,8 +23,8 @@ from stepwell.engine.target import Goal, Target
 from stepwell.env import Env, Rising, SystemEnv
 from stepwell.errors import CorruptError, InvalidError, TruncatedError
 from stepwell.journal import paths
+from stepwell.spark import evaluate, relations
 from stepwell.spark import executor as executors
-from stepwell.spark import relations
 from stepwell.spark import runs as run_files
 from stepwell.spark.executor import spark_executor
 from stepwell.state.checkpoint import read_checkpoint
@@ -58,6 +59,50 @@ class TestLargeRuns(ExecutorContract):
         monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", 1)
         monkeypatch.setattr(executors, "MEMORY_ROWS_MAX", 1)
         return spark_executor(CONTRACT_SQL, spark=spark)
+
+
+class TestRunsForWorkers(ExecutorContract):
+    """The same, read and written by workers as if they were on another machine."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> LocalStore:  # type: ignore[override]
+        return LocalStore(str(tmp_path / "store"), SystemEnv())
+
+    @pytest.fixture
+    def factory(self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> ExecutorFactory:
+        for module in (relations, executors):
+            monkeypatch.setattr(module, "MEMORY_ROWS_MAX", 1)
+        monkeypatch.setattr(relations, "MERGED_ROWS_MAX", 1)
+        monkeypatch.setattr(evaluate, "COLLECT_ROWS_MAX", 1)
+        monkeypatch.setattr(executors, "on_this_machine", lambda spark: False)
+        return spark_executor(CONTRACT_SQL, spark=spark)
+
+
+def test_what_workers_wrote_goes_when_it_is_not_needed(
+    spark: SparkSession, local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K3: nothing under spill/ outlives its use, and nothing that is stored lies there."""
+    monkeypatch.setattr(executors, "on_this_machine", lambda spark: False)
+    for module in (relations, executors):
+        monkeypatch.setattr(module, "MEMORY_ROWS_MAX", 1)
+    monkeypatch.setattr(evaluate, "COLLECT_ROWS_MAX", 1)
+    env = ManualEnv()
+    executor = opened(spark, local, env)
+    for id in range(0, 40, 2):
+        run(executor, env, {"orders": Change(orders((id, "a", 1), (id + 1, "b", 1)))})
+    assert local.list("spill/")
+    before = state(executor)
+    runs = executor.flush()
+    executor.flushed(runs)
+    assert state(executor) == before
+    assert all(item.path.startswith("runs/") for item in runs)
+    assert len(local.list("spill/")) < 20
+    again = opened(spark, local, env)
+    again.load(runs)
+    assert state(again) == before
+    del executor, again
+    gc.collect()
+    assert not local.list("spill/")
 
 
 @pytest.fixture

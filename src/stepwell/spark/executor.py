@@ -31,11 +31,12 @@ from stepwell.journal import paths
 from stepwell.query.explain import Explained
 from stepwell.spark.index import comparable
 from stepwell.spark.merge import consolidated
+from stepwell.spark.outcome import Prepared
 from stepwell.spark.relations import MEMORY_ROWS_MAX, Merge, Part, Relation, arrow_schema
 from stepwell.spark.runs import RunFiles, parquet_bytes, plain
 from stepwell.spark.session import SessionSettings, on_this_machine, open_session
 from stepwell.spark.shared import SharedRuns
-from stepwell.spark.views import MakeRuns, Prepared, Views
+from stepwell.spark.views import MakeRuns, Views
 from stepwell.state.manifest import Run
 from stepwell.state.runs import check_file, read_run, write_run
 from stepwell.store.base import Store

@@ -14,7 +14,6 @@ import re
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
 from stepwell.engine.ports import ERRORS, LETTER, Change, Pieces, Rejected
-from stepwell.engine.ports import WEIGHT as SHOWN_WEIGHT
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import InvalidError
 from stepwell.query.algebra import Leaf, Scan, Values, When, relations, walk
@@ -41,12 +39,13 @@ from stepwell.query.types import can_be_stored, contains_map_or_variant
 from stepwell.spark.blocks import Blocks
 from stepwell.spark.changes import Lookup, normalise, typed_items
 from stepwell.spark.compiler import Compiler
-from stepwell.spark.evaluate import Evaluator
+from stepwell.spark.evaluate import COLLECT_ROWS_MAX, Evaluator
 from stepwell.spark.failures import translated
 from stepwell.spark.finder import LookUps, unique
 from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
 from stepwell.spark.merge import consolidated
+from stepwell.spark.outcome import Outcome, Prepared
 from stepwell.spark.reading import in_pieces, rows_at_most
 from stepwell.spark.relations import (
     WEIGHT,
@@ -69,38 +68,6 @@ _SELECT = re.compile(r"\s*(\(|select\b|with\b|values\b|from\b)", re.IGNORECASE)
 Letters = Mapping[str, Sequence[Sequence[str]]]
 MakeRuns = Callable[[SparkSession, Path], Runs]
 """How runs are kept, in a session, with a folder of this process."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What one transaction did."""
-
-    changes: Mapping[str, pa.Table]
-    """For each materialized view that changed: its columns, and last the weight of each row."""
-    rejected: tuple[Rejected, ...] = ()
-    recomputed: tuple[str, ...] = ()
-    queries: int = 0
-    """Spark queries that were run."""
-    queries_of: Mapping[str, int] = field(default_factory=dict)
-    """The same for each view."""
-    jobs_of: Mapping[str, int] = field(default_factory=dict)
-    """Spark jobs for each view: those of its queries, and one for each broadcast in them."""
-    rows_of: Mapping[str, int] = field(default_factory=dict)
-    """Stored rows that were read for each view."""
-    seconds_of: Mapping[str, float] = field(default_factory=dict, compare=False)
-    cheaper: Mapping[str, Costs] = field(default_factory=dict)
-    """Views of which a part was computed anew because that costs less, with both estimates."""
-
-    WEIGHT = SHOWN_WEIGHT
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A transaction that was computed and has not happened yet."""
-
-    outcome: Outcome
-    time: datetime
-    deltas: Mapping[str, Part] = field(repr=False)
 
 
 class Views:
@@ -477,12 +444,18 @@ class Views:
         self._spark.sql(text).toDF(*names).createOrReplaceTempView(_FRESH)
         old = self._relations.old(block.relation)
         columns = ", ".join(names)
-        changed = self._evaluator.run(
+        changed = (
             f"SELECT {columns}, sum(w) AS w FROM (SELECT {columns}, 1L AS w FROM {_FRESH} "
             f"UNION ALL SELECT {columns}, -w AS w FROM {old}) "
             f"GROUP BY {columns} HAVING sum(w) <> 0"
         )
-        return self._relations.in_memory(block.relation, changed)
+        # Nobody knows how many rows it will have: about as many as it had, or as what it reads.
+        reads = [r for name in block.reads for r in self._behind(name)]
+        rows = self._relations[block.relation].rows
+        rows = rows or max((self._relations[r].rows for r in reads), default=0)
+        if rows > COLLECT_ROWS_MAX:
+            return self._evaluator.written(block.relation, changed, rows)
+        return self._relations.in_memory(block.relation, self._evaluator.run(changed))
 
     # Reading
 

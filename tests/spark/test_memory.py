@@ -1,0 +1,126 @@
+"""What passes through this process: a few rows at a time, however large tables and views are.
+
+Counted, not timed: everything that Spark hands over is refused above a limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame
+
+from stepwell.engine.pipeline import Pipeline
+from stepwell.engine.ports import Sink
+from stepwell.engine.settings import Settings
+from stepwell.env import SystemEnv
+from stepwell.spark import blocks, evaluate, reading, relations, views
+from stepwell.spark import executor as executors
+from stepwell.spark.executor import spark_executor
+from stepwell.store.local import LocalStore
+from tests.engine.doubles import Shelf, ShelfSink
+
+SQL = """
+CREATE TABLE orders (id BIGINT NOT NULL PRIMARY KEY, customer STRING, amount BIGINT);
+CREATE MATERIALIZED VIEW doubled AS SELECT id, customer, 2 * amount AS twice FROM orders;
+CREATE MATERIALIZED VIEW ranked AS
+  SELECT id, percent_rank() OVER (ORDER BY amount, id) AS place FROM orders;
+CREATE MATERIALIZED VIEW same AS SELECT 1 AS one FROM orders;
+"""
+ROWS = 3000
+PUSH = 300
+LIMIT = 500
+"""Rows at once; a push is smaller, and every view is larger."""
+SETTINGS = Settings(checkpoint_every_s=1e9, background_delivery=False)
+SETTINGS = replace(SETTINGS, outbox=replace(SETTINGS.outbox, part_rows_max=400))
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is decided by numbers of rows, with small numbers."""
+    for module in (relations, executors):
+        monkeypatch.setattr(module, "MEMORY_ROWS_MAX", LIMIT)
+    for module in (evaluate, blocks, reading, views):
+        monkeypatch.setattr(module, "COLLECT_ROWS_MAX", LIMIT)
+    monkeypatch.setattr(relations, "MERGED_ROWS_MAX", LIMIT)
+
+
+@pytest.fixture
+def collected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows came from Spark at a time."""
+    sizes: list[int] = []
+    collect_arrow, collect = DataFrame._collect_as_arrow, DataFrame.collect
+
+    def arrow(self: Any, *given: Any, **named: Any) -> Any:
+        batches = collect_arrow(self, *given, **named)
+        sizes.append(sum(batch.num_rows for batch in batches))
+        return batches
+
+    def rows(self: Any) -> Any:
+        found = collect(self)
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr(DataFrame, "_collect_as_arrow", arrow)
+    monkeypatch.setattr(DataFrame, "collect", rows)
+    return sizes
+
+
+def opened(spark: SparkSession, folder: Path, sinks: list[Sink]) -> Pipeline:
+    env = SystemEnv()
+    store = LocalStore(str(folder / "state"), env)
+    executor = spark_executor(SQL, spark=spark)
+    return Pipeline(store, env, executor=executor, sinks=sinks, settings=SETTINGS)
+
+
+def orders(start: int) -> pa.Table:
+    numbers = range(start, start + PUSH)
+    return pa.table({"id": numbers, "customer": [f"c{n % 7}" for n in numbers], "amount": numbers})
+
+
+def test_new_sinks_and_a_restore_pass_through_in_parts(
+    spark: SparkSession, tmp_path: Path, small: None, collected: list[int]
+) -> None:
+    """J7, K9: the first content of a sink, and the difference that a restore makes."""
+    with opened(spark, tmp_path, []) as pipeline:
+        for start in range(0, ROWS, PUSH):
+            pipeline.push("orders", orders(start))
+            if start == PUSH:
+                pipeline.checkpoint("early")
+    collected.clear()
+    shelves = {view: Shelf() for view in ("doubled", "ranked", "same")}
+    sinks: list[Sink] = [ShelfSink(view, view, shelf) for view, shelf in shelves.items()]
+    with opened(spark, tmp_path, sinks) as pipeline:
+        for shelf in shelves.values():
+            assert sum(shelf.rows().values()) == ROWS
+        assert max(collected, default=0) <= LIMIT
+        pipeline.restore("early")
+        assert max(collected, default=0) <= LIMIT
+        for shelf in shelves.values():
+            assert sum(shelf.rows().values()) == 2 * PUSH
+            assert max(len(batch) for _, batch in shelf.batches) <= 400
+        assert shelves["doubled"].rows() == {(n, f"c{n % 7}", 2 * n): 1 for n in range(2 * PUSH)}
+        assert shelves["same"].rows() == {(1,): 2 * PUSH}
+
+
+def test_a_view_that_is_built_anew_stays_with_spark(
+    spark: SparkSession, tmp_path: Path, small: None, collected: list[int]
+) -> None:
+    """D11: deploying a view over a large table, kept or computed anew."""
+    with opened(spark, tmp_path, []) as pipeline:
+        for start in range(0, ROWS, PUSH):
+            pipeline.push("orders", orders(start))
+        executor = pipeline._core.state.executor
+        collected.clear()
+        for view in ("doubled", "ranked", "same"):
+            executor.build(view)
+        assert max(collected, default=0) <= LIMIT
+        for view in ("doubled", "ranked", "same"):
+            pieces = executor.pieces(view, 100)
+            assert pieces.rows == ROWS
+            assert {piece.num_rows <= 100 for piece in pieces.pieces} == {True}
+        assert max(collected, default=0) <= LIMIT
