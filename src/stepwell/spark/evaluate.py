@@ -96,7 +96,7 @@ class Evaluator:
         return table
 
     def part(
-        self, relation: str, node: Node, deltas: Mapping[str, Part], most: int = COLLECT_ROWS_MAX
+        self, relation: str, node: Node, deltas: Mapping[str, Part], most: int | None = None
     ) -> Part:
         """Run a query and keep its result: columns c0, c1, ... and w.
 
@@ -105,7 +105,7 @@ class Evaluator:
         node, lookups, small = self.reduced(node, deltas)
         sql = render(node, self.table(deltas, lookups), single=small).sql
         rows = self.rows(node, deltas, lookups)
-        if rows > most:
+        if rows > (most or COLLECT_ROWS_MAX):
             return self.written(relation, sql, rows)
         if relation in self._relations:
             return self._relations.in_memory(relation, self.run(sql, small=small))
