@@ -22,6 +22,7 @@ from stepwell.engine.ports import WEIGHT, BadRow, Change, Executed, Executor, Ex
 from stepwell.errors import InvalidError, StepwellError
 from stepwell.model import checksum
 from stepwell.state.manifest import Run
+from stepwell.store.base import Store
 from stepwell.store.memory import SHARED, MemoryStore
 from stepwell.testing import ManualEnv
 
@@ -199,6 +200,10 @@ class ExecutorContract:
         run(again, env, {"orders": Change(orders((7, "z", 7)), ids(1))})
         assert rows(again, "orders") == [(2, "a", 2), (3, "b", 3), (4, "a", 4), (7, "z", 7)]
 
+    def another(self, store: Store, env: ManualEnv) -> Store:
+        """A store of the same kind, somewhere else."""
+        return MemoryStore(env, "clone")
+
     def test_compacting_makes_a_parents_files_a_clones_own(
         self, factory: ExecutorFactory, executor: Executor, store: MemoryStore, env: ManualEnv
     ) -> None:
@@ -207,7 +212,7 @@ class ExecutorContract:
         runs = executor.flush()
         before = state(executor)
         SHARED[store.uri] = store
-        clone = MemoryStore(env, "clone")
+        clone = self.another(store, env)
         try:
             again = factory(clone, env)
             theirs = tuple(replace(item, root=store.uri) for item in runs)

@@ -29,6 +29,7 @@ from stepwell.spark import runs as run_files
 from stepwell.spark.executor import spark_executor
 from stepwell.state.checkpoint import read_checkpoint
 from stepwell.state.manifest import Manifests
+from stepwell.store.base import Store
 from stepwell.store.local import LocalStore
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Crash, FaultyStore, ManualEnv, crash_at
@@ -67,6 +68,9 @@ class TestRunsForWorkers(ExecutorContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> LocalStore:  # type: ignore[override]
         return LocalStore(str(tmp_path / "store"), SystemEnv())
+
+    def another(self, store: Store, env: ManualEnv) -> Store:
+        return LocalStore(f"{store.uri.removeprefix('file://')}-clone", SystemEnv())
 
     @pytest.fixture
     def factory(self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> ExecutorFactory:

@@ -26,7 +26,8 @@ from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
 from stepwell.spark.merge import consolidated, mergeable, merged
 from stepwell.spark.present import shown
-from stepwell.spark.relations import WEIGHT, Part, Relations, arrow_schema
+from stepwell.spark.relations import Part, Relations, arrow_schema
+from stepwell.spark.runs import WEIGHT
 
 _SUMMED = f"{STAGE}0"
 

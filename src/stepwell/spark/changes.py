@@ -21,7 +21,8 @@ from stepwell.engine.ports import Change, Rejected
 from stepwell.errors import InvalidError
 from stepwell.query.statements import Table
 from stepwell.spark.merge import consolidated
-from stepwell.spark.relations import WEIGHT, arrow_schema, stored_type
+from stepwell.spark.relations import arrow_schema, stored_type
+from stepwell.spark.runs import WEIGHT
 
 _CHARACTERS = re.compile(r"varchar\((\d+)\)")
 

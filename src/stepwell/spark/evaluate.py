@@ -21,7 +21,8 @@ from stepwell.spark.failures import translated
 from stepwell.spark.finder import LookUps
 from stepwell.spark.flatten import flattened
 from stepwell.spark.index import Indexes
-from stepwell.spark.relations import WEIGHT, Part, Relations, arrow_schema, nothing
+from stepwell.spark.relations import Part, Relations, arrow_schema, nothing
+from stepwell.spark.runs import WEIGHT
 
 SMALL_ROWS_MAX = 50_000
 """So few rows Spark computes with sooner than it has made Java code and tasks for them."""

@@ -44,7 +44,7 @@ def _translated(error: Exception) -> StepwellError:
     ours = _raised_by_us(said or str(error))
     if ours is not None:
         return ours
-    first = (said or str(error)).strip().split("\n")[0]
+    first = _line(said or str(error))
     if NEGATIVE in first:
         return BugError(NEGATIVE)
     return UserCodeError(
@@ -52,6 +52,15 @@ def _translated(error: Exception) -> StepwellError:
         hint="nothing was changed. Mend the row, or the query: try_divide, try_cast and the like "
         "give NULL instead of an error",
     )
+
+
+def _line(said: str) -> str:
+    """What to tell of it: the first line, or what a traceback of Python's ends with."""
+    lines = [line for line in said.strip().split("\n") if line.strip()]
+    if any(line.endswith("Traceback (most recent call last):") for line in lines):
+        raised = [line for line in lines[1:] if not line.startswith(" ")]
+        return raised[-1] if raised else lines[0]
+    return lines[0] if lines else ""
 
 
 def _raised_by_us(said: str) -> StepwellError | None:

@@ -38,7 +38,7 @@ from stepwell.query.conditions import equal_columns
 from stepwell.spark.conditions import fulfilling
 from stepwell.spark.finder import LookUps
 from stepwell.spark.index import comparable
-from stepwell.spark.relations import WEIGHT
+from stepwell.spark.runs import WEIGHT
 
 ROWS_MAX = 300_000
 _BEFORE, _AFTER = "w0", "w1"

@@ -16,8 +16,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from stepwell.engine.ports import Pieces
 from stepwell.spark.evaluate import COLLECT_ROWS_MAX
-from stepwell.spark.relations import WEIGHT, Part
-from stepwell.spark.runs import ROW_GROUP_ROWS, RunFiles, Runs
+from stepwell.spark.relations import Part
+from stepwell.spark.runs import ROW_GROUP_ROWS, WEIGHT, RunFiles, Runs
 
 
 def in_pieces(frame: DataFrame, rows: float, runs: Runs, rows_max: int) -> Pieces:

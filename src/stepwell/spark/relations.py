@@ -26,10 +26,9 @@ from stepwell.engine.tiers import to_merge
 from stepwell.errors import ensure
 from stepwell.spark.index import comparable
 from stepwell.spark.merge import consolidated
-from stepwell.spark.runs import RunFiles, Runs, plain, sortable
+from stepwell.spark.runs import WEIGHT, RunFiles, Runs, plain, sortable
 from stepwell.state.manifest import Run
 
-WEIGHT = "w"
 _PARTS_MAX = 6
 """Parts in memory before they are folded into one. Each costs a plan node in every query."""
 MEMORY_ROWS_MAX = 100_000

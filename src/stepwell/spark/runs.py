@@ -30,6 +30,8 @@ from stepwell.state.manifest import Run
 from stepwell.state.runs import write_run
 from stepwell.store.base import Store
 
+WEIGHT = "w"
+"""The last column: how often a row is there."""
 ROW_GROUP_ROWS = 128 * 1024
 FILE_ROWS = 1_000_000
 """About as many rows as one file of a large run holds."""

@@ -127,13 +127,14 @@ class SharedRuns:
         for item in objects:
             if self._address.is_directory and not self._store.exists(item.path):
                 raise missing(self._address, item.path)
-        weights = [bound for line in lines for bound in (line.low, line.high)]
+        bounds = [bound for line in lines for bound in (line.low, line.high)]
+        known = bool(bounds) and None not in bounds
         return self._remember(
             SharedRun(
                 sum(item.rows for item in objects),
                 self._fetch,
                 objects=objects,
-                weights=(min(weights), max(weights)) if weights else None,
+                weights=(min(bounds), max(bounds)) if known else None,
                 schema=schema,
             )
         )

@@ -47,15 +47,8 @@ from stepwell.spark.index import Indexes, comparable
 from stepwell.spark.merge import consolidated
 from stepwell.spark.outcome import Outcome, Prepared
 from stepwell.spark.reading import in_pieces, rows_at_most
-from stepwell.spark.relations import (
-    WEIGHT,
-    Part,
-    Relation,
-    Relations,
-    schema_table,
-    stored_type,
-)
-from stepwell.spark.runs import LocalRuns, Runs
+from stepwell.spark.relations import Part, Relation, Relations, schema_table, stored_type
+from stepwell.spark.runs import WEIGHT, LocalRuns, Runs
 from stepwell.spark.session import SessionSettings, adopt
 from stepwell.spark.showing import Showing, quoted, titles
 

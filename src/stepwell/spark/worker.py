@@ -22,7 +22,7 @@ from stepwell.env import SystemEnv
 from stepwell.errors import ConfigError, ConflictError, StepwellError, TruncatedError
 from stepwell.journal import paths
 from stepwell.model import checksum
-from stepwell.spark.runs import PARQUET, ROW_GROUP_ROWS
+from stepwell.spark.runs import PARQUET, ROW_GROUP_ROWS, WEIGHT
 from stepwell.store.address import Address, open_address
 from stepwell.store.base import Store
 
@@ -30,7 +30,7 @@ Batches = Iterable[pa.RecordBatch]
 MapArrow = Callable[[Batches], Iterator[pa.RecordBatch]]
 
 WRITTEN = "path string, size bigint, rows bigint, checksum string, low bigint, high bigint"
-"""What a worker tells of an object it wrote; low and high are the bounds of its weights."""
+"""What a worker tells of an object it wrote; low and high are the bounds of its weights, if any."""
 _WRITTEN = pa.schema(
     [
         ("path", pa.string()),
@@ -177,13 +177,13 @@ class _File:
         self._group: list[pa.RecordBatch] = []
         self.rows = 0
         self.bounds: list[int] = []
-        """Of its weights, which are the last column."""
+        """Of its weights, if they are the last column."""
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._group.append(batch)
         self.rows += batch.num_rows
-        weights = pc.min_max(batch.column(batch.num_columns - 1)).as_py()
-        self.bounds += weights.values()
+        if self._schema.names[-1] == WEIGHT:
+            self.bounds += pc.min_max(batch.column(batch.num_columns - 1)).as_py().values()
         if sum(b.num_rows for b in self._group) >= ROW_GROUP_ROWS:
             self._end_group()
 
@@ -214,7 +214,8 @@ def _files(batches: Batches, schema: pa.Schema, rows_max: int) -> Iterator[_File
 
 
 def _told(path: str, body: bytes, file: _File) -> pa.RecordBatch:
-    line = (path, len(body), file.rows, checksum([body]), min(file.bounds), max(file.bounds))
+    bounds = min(file.bounds, default=None), max(file.bounds, default=None)
+    line = (path, len(body), file.rows, checksum([body]), *bounds)
     return pa.RecordBatch.from_arrays(
         [pa.array([value], field.type) for value, field in zip(line, _WRITTEN, strict=True)],
         schema=_WRITTEN,
