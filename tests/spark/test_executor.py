@@ -27,6 +27,7 @@ from stepwell.spark import evaluate, relations
 from stepwell.spark import executor as executors
 from stepwell.spark import runs as run_files
 from stepwell.spark.executor import spark_executor
+from stepwell.spark.shared import KEEP_S
 from stepwell.state.checkpoint import read_checkpoint
 from stepwell.state.manifest import Manifests
 from stepwell.store.base import Store
@@ -100,7 +101,14 @@ def test_what_workers_wrote_goes_when_it_is_not_needed(
     executor.flushed(runs)
     assert state(executor) == before
     assert all(item.path.startswith("runs/") for item in runs)
-    assert len(local.list("spill/")) < 20
+    env.advance(KEEP_S + 1)
+    run(executor, env, {"orders": Change(orders((100, "a", 1), (101, "b", 1)))})
+    executor.flushed(executor.flush())
+    left = len(local.list("spill/"))
+    env.advance(KEEP_S + 1)
+    run(executor, env, {"orders": Change(orders((102, "a", 1), (103, "b", 1)))})
+    executor.flushed(executor.flush())
+    assert len(local.list("spill/")) < left
     again = opened(spark, local, env)
     again.load(runs)
     assert state(again) == before

@@ -7,14 +7,15 @@ store and back, and never through this process. Rows that this process holds it 
 file, and to the store only when a worker is to read them. A flush has workers copy what they wrote
 to `runs/`, under ids that it draws; no manifest ever names anything under `spill/`.
 
-What is spilled goes when nobody holds its run any more, and at the end of the process. A crash
-leaves it, to be collected when it is old.
+What is spilled goes a while after nobody holds its run any more, and at the end of the process. A
+crash leaves it, to be collected when it is old.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -47,6 +48,8 @@ from stepwell.store.base import Store
 
 PIECE_ROWS = 2 * ROW_GROUP_ROWS
 """About as many rows of an object as one task reads."""
+KEEP_S = 600.0
+"""How long what is spilled stays after nobody needs it any more."""
 
 
 class SharedRun(RunFiles):
@@ -105,6 +108,8 @@ class SharedRuns:
         self._spilled: dict[str, None] = {}
         """What lies in the store and is to be removed by us."""
         self._dead: list[str] = []
+        self._dying: deque[tuple[float, str]] = deque()
+        """What nobody needs any more, and since when; a merge beside us may still read it."""
         weakref.finalize(self, _remove, store, self._spilled)
 
     def write(self, relation: str, table: pa.Table, key: Sequence[int]) -> RunFiles:
@@ -181,6 +186,7 @@ class SharedRuns:
         with self._lock:
             self._dead += [i.path for i in shared.objects if i.path in self._spilled]
         shared.objects = stored
+        self._tidy()
         return True
 
     def _objects(self, run: SharedRun) -> tuple[Run, ...]:
@@ -203,10 +209,16 @@ class SharedRuns:
         return run
 
     def _tidy(self) -> None:
-        """Remove what nobody needs any more."""
+        """Remove what nobody has needed for a while."""
+        now = self._env.uptime()
         with self._lock:
-            dead, self._dead[:] = list(self._dead), []
-            gone = {path: self._spilled.pop(path) for path in dead if path in self._spilled}
+            while self._dead:
+                self._dying.append((now, self._dead.pop()))
+            gone: dict[str, None] = {}
+            while self._dying and self._dying[0][0] <= now - KEEP_S:
+                _, path = self._dying.popleft()
+                if path in self._spilled:
+                    gone[path] = self._spilled.pop(path)
         _remove(self._store, gone)
 
     def _fetch(self, objects: Sequence[Run]) -> tuple[Path, ...]:
@@ -241,4 +253,5 @@ def _shared(run: RunFiles) -> SharedRun:
 
 def _remove(store: Store, spilled: Mapping[str, None]) -> None:
     with suppress(StepwellError):  # It costs space only, and is collected some day.
-        store.delete(*spilled)
+        if spilled:
+            store.delete(*spilled)
