@@ -50,7 +50,7 @@ from stepwell.spark.reading import in_pieces, rows_at_most
 from stepwell.spark.relations import Part, Relation, Relations, schema_table, stored_type
 from stepwell.spark.runs import WEIGHT, LocalRuns, Runs
 from stepwell.spark.session import SessionSettings, adopt
-from stepwell.spark.showing import Showing, quoted, titles
+from stepwell.spark.showing import Showing, quoted
 
 __all__ = ["Change", "Outcome", "Views"]
 
