@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -70,6 +71,29 @@ def test_a_disk_that_is_full_after_the_number_was_taken(prefix: str) -> None:
     assert again.state.transaction == 2, "an empty transaction"
     assert push(again, 3) == 3
     assert opened(world, store).state.transaction == 3
+
+
+def test_a_disk_that_is_full_between_two_numbers() -> None:
+    """D11, J1: a large difference takes several; the one that was taken is nobody else's."""
+    world = World()
+    store = Full(world.store)
+    settings = replace(SETTINGS, outbox=replace(SETTINGS.outbox, part_rows_max=1))
+    pipeline = world.open(store, settings, sinks={"one": "revenue"}, strike=False)
+    for number in range(1, 4):
+        pipeline.push("orders", [order(number, f"c{number}", 1)])
+    core = pipeline._core
+    core.flush()
+    change = replace(CHANGE, follow={"one": ("revenue", "revenue")})
+    executor = ReferenceExecutor(NEW, store, core.env)
+    store.prefix = f"journal/{core.writer.journal.tip.position + 2:020}"
+    with pytest.raises(UnavailableError):
+        change_program(core, executor, change)
+    store.prefix = "none/"
+    assert core.state.transaction == 4, "an empty transaction"
+    assert push(core, 9) == 5
+    again = world.open(sinks={"one": "revenue"})
+    assert again.transaction_number == 5
+    world.check(again)
 
 
 def test_a_checkpoint_it_was_built_from_and_that_is_gone() -> None:

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stepwell.spark import blocks, evaluate, relations
-from stepwell.spark.runs import Runs
+from stepwell.spark.runs import LocalRuns
 from stepwell.spark.views import Change, Views
 from tests.comparing import difference
 
@@ -35,13 +35,13 @@ def test_changes_of_every_size(
     monkeypatch.setattr(blocks, "COLLECT_ROWS_MAX", 40)
     monkeypatch.setattr(blocks, "COLLECT_GROUPS_MAX", groups)
     written: list[tuple[str, int]] = []
-    write = Runs.write
+    write = LocalRuns.write
 
-    def noted(runs: Runs, relation: str, table: pa.Table, key: tuple[int, ...]) -> object:
+    def noted(runs: LocalRuns, relation: str, table: pa.Table, key: tuple[int, ...]) -> object:
         written.append((relation, table.num_rows))
         return write(runs, relation, table, key)
 
-    monkeypatch.setattr(Runs, "write", noted)
+    monkeypatch.setattr(LocalRuns, "write", noted)
     draw = random.Random(groups)
     views = Views.open(spark, SQL)
     there: dict[int, tuple[int, str]] = {}
@@ -72,3 +72,30 @@ def test_changes_of_every_size(
         for name in ("revenue", "large", "best"):
             assert not difference(views.read(name), views.recompute(name)), name
         assert views.read("orders").num_rows == len(there)
+
+
+@pytest.mark.spark
+def test_a_row_that_comes_back_in_a_run_merged_with_its_first(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run then holds two rows of one key, and what took the first one out is in memory."""
+    monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", MEMORY)
+    views = Views.open(
+        spark,
+        "CREATE TABLE t (k BIGINT NOT NULL PRIMARY KEY, v STRING);\n"
+        "CREATE MATERIALIZED VIEW f REFRESH POLICY FULL AS SELECT k, v FROM t WHERE k < 5;",
+    )
+
+    def rows(keys: range, v: str) -> pa.Table:
+        return pa.table({"k": list(keys), "v": [v] * len(keys)})
+
+    views.apply({"t": Change(rows(range(100), "first"))})
+    views.apply({"t": Change(delete=pa.table({"k": [0]}))})
+    come = pa.concat_tables([rows(range(1), "second"), rows(range(100, 200), "first")])
+    views.apply({"t": Change(come)})
+    parts = views.stored["t"].parts
+    assert [part.rows for part in parts if part.table is None] == [201], "one run, two rows of 0"
+    expected = pa.concat_tables([rows(range(1), "second"), rows(range(1, 200), "first")])
+    found = {row["k"]: row["v"] for row in views.read("t").to_pylist()}
+    assert found == {row["k"]: row["v"] for row in expected.to_pylist()}
+    assert sorted(views.read("f").column("k").to_pylist()) == [0, 1, 2, 3, 4]

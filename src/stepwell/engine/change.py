@@ -141,6 +141,8 @@ def change_program(
         revived = frozenset(run.path for run in state.runs)
     for number in range(core.state.transaction + 1, transaction + 1):
         core.writer.append(Draft(Kind.STEP, Transaction(number), 1, True, core.env.now()))
+        # It has happened, with nothing in it. If the next cannot be appended, this handle goes on.
+        core.state.transaction = Transaction(number)
     cursor = core.writer.journal.tip
     # Whatever was written so far is in `runs`, or is rubbish.
     floor = core.env.new_id()

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from stepwell.engine.tiers import to_merge
 from stepwell.errors import ensure
+from stepwell.query.types import contains_map_or_variant
 from stepwell.spark.index import comparable
 from stepwell.spark.merge import consolidated
 from stepwell.spark.runs import WEIGHT, RunFiles, Runs, plain, sortable
@@ -290,7 +291,7 @@ class Relations:
                 parts = [self.summed(relation, [*large, Part(relation.types, run.rows, run=run)])]
         elif large:
             parts = [self.summed(relation, large)]
-        relation.parts = parts
+        relation.parts = [part for part in parts if part.rows]
 
     def summed(self, relation: Relation, last: Sequence[Part]) -> Part:
         """Several runs as one, in which rows that came and went are no more."""
@@ -352,13 +353,16 @@ class Relations:
     def plain_rows(self, name: str, delta: Part | None) -> DataFrame | None:
         """The rows of a relation that has a key and is mostly one run, as they are after a change.
 
-        That run is only read past: a row of it is gone if the rest takes out a row with its key.
-        None: the relation is not of this kind, and its parts have to be summed up.
+        That run is only read past: a row of it is gone if the rest takes it out. Not any row with
+        its key: a run may hold the row before and the row after, if what took the first one out is
+        still in memory. None: the relation is not of this kind, and its parts have to be summed up.
         """
         relation = self._all[name]
         parts = [*relation.parts, *([delta] if delta is not None else [])]
         large = max(parts, key=lambda part: part.rows, default=None)
         if large is None or not relation.key or not _once(large):
+            return None
+        if any(map(contains_map_or_variant, relation.types)):
             return None
         columns = [f"c{i}" for i in range(len(relation.types))]
         run = self.frame_of(large).select(*columns)
@@ -366,9 +370,8 @@ class Relations:
         if not rest:
             return run
         moved = self._together(rest).groupBy(*columns).agg({WEIGHT: "sum"}).toDF(*columns, WEIGHT)
-        keys = [f"c{i} AS k{i}" for i in relation.key]
-        gone = moved.where(f"{WEIGHT} < 0").selectExpr(*keys)
-        same = [run[f"c{i}"].eqNullSafe(gone[f"k{i}"]) for i in relation.key]
+        gone = moved.where(f"{WEIGHT} < 0").selectExpr(*(f"{c} AS gone_{c}" for c in columns))
+        same = [run[c].eqNullSafe(gone[f"gone_{c}"]) for c in columns]
         if sum(part.rows for part in rest) <= BROADCAST_ROWS_MAX:
             gone = gone.hint("broadcast")
         stay = run.join(gone, same, "left_anti")

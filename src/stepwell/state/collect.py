@@ -21,8 +21,8 @@ and 4 and whatever others do meanwhile:
   And from the first on only as far as all are older than `journal_keep`: any transaction after them
   can be restored. The boundary moves first, and barriers stay as `trim` says (F8). A checkpoint
   that is older needs no entry to be restored itself.
-* What a probe left an hour ago, and what a process spilled for Spark's workers two days ago. No
-  manifest ever names that; a process that still needs it fails, and opens again.
+* What a probe left an hour ago, and what a process before the one that has the pipeline spilled for
+  Spark's workers, two days ago. No manifest ever names that.
 
 Names that `journal/paths` does not know are never deleted, nor is anything in another pipeline's
 store. The listing comes after the manifest: a version that is not listed could not be protected for
@@ -69,7 +69,9 @@ _TRIES = 20
 _PROBE_S = 3600.0
 """A probe takes seconds; to delete what one is looking at would make it fail."""
 _SPILL_S = 2 * 86400.0
-"""What is spilled is used until the next flush, and removed by whoever wrote it."""
+"""What is spilled is removed by whoever wrote it. One that was fenced may read it yet."""
+_SKEW = timedelta(hours=1)
+"""By so much the clocks of a writer and of a store may differ."""
 
 Reason = Literal["run", "checkpoint", "outbox", "manifest", "entry", "probe", "spill"]
 REASONS: dict[Reason, str] = {
@@ -366,7 +368,9 @@ def _reason(
     if name.kind == "manifest":
         return "manifest" if name.number is not None and name.number <= manifests_up_to else None
     if name.kind == "spill":
-        return "spill" if item.modified <= now - timedelta(seconds=_SPILL_S) else None
+        # Whoever has the pipeline may use what it spilled for as long as it runs.
+        before = min(now - timedelta(seconds=_SPILL_S), manifest.claim.time - _SKEW)
+        return "spill" if item.modified <= before else None
     return "probe" if _is_old_probe(item, now) else None
 
 

@@ -8,7 +8,7 @@ from stepwell.state.manifest import Manifest
 from stepwell.store.base import Store
 
 _LOOK = 1000
-_BEFORE = ("probe", "lease", "deploy_log")
+_BEFORE = ("probe", "lease", "deploy_log", "spill")
 """What may lie where a pipeline is about to begin."""
 
 
