@@ -12,10 +12,27 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Protocol
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@contextmanager
+def with_variables(variables: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables, set for as long as it takes to start or open what reads them."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 class Env(Protocol):

@@ -119,13 +119,20 @@ def _scatter(rows: Iterable[pa.Table], schema: pa.Schema, root: Path, files: int
 
 
 def _gathered(root: Path, number: int) -> pa.Table:
-    """What the rows of one file come to; equal ones are one as soon as they are seen."""
+    """What the rows of one file come to.
+
+    They are summed up whenever as many wait as are left of those before, so that no row is looked
+    at often, and never much more is held than is left.
+    """
     path = root / f"{number}.arrow"
     with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
-        found = reader.schema.empty_table()
-        for batch in range(reader.num_record_batches):
-            piece = pa.Table.from_batches([reader.get_batch(batch)])
-            found = _summed(pa.concat_tables([found, piece]))
+        found, waiting, rows = reader.schema.empty_table(), [], 0
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            waiting.append(pa.Table.from_batches([batch]))
+            rows += batch.num_rows
+            if rows > found.num_rows or number + 1 == reader.num_record_batches:
+                found, waiting, rows = _summed(pa.concat_tables([found, *waiting])), [], 0
     path.unlink()
     return found
 

@@ -31,6 +31,7 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from stepwell.env import with_variables
 from stepwell.errors import ConfigError, StepwellError, UnavailableError
 from stepwell.query.settings import DEFAULTS, Value, changes_meaning, text_of
 from stepwell.spark.java import Java, find_java, launcher_home
@@ -114,7 +115,7 @@ def open_session(settings: SessionSettings) -> SparkSession:
     conf.setAll(list(_to_start_with(settings, os.environ).items()))
     conf.set("spark.sql.warehouse.dir", _temporary_directory())
     try:
-        with _environment(_variables(settings, java)), _signals_kept():
+        with with_variables(_variables(settings, java)), _signals_kept():
             spark = SparkSession(SparkContext(conf=conf))
         _check_running(spark)
     except (PySparkException, Py4JError, OSError, ValueError) as error:
@@ -305,21 +306,6 @@ def _temporary_directory() -> str:
     directory = tempfile.mkdtemp(prefix="stepwell-spark-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return Path(directory).as_uri()
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set while Spark starts, since it copies them, and as they were afterwards."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextmanager

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from stepwell.env import Env
+from stepwell.env import Env, with_variables
 from stepwell.errors import ConfigError
 from stepwell.store.base import Store
 from stepwell.store.locate import BUCKETS, open_store
@@ -75,20 +74,5 @@ def address_at(
 
 def open_address(address: Address, env: Env) -> Store:
     """The store; what the address lacks comes from the environment of this process."""
-    with _variables(address.variables):
+    with with_variables(address.variables):
         return open_store(address.uri, env, None, **address.options)
-
-
-@contextmanager
-def _variables(variables: Mapping[str, str]) -> Iterator[None]:
-    """They are read when a store is opened, and are afterwards as they were."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
