@@ -5,7 +5,7 @@
 steady   small transactions that insert, update and delete, on Spark, with checkpoints and merging:
          the last 100 against the first 100, the runs of each relation, and the store against what
          is alive in it, before it is collected and after
-during   transactions with a checkpoint after every tenth, against the same without
+during   ten transactions after a checkpoint, against ten without one, in turns
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ BASE = 200_000
 CUSTOMERS = 5_000
 ROWS = 1_000
 """Per transaction: half new, a quarter updated, a quarter deleted."""
+TURN = 10
 
 
 def main() -> None:
@@ -167,29 +168,33 @@ def sizes(store: LocalStore, env: SystemEnv) -> tuple[Counter[str], int]:
 
 
 def during(spark: SparkSession, directory: Path, quick: bool) -> list[Table]:
-    count = 20 if quick else 150
+    turns = 4 if quick else 80
     orders = Orders()
     pipeline = opened(spark, directory, Settings(checkpoint_every_s=1e9), orders)
+    # In an order drawn at random: runs are merged every so many transactions, in either kind.
+    order = [True, False] * (turns // 2)
+    random.Random(1).shuffle(order)
     seconds: dict[bool, list[float]] = {True: [], False: []}
     taken: list[float] = []
-    for number in range(2 * count):
-        put, gone = orders.change()
-        with_one = (number // 10) % 2 == 0
-        if with_one and number % 10 == 0:
+    for turn, with_one in enumerate([False, *order]):
+        if with_one:
             taken.append(timed(pipeline.checkpoint))
-        took = timed(lambda p=put, g=gone: pipeline.push("orders", p, delete=g))
-        if number >= 10:
-            seconds[with_one].append(took)
+        for _ in range(TURN):
+            put, gone = orders.change()
+            took = timed(lambda p=put, g=gone: pipeline.push("orders", p, delete=g))
+            if turn:
+                seconds[with_one].append(took)
     pipeline.close()
     table = Table(
-        f"Transactions of {ROWS} rows with checkpoints, and without, in turns of ten",
-        ("which", "p50 ms", "p99 ms", "p99 against without"),
+        f"Transactions of {ROWS} rows with checkpoints, and without, in turns of {TURN}",
+        ("which", "transactions", "p50 ms", "p99 ms", "p99 against without"),
         f"A checkpoint itself: {statistics.median(taken) * 1000:.0f} ms by median.",
     )
     without = Times(tuple(seconds[False]))
     for name, times in (("without", without), ("with", Times(tuple(seconds[True])))):
         p99 = times.percentile(99)
-        table.add(name, times.median * 1000, p99 * 1000, f"{p99 / without.percentile(99):.2f}")
+        against = f"{p99 / without.percentile(99):.2f}"
+        table.add(name, len(times.seconds), times.median * 1000, p99 * 1000, against)
     return [table]
 
 

@@ -97,7 +97,7 @@ def durability(spark: SparkSession, options: Options) -> list[Table]:
         ("rows", "without journal ms", "with journal ms", "more ms", "more %", "ratio"),
         "Pushed rows, journaled with their data, on the disk of the repository; an fsync each.",
     )
-    for rows, rounds in ((1_000, 60), (100_000, 25)):
+    for rows, rounds in ((1_000, 60), (100_000, 60)):
         without, durable = _durable(spark, rows, 5 if options.quick else rounds)
         more = durable.median - without.median
         table.add(

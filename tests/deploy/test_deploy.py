@@ -11,31 +11,16 @@ import pytest
 
 from stepwell.deploy.changing import Interrupted
 from stepwell.deploy.lease import read_lease
-from stepwell.deploy.pipeline import ProjectPipeline, make_executor
+from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.program import as_deployed, project_differences
-from stepwell.deploy.project import Project
 from stepwell.deploy.sections import Sections
-from stepwell.engine.ports import Executor, ExecutorFactory
 from stepwell.engine.settings import Settings
-from stepwell.env import Env
-from stepwell.errors import ConflictError, FencedError, InvalidError, StepwellError
+from stepwell.errors import ConflictError, FencedError, InvalidError
 from stepwell.journal import paths
-from stepwell.store.base import Store
 from stepwell.store.memory import MemoryStore
-from stepwell.testing import Crash, FaultyStore, ManualEnv, crash_at, fail_at
 from tests.deploy.changing import CHANGED, ORDERS, SQL, YML, Lab, lab
 
 __all__ = ["lab"]
-
-
-def copy_of(store: Store) -> MemoryStore:
-    """The same objects in a store of its own, so that many crashes begin alike."""
-    made = MemoryStore(ManualEnv())
-    for item in store.list():
-        found = store.get(item.path)
-        assert found is not None
-        made.put_new(item.path, found.data)
-    return made
 
 
 def test_a_first_deploy_creates_and_the_next_plan_is_empty(
@@ -109,116 +94,6 @@ def test_a_large_difference_comes_to_the_sink_in_parts(
     assert lab.is_settled()
 
 
-def test_killed_at_every_store_call_the_next_deploy_comes_out_as_an_undisturbed_one(
-    lab: Lab,
-) -> None:
-    """D4, D11, scenario 77: views, sinks and record are the same, and each batch arrives once.
-
-    Dying before a call leaves what dying after the one before it does, so `after` is enough.
-    """
-    start, out = copy_of(lab.inner), lab.folder / "out"
-    kept = lab.folder / "kept"
-    shutil.copytree(out, kept)
-    lab.write(CHANGED)
-    number = 0
-    while True:
-        number += 1
-        lab.inner = copy_of(start)
-        shutil.rmtree(out)
-        shutil.copytree(kept, out)
-        lab.store = FaultyStore(lab.inner, crash_at(number, "after"))
-        try:
-            lab.deploy()
-        except Crash:
-            pass
-        else:
-            break
-        lab.store = lab.inner
-        lab.env.advance(60)  # The dead deploy's lease expires.
-        committed = lab.rows("revenue")
-        assert committed in (
-            Counter({("ada", 30): 1, ("bob", 40): 1, ("eve", 1): 1}),
-            Counter({("ada", 25): 1, ("bob", 40): 1, ("eve", 1): 1}),
-        ), "readers see the old view or the new one, whole"
-        if number % 3 == 0:
-            lab.run()  # Somebody runs it in between, as it is.
-            assert lab.sink() == committed
-        lab.deploy()
-        assert lab.serial == 2
-        assert lab.is_settled()
-        lab.run()
-        assert lab.rows("revenue") == Counter({("ada", 25): 1, ("bob", 40): 1, ("eve", 1): 1})
-        assert lab.sink() == lab.rows("revenue")
-        lab.push((9, "zoe", 7))
-        assert lab.sink() == lab.rows("revenue")
-    assert number > 40, "a deploy makes more calls than that"
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_an_answer_lost_at_any_store_call_leaves_all_or_nothing(lab: Lab, when: str) -> None:
-    """D4, scenario 81: it succeeds, or says that it did not, and the next one does."""
-    start = copy_of(lab.inner)
-    lab.write(CHANGED)
-    number = 0
-    while True:
-        number += 1
-        lab.inner = copy_of(start)
-        faulty = FaultyStore(lab.inner, fail_at(number, when))  # type: ignore[arg-type]
-        lab.store = faulty
-        try:
-            lab.deploy()
-        except StepwellError:
-            lab.store = lab.inner
-            lab.env.advance(60)
-            lab.deploy()
-        lab.store = lab.inner
-        assert (lab.serial, lab.is_settled()) == (2, True)
-        if len(faulty.calls) < number:
-            return
-
-
-def test_a_first_deploy_killed_at_every_store_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """D2, D4, scenario 77: whatever was there, the next one makes the pipeline."""
-    lab = Lab(tmp_path / "project", monkeypatch)
-    number = 0
-    while True:
-        number += 1
-        lab.inner = MemoryStore(lab.env)
-        lab.store = FaultyStore(lab.inner, crash_at(number, "after"))
-        try:
-            lab.deploy()
-        except Crash:
-            pass
-        else:
-            return
-        lab.store = lab.inner
-        lab.env.advance(60)
-        lab.deploy()
-        assert (lab.serial, lab.is_settled()) == (1, True)
-
-
-def test_ten_deploys_killed_before_they_changed_anything(lab: Lab) -> None:
-    """D2, scenario 78: the serial does not move, and the eleventh works."""
-    lab.write(CHANGED)
-    for _ in range(10):
-        calls = FaultyStore(lab.inner)
-        lab.store = FaultyStore(
-            lab.inner,
-            lambda call: (
-                crash_at(call.number, "before")(call) if call.path == paths.deploy_log(1) else None
-            ),
-        )
-        with pytest.raises(Crash):
-            lab.deploy()
-        lab.store = calls
-        lab.env.advance(60)
-        assert lab.serial == 1
-    lab.store = lab.inner
-    assert lab.deploy().serial == 2
-
-
 def test_a_declined_or_refused_deploy_opens_no_log(lab: Lab) -> None:
     """D6: and leaves every object but the lease as it was."""
     before = {item.path: item.modified for item in lab.inner.list()}
@@ -264,63 +139,6 @@ def test_one_failing_view_fails_its_dependants_and_nothing_else(lab: Lab) -> Non
     assert lab.serial == 2
     lab.run()
     assert lab.sink() == lab.rows("revenue")
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        "SELECT customer, SUM(amount) AS total, COUNT(*) AS n FROM orders GROUP BY customer",
-        "SELECT customer AS who, SUM(amount) AS total FROM orders GROUP BY customer",
-        "SELECT * FROM orders WHERE amount > 0",
-        "SELECT * FROM big",
-    ],
-)
-def test_a_sink_that_cannot_follow_is_refused_by_the_plan(lab: Lab, query: str) -> None:
-    """D7, D11: names of columns are plain to see; nothing was begun, and the next step is said."""
-    old = "SELECT customer, SUM(amount) AS total FROM orders GROUP BY customer"
-    assert old in SQL
-    lab.write(SQL.replace(old, query))
-    (refused,) = lab.plan().refusals
-    assert "sink out: revenue has other columns than what it has received so far" in refused
-    assert "customer, total before" in refused
-    with pytest.raises(InvalidError, match="this cannot be deployed"):
-        lab.deploy()
-    assert lab.serial == 1
-    lab.write(
-        SQL.replace(old, query), YML.replace("  out:", "  anew:").replace("path: out", "path: b")
-    )
-    assert not lab.plan().refusals
-    lab.deploy()
-    lab.run()
-    assert lab.actions() == {}
-
-
-def test_a_sink_that_never_began_takes_whatever_columns_there_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """D11: it begins with the whole view when the pipeline is opened."""
-    lab = Lab(tmp_path / "project", monkeypatch)
-    lab.deploy()
-    lab.write(SQL.replace("SUM(amount) AS total", "SUM(amount) AS total, COUNT(*) AS n"))
-    assert not lab.plan().refusals
-    assert lab.deploy().failed == {}
-    assert lab.actions() == {}
-
-
-def test_a_sink_that_cannot_follow_holds_its_view_back(lab: Lab) -> None:
-    """D8, D11: other types cannot be sent as a difference, and only the executor knows them; the
-    view stays, and it is said.
-    """
-    lab.write(
-        SQL.replace("SUM(amount) AS total", "CAST(SUM(amount) AS STRING) AS total").replace(
-            "COUNT(*) AS n FROM clicks", "COUNT(*) AS m FROM clicks"
-        )
-    )
-    done = lab.deploy()
-    assert "other columns" in done.failed["sink.out"]
-    assert "view.revenue" in done.failed
-    assert "view.visits" not in done.failed
-    assert lab.rows("revenue")[("ada", 30)] == 1
 
 
 def test_views_are_added_dropped_and_renamed(lab: Lab) -> None:
@@ -483,76 +301,6 @@ def test_what_is_protected_stays_so_after_it_has_left_the_file(lab: Lab) -> None
     assert lab.is_settled()
 
 
-def test_sinks_are_added_moved_and_removed(lab: Lab) -> None:
-    """D11: a new one gets the whole view, one that is moved too, a removed one is forgotten."""
-    both = YML + "  more: {view: whales, type: files, path: more, format: json}\n"
-    lab.write(SQL, both)
-    lab.deploy()
-    lab.run()
-    assert lab.sink("more") == lab.rows("whales")
-    lab.write(SQL, both.replace("path: out", "path: elsewhere"))
-    assert lab.actions() == {"sink.out": "rebuild"}
-    lab.deploy()
-    lab.run()
-    assert lab.sink("elsewhere") == lab.rows("revenue")
-    lab.write(SQL, YML.split("sinks")[0])
-    lab.deploy()
-    lab.run()
-    assert lab.is_settled()
-    assert not lab.manifest().progress.sinks
-
-
-def test_a_sink_in_its_place_with_another_format_is_refused(lab: Lab) -> None:
-    """D7: half of its files would be of one kind and half of another."""
-    lab.write(SQL, YML.replace("format: json", "format: csv"))
-    with pytest.raises(InvalidError, match="format changed, which does not fit"):
-        lab.deploy()
-
-
-def test_a_source_goes_on_where_it_stands_and_a_new_one_begins(lab: Lab) -> None:
-    """D11: rows are taken once, whatever changes around them."""
-    data = lab.folder / "data"
-    data.mkdir()
-    (data / "a.json").write_text('{"id": 50, "customer": "sue", "amount": 3}\n', encoding="utf-8")
-    source = (
-        "sources:\n  files: {table: orders, type: files, path: data/*.json, format: json, "
-        "settle: 0s}\n"
-    )
-    lab.write(SQL, YML + source)
-    assert lab.actions() == {"source.files": "create"}
-    lab.deploy()
-    lab.run()
-    assert lab.rows("revenue")[("sue", 3)] == 1
-    lab.write(CHANGED, YML + source.replace("settle: 0s", "settle: 1ms"))
-    lab.deploy()
-    lab.run()
-    assert lab.rows("orders")[(50, "sue", 3)] == 1
-    lab.write(CHANGED, YML + source.replace("table: orders", "table: clicks"))
-    with pytest.raises(InvalidError, match="its table changes"):
-        lab.deploy()
-    lab.write(CHANGED, YML)
-    lab.deploy()
-    assert not lab.manifest().progress.sources
-
-
-def test_output_that_waits_for_a_sink_survives_a_deploy(lab: Lab) -> None:
-    """D11: what the sink lacks of the old view comes first, then the difference."""
-    lab.push((9, "bob", 100))
-    out = lab.folder / "out"
-    hidden = lab.folder / "hidden"
-    out.rename(hidden)
-    out.write_text("in the way", encoding="utf-8")
-    with lab.open() as pipeline:
-        pipeline.push("orders", [{"id": 10, "customer": "new", "amount": 6}])
-    lab.write(CHANGED)
-    lab.deploy()
-    assert [item.sink for item in lab.manifest().progress.outbox] == ["out", "out"]
-    out.unlink()
-    hidden.rename(out)
-    lab.run()
-    assert lab.sink() == lab.rows("revenue")
-
-
 def test_two_deploys_at_once_one_is_told_who_the_other_is(lab: Lab) -> None:
     """D5, scenario 80: the second waits, and names the owner when it gives up."""
     lab.write(CHANGED)
@@ -593,39 +341,6 @@ def test_a_kept_plan_is_good_for_what_it_was_made_for(lab: Lab) -> None:
     assert lab.rows("revenue")[("ada", 25)] == 1
     with pytest.raises(ConflictError, match="something else is now"):
         lab.deploy(plan_data=("today.plan", kept))
-
-
-def test_no_secret_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D7: options are stored with their references, also in a plan that is kept."""
-    monkeypatch.setenv("SECRET_FOLDER", "hush-hush")
-    lab = Lab(tmp_path / "project", monkeypatch)
-    lab.write(SQL, YML.replace("path: out", 'path: "${env:SECRET_FOLDER}"'))
-    plan = lab.plan().encode()
-    lab.deploy()
-    lab.push(*ORDERS)
-    lab.run()
-    assert lab.sink("hush-hush") == lab.rows("revenue")
-    stored = b"".join(
-        found.data for item in lab.inner.list() if (found := lab.inner.get(item.path))
-    )
-    assert b"hush-hush" not in stored + plan
-    assert b"${env:SECRET_FOLDER}" in stored
-    assert lab.actions() == {}
-
-
-def test_a_new_sink_that_holds_something_already_fails_alone(lab: Lab) -> None:
-    """D8: deployed, it would keep the pipeline from being opened; so it is found out before."""
-    lab.write(SQL, YML.split("sinks")[0])
-    lab.deploy()
-    lab.write(CHANGED, YML)
-    done = lab.deploy()
-    assert "holds transaction 4" in done.failed["sink.out"]
-    assert set(done.failed) == {"sink.out"}
-    assert lab.rows("revenue")[("ada", 25)] == 1
-    shutil.rmtree(lab.folder / "out")
-    assert not lab.deploy().failed
-    lab.run()
-    assert lab.sink() == lab.rows("revenue")
 
 
 def test_a_runner_that_takes_over_in_the_middle_wins(lab: Lab) -> None:
@@ -671,96 +386,3 @@ def test_another_executor_is_refused_by_the_plan(lab: Lab) -> None:
     assert "made with the executor reference" in plan.refusals[0]
     with pytest.raises(InvalidError, match="stores other relations than spark"):
         lab.deploy()
-
-
-def test_a_sink_is_removed_together_with_its_secret(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """D11: what cannot be reached any more can still be let go."""
-    monkeypatch.setenv("SECRET_FOLDER", "hush")
-    more = '  more: {view: whales, type: files, path: "${env:SECRET_FOLDER}", format: json}\n'
-    lab.write(SQL, YML + more)
-    lab.deploy()
-    lab.run()
-    assert lab.sink("hush") == lab.rows("whales")
-    monkeypatch.delenv("SECRET_FOLDER")
-    lab.write(CHANGED, YML)
-    assert not lab.deploy().failed
-    lab.run()
-    assert lab.sink() == lab.rows("revenue")
-
-
-@pytest.mark.parametrize("pending", [False, True], ids=["closed", "with entries to replay"])
-def test_a_change_of_sources_and_sinks_alone_makes_no_executor(lab: Lab, pending: bool) -> None:
-    """D7: only the work it causes; no Spark is started, and no view compiled, for nothing."""
-    made: list[str] = []
-
-    def make(project: Project, spark: object) -> ExecutorFactory:
-        def factory(store: Store, env: Env) -> Executor:
-            made.append("executor")
-            return make_executor(project, None)(store, env)
-
-        return factory
-
-    if pending:
-        lab.store = dying = FaultyStore(lab.inner)
-        pipeline = lab.open()
-        pipeline.push("orders", [{"id": 50, "customer": "zoe", "amount": 7}])
-        dying.dead = True
-        lab.store = lab.inner
-    expected = lab.rows("revenue")
-    runs = lab.manifest().runs
-    more = YML + "  more: {view: visits, type: files, path: more, format: json}\n"
-    lab.write(yml=more)
-    assert lab.actions() == {"sink.more": "create"}
-    assert lab.deploy(executor=make).changed is not None
-    assert made == (["executor"] if pending else [])
-    assert set(runs) <= set(lab.manifest().runs)
-    assert lab.actions() == {}
-    assert lab.rows("revenue") == expected
-    lab.write(yml=more.replace("view: visits", "view: whales"))
-    made.clear()
-    lab.run()
-    done = lab.deploy(executor=make)
-    assert done.changed is not None or done.plan.refusals
-    assert len(made) <= 1, "what a sink is to receive is computed by the views there are"
-    lab.write(yml=YML)
-    made.clear()
-    assert lab.actions() == {"sink.more": "delete"}
-    lab.deploy(executor=make)
-    assert made == []
-    assert lab.actions() == {}
-    assert lab.rows("revenue") == expected
-    lab.push((60, "zoe", 1))
-    assert lab.sink() == lab.rows("revenue")
-
-
-def test_a_change_of_sinks_alone_killed_at_every_store_call(lab: Lab) -> None:
-    """D4, scenario 77: the way without an executor is as safe as the other."""
-    start, out = copy_of(lab.inner), lab.folder / "out"
-    kept = lab.folder / "kept"
-    shutil.copytree(out, kept)
-    lab.write(yml=YML + "  more: {view: visits, type: files, path: more, format: json}\n")
-    rows = lab.rows("revenue"), lab.rows("visits")
-    number, done = 0, False
-    while not done:
-        number += 1
-        lab.inner = copy_of(start)
-        for folder in (out, lab.folder / "more"):
-            shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(kept, out)
-        lab.store = FaultyStore(lab.inner, crash_at(number, "after"))
-        try:
-            lab.deploy()
-            done = True
-        except Crash:
-            pass
-        lab.store = lab.inner
-        lab.env.advance(60)
-        assert (lab.rows("revenue"), lab.rows("visits")) == rows
-        lab.deploy()
-        assert lab.actions() == {}
-        assert lab.is_settled()
-        lab.run()
-        assert lab.sink() == rows[0]
-    assert number > 10

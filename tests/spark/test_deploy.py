@@ -19,6 +19,9 @@ from stepwell.deploy.project import load_project
 from stepwell.deploy.resources import resources_of
 from stepwell.deploy.serving import RunningPipeline
 from stepwell.env import SystemEnv
+from stepwell.query.program import Program
+from stepwell.query.statements import MaterializedView
+from stepwell.spark.compiler import Compiler
 from stepwell.spark.executor import SparkExecutor
 from stepwell.state.manifest import Manifest, Manifests
 
@@ -141,6 +144,58 @@ def test_a_view_that_spark_does_not_take_fails_alone(spark: SparkSession, tmp_pa
     with lab.open() as pipeline:
         pipeline.push("orders", [order(1)])
         lab.check(pipeline, "revenue", "everything")
+
+
+def test_a_change_to_one_view_is_that_views_work(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D11: what is not changed is not compiled, nor read, nor written; and is right afterwards."""
+    lab = Lab(tmp_path / "project", spark)
+    sql = SQL + (
+        "CREATE MATERIALIZED VIEW best AS SELECT customer, total FROM revenue WHERE total > 20;\n"
+        "CREATE MATERIALIZED VIEW worst AS SELECT MIN(total) AS least FROM revenue;\n"
+    )
+    lab.write(sql)
+    assert not lab.deploy().failed
+    with lab.open() as pipeline:
+        pipeline.push("orders", [order(id) for id in range(40)])
+        pipeline.push("people", [{"name": n, "city": n[0]} for n in NAMES])
+        pipeline.run(once=True)
+    before = {run.path for run in lab.manifest().runs}
+    compiled: list[str] = []
+    compile_view = Compiler.compile
+
+    def watched(self: Compiler, view: MaterializedView, *rest: Any) -> Program:
+        compiled.append(view.name)
+        return compile_view(self, view, *rest)
+
+    monkeypatch.setattr(Compiler, "compile", watched)
+    lab.write(sql.replace("MIN(total) AS least", "MAX(total) AS least"))
+    assert not lab.deploy().failed
+    assert sorted(compiled) == ["revenue", "worst"]
+    gone = before - {run.path for run in lab.manifest().runs}
+    assert all("worst" in path for path in gone)
+    compiled.clear()
+    sql = sql.replace("SUM(amount) AS total", "CAST(MAX(amount) AS DECIMAL(22,2)) AS total")
+    lab.write(sql)
+    assert not lab.deploy().failed
+    # Twice the one that a sink follows: what it was, and what it is.
+    assert sorted(compiled) == ["best", "revenue", "revenue", "worst"]
+    compiled.clear()
+    lab.write(
+        sql.replace("CREATE MATERIALIZED VIEW everything AS SELECT COUNT(*) AS n FROM orders;", "")
+    )
+    assert not lab.deploy().failed
+    assert not any(run.relation.startswith("everything") for run in lab.manifest().runs)
+    views = ("revenue", "cities", "best", "worst")
+    with lab.open() as pipeline:
+        assert sorted(set(compiled) & set(views)) == sorted(views)
+        pipeline.run(once=True)
+        lab.check(pipeline, *views)
+        assert sum_of(lab.folder / "out") == rows(pipeline, "revenue")
+        pipeline.push("orders", [order(id) for id in range(30, 60)])
+        pipeline.push("people", [{"name": "ada", "city": "z"}])
+        lab.check(pipeline, *views)
 
 
 def rows(pipeline: ProjectPipeline, view: str) -> Counter[tuple[str, ...]]:

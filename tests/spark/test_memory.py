@@ -107,6 +107,27 @@ def test_new_sinks_and_a_restore_pass_through_in_parts(
         assert shelves["same"].rows() == {(1,): 2 * PUSH}
 
 
+def test_what_a_transaction_changes_in_a_large_view_is_left_on_the_disk(
+    spark: SparkSession, tmp_path: Path, small: None, collected: list[int]
+) -> None:
+    """J7: few rows come in, and every row of a view changes; its sink gets them in one batch."""
+    shelf = Shelf()
+    with opened(spark, tmp_path, [ShelfSink("ranked", "ranked", shelf)]) as pipeline:
+        for start in range(0, ROWS, PUSH):
+            pipeline.push("orders", orders(start))
+        collected.clear()
+        held = pa.total_allocated_bytes()
+        pipeline.push("orders", pa.table({"id": [-1], "customer": ["new"], "amount": [-1]}))
+        assert max(collected, default=0) <= LIMIT
+        assert pa.total_allocated_bytes() - held < 8 * ROWS, "not even one number of each row"
+        assert len(shelf.batches[-1][1]) > ROWS
+        places = sorted(place for (_, place), count in shelf.rows().items() if count == 1)
+        assert places == [n / ROWS for n in range(ROWS + 1)]
+        assert shelf.rows() == {
+            tuple(row.values()): 1 for row in pipeline.read("ranked").to_pylist()
+        }
+
+
 def test_a_view_that_is_built_anew_stays_with_spark(
     spark: SparkSession, tmp_path: Path, small: None, collected: list[int]
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stepwell.errors import InvalidError, SqlError
+from stepwell.query import parse
 from stepwell.spark import relations
 from stepwell.spark.views import Change, Views
 
@@ -44,6 +45,29 @@ def test_the_clock_is_the_recorded_time_of_the_transaction(spark: SparkSession) 
     outcome = views.apply({}, time=day(4))
     assert [r["id"] for r in views.read("recent").to_pylist()] == [2]
     assert outcome.recomputed == ("recent",)
+
+
+@pytest.mark.parametrize(
+    ("query", "misread"),
+    [
+        ("SELECT id FROM t WHERE x > 1", "SELECT id FROM t WHERE x >= 1"),
+        ("SELECT sum(x) AS s FROM t", "SELECT sum(x + id) AS s FROM t"),
+        (
+            "SELECT a.id FROM t a LEFT JOIN t b ON a.id = b.id",
+            "SELECT a.id FROM t a JOIN t b ON a.id = b.id",
+        ),
+        ("SELECT id FROM t UNION SELECT 1", "SELECT id FROM t UNION ALL SELECT 1"),
+        ("SELECT id, x IN (SELECT id FROM t) AS i FROM t", "SELECT id, false AS i FROM t"),
+    ],
+)
+def test_a_query_that_was_misread_is_computed_by_its_text(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, query: str, misread: str
+) -> None:
+    """S1: Spark's reading is asked for, and tables without rows do not hide the difference."""
+    sql = f"{TABLE}CREATE MATERIALIZED VIEW v AS {query}"
+    assert Views.open(spark, sql).explain("v").reasons == ()
+    monkeypatch.setattr(parse, "_written", lambda tree: misread)
+    assert Views.open(spark, sql).explain("v").reasons == ("PARSE_MISMATCH",)
 
 
 @pytest.mark.parametrize(

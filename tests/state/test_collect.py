@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -18,7 +18,6 @@ from stepwell.errors import (
     TruncatedError,
 )
 from stepwell.journal import paths
-from stepwell.journal.journal import Settings as JournalSettings
 from stepwell.journal.log import Log
 from stepwell.model import Transaction, checksum
 from stepwell.state.checkpoint import (
@@ -29,87 +28,17 @@ from stepwell.state.checkpoint import (
     read_checkpoint,
     refreshing,
 )
-from stepwell.state.collect import Collector, Plan, Settings
+from stepwell.state.collect import Collector, Plan
 from stepwell.state.history import History
-from stepwell.state.manifest import Manifest, Manifests, Parent, Pin, Run, Stored
+from stepwell.state.manifest import Manifest, Manifests, Pin
 from stepwell.state.progress import SinkAt, Undelivered
 from stepwell.state.witness import raise_witness
 from stepwell.store.base import Store
-from stepwell.store.memory import SHARED, MemoryStore
-from stepwell.store.retry import Retry
-from stepwell.testing import Crash, Fault, FaultyStore, ManualEnv, When, crash_at
+from stepwell.store.memory import MemoryStore
+from stepwell.testing import Crash, FaultyStore, ManualEnv, When, crash_at
 from tests.pausing import PausingStore, Task
-from tests.tiny import Tiny, entries, flushed_rows, rows_of, stored_rows
-
-AT_ONCE = Settings(grace_s=0, journal_keep_s=0, barrier_keep_s=0, history=History(versions=0))
-JOURNAL = JournalSettings(barrier_keep_s=3600, retry=Retry(attempts=3))
-NO_HISTORY = History(versions=10**6)
-
-
-class World:
-    """A pipeline with something of everything to collect, and its writer at work."""
-
-    def __init__(self, *, separate: bool = False) -> None:
-        self.env = ManualEnv()
-        self.store = MemoryStore(self.env)
-        self.journal = MemoryStore(self.env, "journal") if separate else self.store
-        self.tiny = self.open()
-        for row in "abcd":
-            self.tiny.push(row)
-            self.tiny.flush(merge=True)
-            self.tiny.checkpoint()
-            self.env.advance(10)
-        self.store.put_new(paths.run("t", ManualEnv(9).new_id()), b"left by a crash")
-        self.store.put_new(paths.outbox("s", Transaction(1), ManualEnv(8).new_id()), b"delivered")
-        self.store.put_new("notes/readme.txt", b"not ours")
-        self.store.put_new("runs/t/by-hand.parquet", b"not ours either")
-        self.tiny.push("e")
-
-    def open(self, store: Store | None = None, seed: int = 0) -> Tiny:
-        env = self.shared(seed)
-        journal = None if self.journal is self.store else self.journal
-        return Tiny(store or self.store, env, journal, JOURNAL, NO_HISTORY)
-
-    def shared(self, seed: int) -> ManualEnv:
-        """The environment of another process, which lives by the same clock."""
-        world = self.env
-
-        class Shared(ManualEnv):
-            def now(self) -> datetime:
-                return world.now()
-
-            def new_id(self) -> str:
-                self.time = world.now()
-                return super().new_id()
-
-        return Shared(seed)
-
-    def collector(self, store: Store | None = None, settings: Settings = AT_ONCE) -> Collector:
-        journal = None if self.journal is self.store else self.journal
-        return Collector(store or self.store, self.env, journal_store=journal, settings=settings)
-
-    def latest(self) -> Stored:
-        found = Manifests(self.store, self.env).latest()
-        assert found is not None
-        return found
-
-    def paths(self, prefix: str = "") -> set[str]:
-        return {item.path for item in self.store.list(prefix)}
-
-    def check(self, rows: str = "abcde") -> None:
-        """Everything that is named is there, and holds what it did."""
-        journal = None if self.journal is self.store else self.journal
-        assert stored_rows(self.store, self.env, journal) == list(rows)
-        manifest = self.latest().manifest
-        ids = {ref.id for ref in manifest.checkpoints} | {pin.checkpoint for pin in manifest.pins}
-        for id in ids:
-            state = read_checkpoint(self.store, id).state
-            assert flushed_rows(self.store, state) == list(rows)[: state.transaction]
-        for ref in manifest.checkpoints[-2:]:
-            # The newest may be damaged: the one before and the journal after it give all (K9).
-            state = read_checkpoint(self.store, ref.id, ref).state
-            after = [row for e in entries(self.journal, state.replay) for row in rows_of(e)]
-            assert [*flushed_rows(self.store, state), *after] == list(rows)
+from tests.state.collecting import AT_ONCE, World
+from tests.tiny import entries, flushed_rows, rows_of
 
 
 def reasons(plan: Plan) -> dict[str, int]:
@@ -487,133 +416,3 @@ def test_without_a_pipeline_there_is_nothing_to_collect() -> None:
     """K4: a wrong address is said, and nothing touched."""
     with pytest.raises(InvalidError, match="no pipeline"):
         Collector(MemoryStore(ManualEnv()), ManualEnv()).collect()
-
-
-# Clones
-
-
-@pytest.fixture(autouse=True)
-def shared() -> Iterator[None]:
-    yield
-    SHARED.clear()
-
-
-class Family:
-    """A parent, and a clone that names a run of the parent."""
-
-    def __init__(self) -> None:
-        self.parent = World()
-        self.env = self.parent.env
-        self.store = MemoryStore(self.env, "clone")
-        self.clone = Tiny(self.store, self.parent.shared(4), None, JOURNAL, NO_HISTORY)
-        self.clone.push("x")
-        self.clone.flush()
-        oldest = self.parent.latest().manifest.checkpoints[0]
-        self.pin = Pin(self.manifest().lineage, self.store.uri, oldest.id)
-        theirs = Manifests(self.parent.store, self.env)
-        theirs.amend(lambda m: replace(m, pins=(self.pin,)), "pin")
-        theirs.amend(dropping(oldest.id, ""), "drop")
-        run = read_checkpoint(self.parent.store, oldest.id).state.runs[0]
-        self.borrowed = replace(run, root=self.parent.store.uri)
-        lineage = self.parent.latest().manifest.lineage
-        parent = Parent(self.parent.store.uri, lineage, oldest.id, self.pin.id)
-        self.clone.writer.commit(
-            lambda m: replace(m, parent=parent, runs=(self.borrowed, *m.runs)), "clone"
-        )
-        SHARED[self.parent.store.uri] = self.parent.store
-
-    def collector(self, store: Store | None = None, parent: Store | None = None) -> Collector:
-        SHARED[self.parent.store.uri] = parent or self.parent.store
-        return Collector(store or self.store, self.env, settings=AT_ONCE)
-
-    def manifest(self) -> Manifest:
-        found = Manifests(self.store, self.env).latest()
-        assert found is not None
-        return found.manifest
-
-    def detach(self) -> None:
-        """The clone needs its parent no more, as after a compaction."""
-        own = tuple(run for run in self.manifest().runs if run.root is None)
-        self.clone.writer.commit(lambda m: replace(m, runs=own), "compact")
-
-    @property
-    def shared_run_is_there(self) -> bool:
-        return self.parent.store.exists(self.borrowed.path)
-
-
-def test_the_parent_keeps_what_its_clone_needs_and_the_clone_deletes_nothing_of_it() -> None:
-    """C7, scenario 58: the checkpoint is gone from the list, and its files are not."""
-    family = Family()
-    family.parent.collector().collect()
-    family.collector().collect()
-    assert family.shared_run_is_there
-    assert family.manifest().parent is not None
-    assert family.parent.latest().manifest.pins == (family.pin,)
-    family.parent.check()
-
-
-def test_a_clone_that_only_its_checkpoint_ties_to_the_parent_keeps_its_pin() -> None:
-    """C7: restoring that checkpoint needs the parent's files."""
-    family = Family()
-    family.clone.checkpoint()
-    family.detach()
-    family.collector().collect()
-    assert family.parent.latest().manifest.pins == (family.pin,)
-
-
-def test_a_clone_that_needs_nothing_of_its_parent_frees_its_pin() -> None:
-    """C7, scenario 58: and then the parent's collection takes what only the clone had needed."""
-    family = Family()
-    family.detach()
-    done = family.collector().collect()
-    assert done.problem is None
-    assert family.parent.latest().manifest.pins == ()
-    parent = family.manifest().parent
-    assert parent is not None
-    assert parent.pin is None
-    assert family.shared_run_is_there, "another pipeline's store is not collected from here"
-    family.parent.collector().collect()
-    assert not family.shared_run_is_there
-    family.parent.check()
-    assert family.collector().plan().frees is None
-
-
-@pytest.mark.parametrize("when", ["before", "halfway", "after"])
-@pytest.mark.parametrize("which", ["parent", "clone"])
-def test_a_pin_is_freed_parent_first_wherever_it_is_stopped(which: str, when: When) -> None:
-    """C7, scenario 58: a crash between the two commits leaves the rest to the next pass."""
-    number = 0
-    while True:
-        number += 1
-        family = Family()
-        family.detach()
-        faulty = FaultyStore(
-            family.parent.store if which == "parent" else family.store, crash_at(number, when)
-        )
-        stores = {"store" if which == "clone" else "parent": faulty}
-        try:
-            family.collector(**stores).collect()
-        except Crash:
-            if family.manifest().parent.pin is None:  # type: ignore[union-attr]
-                assert family.parent.latest().manifest.pins == ()
-            family.collector().collect()
-        else:
-            break
-        assert family.parent.latest().manifest.pins == ()
-        assert family.manifest().parent.pin is None  # type: ignore[union-attr]
-    assert number > 3
-
-
-def test_a_parent_that_cannot_be_reached_holds_up_nothing() -> None:
-    """C7: the pin costs space only, and is freed later."""
-    family = Family()
-    family.detach()
-    number = len(family.store.list("runs/"))
-    rubbish = Run("t", paths.run("t", ManualEnv(9).new_id()), 1, 1, checksum([b"x"]))
-    family.store.put_new(rubbish.path, b"x")
-    down = FaultyStore(family.parent.store, lambda call: Fault("fail"))
-    done = family.collector(parent=down).collect()
-    assert done.problem is not None
-    assert len(family.store.list("runs/")) == number
-    assert family.parent.latest().manifest.pins == (family.pin,)
-    assert family.collector().collect().problem is None

@@ -7,9 +7,9 @@ trying again costs time and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -17,9 +17,17 @@ from stepwell.connectors.registry import make_sink, make_source
 from stepwell.connectors.shape import shape_of
 from stepwell.deploy.pipeline import MakeExecutor, SparkSession
 from stepwell.deploy.plan import Action, Plan, fresh_views, make_plan, without
-from stepwell.deploy.program import as_deployed, program_json
+from stepwell.deploy.program import as_deployed, program_json, read_program
 from stepwell.deploy.project import Project
-from stepwell.deploy.resources import Deployed, dependants, deployed_project, in_order, shown
+from stepwell.deploy.resources import (
+    Deployed,
+    dependants,
+    deployed_project,
+    in_order,
+    key_of,
+    needed,
+    shown,
+)
 from stepwell.deploy.table_change import table_change
 from stepwell.engine.beside import Beside
 from stepwell.engine.change import BuildError, Convert, ProgramChange, change_program
@@ -104,12 +112,23 @@ class Changing:
         views = {item.name: item.relation for item in deployed.sinks}
         begun = [at.name for at in manifest.progress.sinks]
         keys = {table.name: table.key for table in deployed.tables.values()}
+        resources, executor = read_program(manifest.program, self._project.store)
+
+        def part(store: Store, env: Env, names: Collection[str]) -> Executor:
+            try:
+                views = needed(resources, [key_of("view", name) for name in names])
+                return self._made(store, env, views, executor)
+            except _NOT_TAKEN:
+                return self._make(deployed, self._spark)(store, env)
+
         return Core(
             store,
             self._env,
             # If there is nothing to replay and no relation changes, Spark need not be started.
             lambda store, env: LazyExecutor(
-                lambda: self._make(deployed, self._spark)(store, env), keys
+                lambda: self._make(deployed, self._spark)(store, env),
+                keys,
+                lambda names: part(store, env, names),
             ),
             self._sources(deployed),
             [AbsentSink(name, views[name]) for name in begun if name in views],
@@ -184,9 +203,9 @@ class Changing:
                 new = {s.key for s in plan.changes if s.action in (Action.CREATE, Action.REBUILD)}
                 self._check_new_sinks(target, new)
                 made = None
-                if not _same_relations(deployed, target):
-                    made = self._executor(core.store, core.env, target, executor)
                 change = program_change(plan, deployed)
+                if not _same_relations(deployed, target):
+                    made, change = self._computing(core, deployed, target, executor, change)
                 done = change_program(core, made, change, building=self._building)
             except BuildError as error:
                 _fail(failed, error, wanted)
@@ -269,6 +288,22 @@ class Changing:
                 made.append(make_source(item.name, item.options, table, self._env, base=base))
         return made
 
+    def _computing(
+        self, core: Core, deployed: Deployed, target: Deployed, executor: str, change: ProgramChange
+    ) -> tuple[Executor, ProgramChange]:
+        """An executor for what is computed anew: compiling one view of many takes its own time.
+
+        Where tables change, or the views cannot be told apart by their texts, it is for all.
+        """
+        if _same_tables(deployed, target):
+            views = {*change.fresh, *(now for _, now in change.follow.values())}
+            part = needed(target, [key_of("view", name) for name in views])
+            with suppress(*_NOT_TAKEN):
+                made = self._made(core.store, core.env, part, executor)
+                names = {fold(r.name) for r in part.values()}
+                return made, replace(change, aside=change.keep - names)
+        return self._executor(core.store, core.env, target, executor), change
+
     def _executor(self, store: Store, env: Env, target: Deployed, executor: str) -> Executor:
         """One for these resources; `BuildError` names the statement that it does not take.
 
@@ -309,6 +344,15 @@ def _same_relations(deployed: Deployed, target: Deployed) -> bool:
     kinds = ("table", "view")
     before = {key: r.checksum for key, r in deployed.items() if r.kind in kinds}
     return before == {key: r.checksum for key, r in target.items() if r.kind in kinds}
+
+
+def _same_tables(deployed: Deployed, target: Deployed) -> bool:
+    """Whether every table that was there stays as it was, or goes."""
+    return all(
+        r.checksum == target[key].checksum
+        for key, r in deployed.items()
+        if r.kind == "table" and key in target
+    )
 
 
 def program_change(plan: Plan, deployed: Deployed) -> ProgramChange:

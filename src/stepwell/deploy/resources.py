@@ -8,7 +8,7 @@ value. `deployed_project` goes the other way: from stored resources to a project
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -203,6 +203,18 @@ def in_order(resources: Deployed) -> tuple[Resource, ...]:
             if resource.kind == kind:
                 place(key)
     return tuple(placed.values())
+
+
+def needed(resources: Deployed, views: Iterable[str]) -> dict[str, Resource]:
+    """What has to be there to compute these views: every table, and the views they read."""
+    reached: set[str] = set()
+    todo = list(views)
+    while todo:
+        key = todo.pop()
+        if key in resources and key not in reached:
+            reached.add(key)
+            todo += resources[key].reads
+    return {key: r for key, r in resources.items() if r.kind == "table" or key in reached}
 
 
 def dependants(resources: Deployed, keys: set[str]) -> set[str]:

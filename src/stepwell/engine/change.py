@@ -25,9 +25,11 @@ import pyarrow as pa
 
 from stepwell.engine.core import Core
 from stepwell.engine.kept import write_kept
+from stepwell.engine.lazy import LazyExecutor
 from stepwell.engine.pieces import Difference, difference
 from stepwell.engine.ports import Change as TableRows
 from stepwell.engine.ports import Executor
+from stepwell.env import Env
 from stepwell.errors import (
     FencedError,
     InvalidError,
@@ -62,6 +64,8 @@ class ProgramChange:
     program: Json
     keep: frozenset[str] = frozenset()
     """Tables and views whose stored rows stay as they are."""
+    aside: frozenset[str] = frozenset()
+    """Views among them that the executor was not made for: none that is computed needs them."""
     letters: frozenset[str] = frozenset()
     """Tables that stay, whose dead letters stay with them."""
     fresh: tuple[str, ...] = ()
@@ -101,7 +105,8 @@ def change_program(
     closed. When it raises, nothing has happened, unless it is `UnknownOutcomeError`.
     """
     core.flush()
-    before, old = core.manifest, core.state.executor
+    before = core.manifest
+    old: Executor = core.state.executor
     rows_max = core.settings.outbox.part_rows_max
     if ready is not None:
         ready(core)
@@ -110,23 +115,35 @@ def change_program(
         for view in change.fresh:
             building(view)
             _blamed(f"view.{view}", executor.build, view)
+    # A sink that was never begun receives the whole view when the pipeline is opened next.
+    begun = {at.name for at in before.progress.sinks}
+    differing = {
+        sink: (was, now)
+        for sink, (was, now) in change.follow.items()
+        if sink in begun and (was != now or now in change.fresh)
+    }
+    if isinstance(old, LazyExecutor):
+        read = {was for was, _ in differing.values()} | change.refill.keys()
+        if executor is None:
+            read |= {now for _, now in differing.values()}
+        old = old.reading(read) if read else old
     new = executor or old
     for table, convert in change.refill.items():
         building(table)
-        _blamed(f"table.{table}", _refill, core, new, table, convert)
-    # A sink that was never begun receives the whole view when the pipeline is opened next.
-    begun = {at.name for at in before.progress.sinks}
+        _blamed(f"table.{table}", _refill, core.env, old, new, table, convert)
     differences = {
         sink: _blamed(f"sink.{sink}", _difference, old, new, was, now, rows_max)
-        for sink, (was, now) in change.follow.items()
-        if sink in begun and (was != now or now in change.fresh)
+        for sink, (was, now) in differing.items()
     }
     transaction = core.state.transaction
     moves = bool(change.fresh or change.refill or any(d.rows for d in differences.values()))
     counts = [changes.count(rows_max) for changes in differences.values()]
     if moves:
         transaction = Transaction(transaction + max([1, *counts]))
-    runs = before.runs if executor is None else executor.flush()
+    runs = before.runs
+    if executor is not None:
+        aside = (run for run in before.runs if owner_of(run.relation) in change.aside)
+        runs = (*executor.flush(), *aside)
     added = tuple(
         write_kept(core.store, core.env, sink, Transaction(number), part)
         for sink, changes in sorted(differences.items())
@@ -204,6 +221,11 @@ def kept_runs(
     return tuple(run for run in runs if stays(run))
 
 
+def owner_of(relation: str) -> str:
+    """The table or view that a relation belongs to, by its name alone, in lower case."""
+    return relation.partition("$")[0].lower()
+
+
 def _blamed(key: str, act: Callable[..., T], *arguments: object) -> T:
     """What is wrong with a statement is told of its resource; storage that fails is nobody's."""
     try:
@@ -212,10 +234,10 @@ def _blamed(key: str, act: Callable[..., T], *arguments: object) -> T:
         raise BuildError(key, error) from error
 
 
-def _refill(core: Core, executor: Executor, table: str, convert: Convert) -> None:
-    rows = core.state.executor.pieces(table, _ROWS_MAX)
+def _refill(env: Env, old: Executor, executor: Executor, table: str, convert: Convert) -> None:
+    rows = old.pieces(table, _ROWS_MAX)
     for piece in rows.pieces:
-        executed = executor.execute({table: TableRows(put=convert(piece))}, core.env.now())
+        executed = executor.execute({table: TableRows(put=convert(piece))}, env.now())
         if executed.rejected:
             row = executed.rejected[0]
             raise InvalidError(f"a row that is there does not fit: {row.reason}: {row.row!r}")

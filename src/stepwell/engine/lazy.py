@@ -1,13 +1,14 @@
 """An executor that is made when something is to be computed, and not before.
 
-Starting Spark and compiling every view takes seconds. Whoever opens a pipeline to change what is
-around it, and finds nothing to replay, needs neither: its runs stay as they are. Until the executor
-is made, its state is the runs that were loaded; then it loads them, and does everything itself.
+Starting Spark and compiling every view takes seconds. Whoever opens a pipeline to change it, and
+finds nothing to replay, needs neither: its runs stay as they are. Until the executor is made, its
+state is the runs that were loaded; then it loads them, and does everything itself. To read one view
+of many, an executor for what that view needs is enough.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 import pyarrow as pa
@@ -19,10 +20,18 @@ from stepwell.state.manifest import Run
 class LazyExecutor:
     """Implements `Executor`, by another one if need be."""
 
-    def __init__(self, make: Callable[[], Executor], tables: Mapping[str, tuple[str, ...]]) -> None:
-        """`tables`: what the executor to be made would say they are."""
+    def __init__(
+        self,
+        make: Callable[[], Executor],
+        tables: Mapping[str, tuple[str, ...]],
+        part: Callable[[Collection[str]], Executor],
+    ) -> None:
+        """`tables`: what the executor to be made would say they are. `part` makes one that can be
+        asked for the rows of these tables and views.
+        """
         self._make = make
         self._tables = tables
+        self._part = part
         self._runs: tuple[Run, ...] = ()
         self._made: Executor | None = None
 
@@ -34,6 +43,15 @@ class LazyExecutor:
             made.load(self._runs)
             self._made = made
         return self._made
+
+    def reading(self, relations: Collection[str]) -> Executor:
+        """One to read these tables and views from, as they are now."""
+        if self._made is not None:
+            return self._made
+        part = self._part(relations)
+        there = part.relations()
+        part.load(tuple(run for run in self._runs if run.relation in there))
+        return part
 
     def tables(self) -> Mapping[str, tuple[str, ...]]:
         return self._tables

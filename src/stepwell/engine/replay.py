@@ -157,7 +157,7 @@ class Replay:
         for draft in self._drafts:
             if draft.step:
                 intakes = tuple(self._read_input(transaction, item) for item in draft.inputs)
-                steps.append(Step(intakes, draft.inputs))
+                steps.append(Step.recorded(intakes, draft.inputs))
         recorded = [item for step in steps for item in step.inputs]
         found = [intake for step in steps for intake in step.intakes]
         compare(transaction, sum_inputs(recorded), sum_intakes(found))

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -41,6 +42,9 @@ from stepwell.state.manifest import Manifest
 from stepwell.store.sealed import Json
 
 OnError = Literal["dead_letter", "fail"]
+_MANY = 10_000
+"""Rows of a step that are worth a thread."""
+_RECORDING = ThreadPoolExecutor(1, "stepwell-record")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +52,27 @@ class Step:
     """Input taken at once, and the lines of the journal that record it."""
 
     intakes: tuple[Intake, ...]
-    inputs: tuple[Input, ...]
+    lines: Callable[[], tuple[Input, ...]]
 
     @classmethod
     def of(cls, intakes: Sequence[Intake]) -> Step:
-        """What came in, ready to be recorded. `InvalidError` if it cannot be."""
-        return cls(tuple(intakes), tuple(intake.record() for intake in intakes))
+        """What came in, to be recorded. `InvalidError` if it cannot be, here or by `inputs`.
+
+        Many rows are summed up and encoded in a thread, while the executor computes with them.
+        """
+        taken = tuple(intakes)
+        if sum(intake.taken.rows for intake in taken) >= _MANY:
+            return cls(taken, _RECORDING.submit(_recorded, taken).result)
+        return cls.recorded(taken, _recorded(taken))
+
+    @classmethod
+    def recorded(cls, intakes: tuple[Intake, ...], inputs: tuple[Input, ...]) -> Step:
+        """What came in, and how it is recorded, or was."""
+        return cls(intakes, lambda: inputs)
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        return self.lines()
 
     @property
     def rows(self) -> int:
@@ -63,6 +82,10 @@ class Step:
     def can_be_read_again(self) -> bool:
         """Whether the rows are somewhere else than in the journal."""
         return all(intake.taken.reference is not None for intake in self.intakes)
+
+
+def _recorded(intakes: tuple[Intake, ...]) -> tuple[Input, ...]:
+    return tuple(intake.record() for intake in intakes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,16 @@ text is asked of Spark elsewhere, and compared: a query that the two read differ
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 from sqlglot import exp, parse_one
+from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
+from sqlglot.generators.spark import SparkGenerator
 from sqlglot.optimizer.qualify import qualify
 
 from stepwell.query import functions
@@ -20,6 +24,11 @@ from stepwell.query.reasons import Code, Unsupported
 from stepwell.query.scope import DIALECT
 from stepwell.query.select import Catalog, Converter, Defined, Stored
 from stepwell.query.source import Source
+
+_NAMED = "named"
+"""What is noted of a join: that it is by USING or NATURAL; of a query in FROM or WITH: the names it
+gives to its columns.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +47,7 @@ def parse_query(text: str, catalog: Catalog) -> Parsed:
     names = Names(text + " ".join(str(entry) for entry in catalog.values()))
     converter = Converter(catalog, names)
     relation = converter.query(tree)
-    return Parsed(converter.exact(relation), tree.sql(dialect=DIALECT, comments=False), names)
+    return Parsed(converter.exact(relation), _written(tree), names)
 
 
 def read(text: str, catalog: Catalog) -> exp.Query:
@@ -47,6 +56,7 @@ def read(text: str, catalog: Catalog) -> exp.Query:
     try:
         tree = parse_one(_readable(text), dialect=DIALECT)
         _refuse(tree)
+        _note(tree)
         qualified = qualify(
             tree,
             schema=_quoted(schema),
@@ -59,6 +69,77 @@ def read(text: str, catalog: Catalog) -> exp.Query:
     if not isinstance(qualified, exp.Query):
         raise Unsupported(Code.PARSE_MISMATCH, "this is not a query")
     return qualified
+
+
+def _note(tree: exp.Expr) -> None:
+    """Keep what qualifying takes away, and what Spark makes plans of."""
+    for join in tree.find_all(exp.Join):
+        if join.args.get("using") or join.method == "NATURAL":
+            join.meta[_NAMED] = {key: join.args.get(key) for key in ("using", "method")}
+    for named in tree.find_all(exp.CTE, exp.Subquery):
+        alias = named.args.get("alias")
+        if alias is not None and alias.args.get("columns") and isinstance(named.this, exp.Query):
+            named.meta[_NAMED] = list(alias.columns)
+
+
+def _written(tree: exp.Query) -> str:
+    """A qualified tree as text of which Spark makes the plan that it makes of the user's.
+
+    Names are said once where they are said twice, and not at all where nobody said one; USING and
+    QUALIFY are what they were.
+    """
+    copy = tree.copy()
+    for named in list(copy.find_all(exp.CTE, exp.Subquery)):
+        if _NAMED in named.meta:
+            named.args["alias"].set("columns", named.meta[_NAMED])
+            for select in _selects(named.this):
+                for item in list(select.expressions):
+                    item.replace(item.unalias())
+    for select in list(copy.find_all(exp.Select)):
+        joined: set[str] = set()
+        for join in select.args.get("joins") or ():
+            if _NAMED in join.meta:
+                condition = join.args.get("on")
+                joined |= {c.name for c in condition.find_all(exp.Column)} if condition else set()
+                join.set("on", None)
+                for key, value in join.meta[_NAMED].items():
+                    join.set(key, value)
+        for part in list(select.find_all(exp.Coalesce)) if joined else ():
+            columns = [part.this, *part.expressions]
+            names = {c.name if isinstance(c, exp.Column) else "" for c in columns}
+            if len(names) == 1 and names <= joined:
+                part.replace(exp.column(exp.to_identifier(names.pop(), quoted=True)))
+        value = isinstance(select.parent, exp.Subquery) and not isinstance(
+            select.parent.parent, exp.From | exp.Join
+        )
+        for item in list(select.expressions):
+            if isinstance(item, exp.Alias) and (
+                (value and re.fullmatch(r"_col_\d+", item.alias))
+                or (isinstance(item.this, exp.Column) and item.this.name == item.alias)
+            ):
+                item.replace(item.this)
+    return copy.sql(dialect=_Written, comments=False)
+
+
+def _selects(query: exp.Expr) -> Iterator[exp.Select]:
+    """The SELECTs whose rows a query gives."""
+    if isinstance(query, exp.SetOperation):
+        yield from _selects(query.left)
+        yield from _selects(query.right)
+    elif isinstance(query, exp.Subquery):
+        yield from _selects(query.this)
+    elif isinstance(query, exp.Select):
+        yield query
+
+
+class _Generator(SparkGenerator):
+    TRANSFORMS: ClassVar = {k: v for k, v in SparkGenerator.TRANSFORMS.items() if k != exp.Select}
+
+
+class _Written(Spark):
+    """sqlglot's Spark, which can write QUALIFY as Spark can."""
+
+    Generator = _Generator
 
 
 def _readable(text: str) -> str:

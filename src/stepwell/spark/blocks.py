@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame, functions
 
 from stepwell.engine.ports import WEIGHT as SHOWN_WEIGHT
 from stepwell.query.algebra import Leaf, Node, When
@@ -20,14 +21,16 @@ from stepwell.query.maintain import STAGE, Maintenance
 from stepwell.query.program import Block, Full, Program, Sums, Top
 from stepwell.query.reasons import Code
 from stepwell.query.render import presented
+from stepwell.query.types import contains_map_or_variant
 from stepwell.spark.evaluate import COLLECT_GROUPS_MAX, COLLECT_ROWS_MAX, Evaluator
 from stepwell.spark.finder import LookUps
 from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
 from stepwell.spark.merge import consolidated, mergeable, merged
 from stepwell.spark.present import shown
+from stepwell.spark.reading import mapped
 from stepwell.spark.relations import Part, Relations, arrow_schema
-from stepwell.spark.runs import WEIGHT
+from stepwell.spark.runs import WEIGHT, plain
 
 _SUMMED = f"{STAGE}0"
 
@@ -68,9 +71,8 @@ class Blocks:
             if not always and not reads & set(deltas):
                 return None
             anew = self._anew(block, deltas)
-            if program is not None and anew.rows:
-                view = self._relations.arrow(anew)
-                outputs[program.view] = view.rename_columns([*program.columns, SHOWN_WEIGHT])
+            if program is not None:
+                _give(self._rows(anew), program, outputs)
             return anew
         maintenance = self._evaluator.maintenance(deltas)
         known = dict(deltas)
@@ -181,14 +183,14 @@ class Blocks:
         if program is None or not moved.rows:
             return moved
         kinds = arrow_schema(program.types)
-        plain = None
+        seen = None
         if moved.table is not None:
             types = [kinds.field(i).type for i in range(len(program.types))]
-            plain = shown(moved.table, program.output, types)
-        if plain is not None and moved.table is not None:
-            plain = plain.append_column(WEIGHT, moved.table.column(WEIGHT))
+            seen = shown(moved.table, program.output, types)
+        if seen is not None and moved.table is not None:
+            seen = seen.append_column(WEIGHT, moved.table.column(WEIGHT))
             if all(map(comparable, program.types)):
-                self._give(plain, program, outputs)
+                _give(consolidated(seen), program, outputs)
                 return moved
         columns = self._evaluator.names.several(len(block.fields))
         change = Leaf(block.relation, columns, When.DELTA)
@@ -211,18 +213,34 @@ class Blocks:
             frame = self._relations.frame_of(whole)
             stored = frame.select(*frame.columns[: width + 1])
             moved = self._relations.as_run(block.relation, stored, whole.rows)
-            seen = frame.where("shown").select(*frame.columns[width + 2 :], WEIGHT).toArrow()
+            many = frame.where("shown").select(*frame.columns[width + 2 :], WEIGHT)
+            seen = self._many(many, program, whole.rows)
         else:
             found = self._evaluator.execute(sql, small=small)
             moved = self._relations.in_memory(
                 block.relation, found.select(found.column_names[: width + 1])
             )
             seen = found.filter(found.column("shown"))
-            seen = seen.select([*seen.column_names[width + 2 :], WEIGHT])
-        self._give(seen, program, outputs)
+            seen = consolidated(seen.select([*seen.column_names[width + 2 :], WEIGHT]))
+        _give(seen, program, outputs)
         return moved
 
-    def _give(self, rows: pa.Table, program: Program, outputs: dict[str, pa.Table]) -> None:
-        view = consolidated(rows)
-        if view.num_rows:
-            outputs[program.view] = view.rename_columns([*program.columns, SHOWN_WEIGHT])
+    def _many(self, many: DataFrame, program: Program, rows: int) -> pa.Table:
+        """What changes in a view, consolidated; so many rows that they are left on the disk."""
+        if any(map(contains_map_or_variant, program.types)):
+            return consolidated(many.toArrow())  # Spark cannot tell which of them are equal.
+        names = [f"c{i}" for i in range(len(program.types))]
+        summed = many.toDF(*names, WEIGHT).groupBy(*names).agg(functions.sum(WEIGHT).alias(WEIGHT))
+        run = self._relations.runs.write_frame("$shown", summed.where(f"{WEIGHT} <> 0"), (), rows)
+        return self._rows(Part(program.types, run.rows, run=run))
+
+    def _rows(self, part: Part) -> pa.Table:
+        """The rows of a change, mapped if they are on the disk."""
+        if part.run is not None and plain(part.types):
+            return mapped(part.run, arrow_schema(part.types))
+        return self._relations.arrow(part)
+
+
+def _give(view: pa.Table, program: Program, outputs: dict[str, pa.Table]) -> None:
+    if view.num_rows:
+        outputs[program.view] = view.rename_columns([*program.columns, SHOWN_WEIGHT])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from stepwell.query.algebra import Leaf, Names, Node, When, walk
+from stepwell.query.algebra import Leaf, Names, Node, When, Window, walk
 from stepwell.query.maintain import STAGE, Maintenance
 from stepwell.query.order import Estimates
 from stepwell.query.reduce import reduced
@@ -149,9 +149,12 @@ class Evaluator:
         estimates = self._estimates(deltas)
         old = {n: f.old.rows if f.old else 0 for n, f in lookups.found.items()}
         new = {n: f.delta.rows if f.delta else 0 for n, f in lookups.found.items()}
-        return Estimates(
+        estimates = Estimates(
             {**estimates.rows, **old}, {**estimates.deltas, **new}, estimates.unique
-        ).of(node)
+        )
+        # One row that comes into a window can move all others in it.
+        windows = [estimates.total(n) for n in walk(node) if isinstance(n, Window)]
+        return max([estimates.of(node), *windows])
 
     def written(self, relation: str, sql: str, rows: float) -> Part:
         self.queries += 1

@@ -1,11 +1,12 @@
-"""Reading all of a table or view, however large, without holding it.
+"""Reading all of a table or view, or of a change, however large, without holding it.
 
 Few rows come as one table. Many are written by Spark to files, and read from there a few at a time;
-the files go when they have been read.
+the files go when they have been read. A change stays one table, in a file that is mapped.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
@@ -34,8 +35,22 @@ def in_pieces(frame: DataFrame, rows: float, runs: Runs, rows_max: int) -> Piece
     return Pieces(schema, run.rows, _read(run, schema, rows_max))
 
 
+def mapped(run: RunFiles, schema: pa.Schema) -> pa.Table:
+    """The rows of a run, weights and all, in a file that is mapped into memory.
+
+    It takes room on the disk for as long as somebody holds the table, and has no name.
+    """
+    beside = run.files[0].parent if run.files else None
+    with tempfile.NamedTemporaryFile(prefix="stepwell-change-", dir=beside) as file:
+        with pa.OSFile(file.name, "wb") as out, pa.ipc.new_file(out, schema) as writer:
+            for piece in _read(run, schema, ROW_GROUP_ROWS):
+                writer.write_table(piece)
+        with pa.memory_map(file.name) as source:
+            return pa.ipc.open_file(source).read_all()
+
+
 def _read(run: RunFiles, schema: pa.Schema, rows_max: int) -> Iterator[pa.Table]:
-    """Without their weights, and in columns like these."""
+    """In columns like these, the weights left out if they are not among them."""
     for file in run.files:
         with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
             names = parquet.schema_arrow.names[: len(schema)]

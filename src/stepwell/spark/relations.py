@@ -130,7 +130,7 @@ class Relations:
 
     def __init__(self, spark: SparkSession, runs: Runs) -> None:
         self._spark = spark
-        self._runs = runs
+        self.runs = runs
         self._all: dict[str, Relation] = {}
         self._shown: dict[str, object] = {}
         self.defer = False
@@ -172,32 +172,32 @@ class Relations:
         """A change of a table. A large one is a run at once, which Spark reads and which stays."""
         part, relation = self.in_memory(name, table), self._all[name]
         if part.rows > MEMORY_ROWS_MAX and plain(relation.types):
-            part.run = self._runs.write(name, table, relation.sort)
+            part.run = self.runs.write(name, table, relation.sort)
         return part
 
     def as_run(self, name: str, frame: DataFrame, rows: float) -> Part:
         """Rows that Spark computes and writes; they do not pass through this process."""
         relation = self._all.get(name)
         key = relation.sort if relation is not None else ()
-        run = self._runs.write_frame(name, frame, key, rows)
+        run = self.runs.write_frame(name, frame, key, rows)
         if relation is not None:
             if run.rows <= MEMORY_ROWS_MAX and plain(relation.types):
                 # Nobody knew that it would be so few.
-                table = self._runs.read(run).cast(arrow_schema(relation.types))
+                table = self.runs.read(run).cast(arrow_schema(relation.types))
                 return Part(relation.types, run.rows, table)
             return Part(relation.types, run.rows, run=run)
         types = tuple(f.dataType.simpleString() for f in frame.schema.fields[:-1])
-        return Part(types, run.rows, run=run, shown=self._runs.frame(run, frame.schema))
+        return Part(types, run.rows, run=run, shown=self.runs.frame(run, frame.schema))
 
     def frame_of(self, part: Part) -> DataFrame:
         """A part as Spark sees it."""
         if part.shown is None:
             large = part.rows > SHIPPED_ROWS_MAX and plain(part.types)
             if part.run is None and part.table is not None and large:
-                part.shipped = self._runs.write("$shipped", part.table, ())
+                part.shipped = self.runs.write("$shipped", part.table, ())
             files = part.run or part.shipped
             if files is not None:
-                part.shown = self._runs.frame(files, schema_of(part.types))
+                part.shown = self.runs.frame(files, schema_of(part.types))
             else:
                 ensure(part.table is not None, "a part is in memory or in files")
                 part.shown = self.frame(part.table, part.types)
@@ -254,7 +254,7 @@ class Relations:
             table = consolidated(table)
             if table.num_rows <= MEMORY_ROWS_MAX // 2:
                 return Part(relation.types, table.num_rows, table)
-        run = self._runs.write(relation.name, table, relation.sort)
+        run = self.runs.write(relation.name, table, relation.sort)
         return Part(relation.types, run.rows, run=run)
 
     def next_merge(self) -> Merge | None:
@@ -287,7 +287,7 @@ class Relations:
             table = consolidated(table) if _consolidates(relation) else table
             parts = [Part(relation.types, table.num_rows, table)]
             if large:
-                run = self._runs.write(relation.name, table, relation.sort)
+                run = self.runs.write(relation.name, table, relation.sort)
                 parts = [self.summed(relation, [*large, Part(relation.types, run.rows, run=run)])]
         elif large:
             parts = [self.summed(relation, large)]
@@ -297,10 +297,10 @@ class Relations:
         """Several runs as one, in which rows that came and went are no more."""
         rows = sum(p.rows for p in last)
         if rows <= MERGED_ROWS_MAX and _consolidates(relation):
-            runs = [self._runs.read(cast(RunFiles, p.run)) for p in last]
+            runs = [self.runs.read(cast(RunFiles, p.run)) for p in last]
             types = arrow_schema(relation.types)
             table = consolidated(pa.concat_tables([run.cast(types) for run in runs]))
-            run = self._runs.write(relation.name, table, relation.sort)
+            run = self.runs.write(relation.name, table, relation.sort)
             return Part(relation.types, run.rows, run=run)
         columns = [f"c{i}" for i in range(len(relation.types))]
         summed = (

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from stepwell.query.algebra import Leaf, Node, When
 from stepwell.query.clock import at_time
@@ -32,10 +33,17 @@ class Showing:
         """Views that are not stored, with the names of their columns."""
 
     def empty(self, name: str, columns: Sequence[str], types: tuple[str, ...]) -> None:
-        """Show that a table or view is there, without its rows."""
+        """Show that a table or view is there, without its rows.
+
+        Spark does not know that there are none: else it would make the same plan, that of no rows,
+        of queries that mean different things.
+        """
         typed = zip(columns, types, strict=True)
-        items = ", ".join(f"CAST(NULL AS {kind}) AS {quoted(column)}" for column, kind in typed)
-        self._spark.sql(f"SELECT {items} WHERE FALSE").createOrReplaceTempView(quoted(name))
+        items = ", ".join(f"{quoted(column)} {kind}" for column, kind in typed)
+        schema = self._spark._jsparkSession.parseDataType(StructType.fromDDL(items).json())
+        rows = self._spark.sparkContext._jsc.emptyRDD()
+        frame = DataFrame(self._spark._jsparkSession.createDataFrame(rows, schema), self._spark)
+        frame.createOrReplaceTempView(quoted(name))
 
     def named_in(self, text: str, time: datetime, deltas: Mapping[str, Part]) -> None:
         """Show what a text names, as it is after the changes."""
