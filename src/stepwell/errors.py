@@ -14,6 +14,8 @@ class StepwellError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.about: str | None = None
+        """The table or view whose statement it is about, where somebody has noted that."""
 
     def __str__(self) -> str:
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message

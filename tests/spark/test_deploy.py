@@ -20,8 +20,8 @@ from stepwell.deploy.resources import resources_of
 from stepwell.deploy.serving import RunningPipeline
 from stepwell.env import SystemEnv
 from stepwell.query.program import Program
-from stepwell.query.statements import MaterializedView
-from stepwell.spark.compiler import Compiler
+from stepwell.query.statements import MaterializedView, View
+from stepwell.spark.compiler import Analysed, Compiler
 from stepwell.spark.executor import SparkExecutor
 from stepwell.state.manifest import Manifest, Manifests
 
@@ -130,7 +130,9 @@ def test_a_changed_project_comes_out_as_spark_would_compute_it(
         assert sum_of(lab.folder / "out") == rows(pipeline, "revenue")
 
 
-def test_a_view_that_spark_does_not_take_fails_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_view_that_spark_does_not_take_fails_alone(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """D8: the name of the view and Spark's own words, and the others are there."""
     lab = Lab(tmp_path / "project", spark)
     lab.write(
@@ -138,8 +140,17 @@ def test_a_view_that_spark_does_not_take_fails_alone(spark: SparkSession, tmp_pa
         + "CREATE MATERIALIZED VIEW wrong AS SELECT upper(amount, id, id) AS x FROM orders;\n"
         + "CREATE MATERIALIZED VIEW behind AS SELECT x FROM wrong;\n"
     )
+    tried: list[str] = []
+    analyse = Compiler.analyse
+
+    def watched(self: Compiler, view: View | MaterializedView) -> Analysed:
+        tried.append(view.name)
+        return analyse(self, view)
+
+    monkeypatch.setattr(Compiler, "analyse", watched)
     done = lab.deploy()
     assert set(done.failed) == {"view.wrong", "view.behind"}
+    assert tried.count("wrong") == 1, "what is wrong is known at once"
     assert "upper" in done.failed["view.wrong"].lower()
     with lab.open() as pipeline:
         pipeline.push("orders", [order(1)])

@@ -21,9 +21,9 @@ from stepwell.deploy.program import as_deployed, program_json, read_program
 from stepwell.deploy.project import Project
 from stepwell.deploy.resources import (
     Deployed,
+    Kind,
     dependants,
     deployed_project,
-    in_order,
     key_of,
     needed,
     shown,
@@ -296,7 +296,8 @@ class Changing:
         Where tables change, or the views cannot be told apart by their texts, it is for all.
         """
         if _same_tables(deployed, target):
-            views = {*change.fresh, *(now for _, now in change.follow.values())}
+            # As many as are computed, and what a sink follows from now on instead of another view.
+            views = {*change.fresh, *(now for was, now in change.follow.values() if was != now)}
             part = needed(target, [key_of("view", name) for name in views])
             with suppress(*_NOT_TAKEN):
                 made = self._made(core.store, core.env, part, executor)
@@ -312,28 +313,17 @@ class Changing:
         try:
             return self._made(store, env, target, executor)
         except _NOT_TAKEN as error:
-            culprit = self._culprit(store, target, executor)
-            raise BuildError(culprit, _told(error)) from error
+            named = [key_of(kind, error.about or "") for kind in _RELATIONS]
+            for key in (key for key in named if key in target):
+                raise BuildError(key, _told(error)) from error
+            raise
 
     def _made(self, store: Store, env: Env, target: Deployed, executor: str) -> Executor:
         project = deployed_project(self._project, target, executor)
         return self._make(project, self._spark)(store, env)
 
-    def _culprit(self, store: Store, target: Deployed, executor: str) -> str:
-        """The last statement of the shortest beginning that is not taken."""
-        ordered = [r for r in in_order(target) if r.kind in ("table", "view")]
-        low, high = 0, len(ordered)  # Without any it is taken, with all it is not.
-        while high - low > 1:
-            middle = (low + high) // 2
-            try:
-                self._made(store, self._env, {r.key: r for r in ordered[:middle]}, executor)
-                low = middle
-            except _NOT_TAKEN:
-                high = middle
-        ensure(high > 0, "a program without statements is taken")
-        return ordered[high - 1].key
 
-
+_RELATIONS: tuple[Kind, ...] = ("table", "view")
 _NOT_TAKEN = (InvalidError, Unsupported)
 _NOT_READY = (BuildError, InvalidError, CorruptError, ReplayMismatchError, UserCodeError)
 """What lets the plain way be tried: nothing has happened then."""
@@ -341,9 +331,8 @@ _NOT_READY = (BuildError, InvalidError, CorruptError, ReplayMismatchError, UserC
 
 def _same_relations(deployed: Deployed, target: Deployed) -> bool:
     """Whether nothing changes but sources, sinks and what is protected."""
-    kinds = ("table", "view")
-    before = {key: r.checksum for key, r in deployed.items() if r.kind in kinds}
-    return before == {key: r.checksum for key, r in target.items() if r.kind in kinds}
+    before = {key: r.checksum for key, r in deployed.items() if r.kind in _RELATIONS}
+    return before == {key: r.checksum for key, r in target.items() if r.kind in _RELATIONS}
 
 
 def _same_tables(deployed: Deployed, target: Deployed) -> bool:

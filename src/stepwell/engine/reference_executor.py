@@ -36,6 +36,7 @@ from stepwell.errors import CorruptError, InvalidError
 from stepwell.query.algebra import Node
 from stepwell.query.bags import Bag, Row, minus, plus
 from stepwell.query.parse import catalog_of, parse_query, read
+from stepwell.query.reasons import about
 from stepwell.query.reference import evaluate
 from stepwell.query.select import Catalog
 from stepwell.query.source import Source as Text
@@ -118,8 +119,8 @@ class ReferenceExecutor:
     def _evaluate(self, rows: Mapping[str, Bag]) -> dict[str, Bag]:
         relations = dict(rows)
         for name, view in self._program.views.items():
-            found = evaluate(view.node, relations)
-            relations[name] = Counter(found)
+            with about(name):
+                relations[name] = Counter(evaluate(view.node, relations))
         return {name: relations[name] for name in self._program.views}
 
     def _change(self, view: str, change: Bag) -> pa.Table:
@@ -256,18 +257,19 @@ def _compile(sql: str) -> _Program:
     defined: dict[str, tuple[exp.Query, tuple[str, ...]]] = {}
     catalog = catalog_of({}, {})
     for statement in parse_statements(Text("pipeline.sql", sql)):
-        if isinstance(statement, Table):
-            tables[statement.name] = statement
-            stored[statement.name] = [column.name for column in statement.columns]
-        else:
-            tree = read(statement.query, catalog)
-            names = statement.columns or tuple(item.alias_or_name for item in tree.selects)
-            if isinstance(statement, View):
-                defined[statement.name] = (tree, names)
-            elif isinstance(statement, MaterializedView):
-                node = parse_query(statement.query, catalog).node
-                views[statement.name] = _View(node, names)
-                stored[statement.name] = list(names)
+        with about(statement.name):
+            if isinstance(statement, Table):
+                tables[statement.name] = statement
+                stored[statement.name] = [column.name for column in statement.columns]
+            else:
+                tree = read(statement.query, catalog)
+                names = statement.columns or tuple(item.alias_or_name for item in tree.selects)
+                if isinstance(statement, View):
+                    defined[statement.name] = (tree, names)
+                elif isinstance(statement, MaterializedView):
+                    node = parse_query(statement.query, catalog).node
+                    views[statement.name] = _View(node, names)
+                    stored[statement.name] = list(names)
         catalog = catalog_of(stored, defined)
     return _Program(tables, views, catalog)
 

@@ -5,8 +5,12 @@ Codes are stable names: `explain` prints them, tests and users' scripts compare 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+
+from stepwell.errors import StepwellError
 
 
 class Code(str, Enum):
@@ -59,3 +63,15 @@ class Unsupported(Exception):  # noqa: N818 - not an error: the view is recomput
     def __init__(self, code: Code, detail: str) -> None:
         super().__init__(f"{code.value}: {detail}")
         self.reason = Reason(code, detail)
+        self.about: str | None = None
+        """As of a `StepwellError`."""
+
+
+@contextmanager
+def about(relation: str) -> Iterator[None]:
+    """What is wrong with the statement of a table or view says with which."""
+    try:
+        yield
+    except (StepwellError, Unsupported) as error:
+        error.about = relation
+        raise

@@ -31,7 +31,7 @@ from stepwell.query.cost import Costs
 from stepwell.query.explain import Explained, explain
 from stepwell.query.parse import catalog_of, read
 from stepwell.query.program import Block, Full, Groups, Program, Sums
-from stepwell.query.reasons import Unsupported
+from stepwell.query.reasons import Unsupported, about
 from stepwell.query.select import Catalog
 from stepwell.query.source import Source
 from stepwell.query.statements import MaterializedView, Policy, Table, View, parse_statements
@@ -119,17 +119,19 @@ class Views:
         statements = parse_statements(Source(name, text))
         for statement in statements:
             if isinstance(statement, Table):
-                views._add_table(statement)
+                with about(statement.name):
+                    views._add_table(statement)
         given = dict(tables or {})
         views.apply({n: Change(put=r) for n, r in given.items() if isinstance(r, pa.Table)})
         for table_name, rows in given.items():
             if not isinstance(rows, pa.Table):
                 views._load(table_name, rows)
         for statement in statements:
-            if isinstance(statement, MaterializedView):
-                views._add_materialized(statement)
-            elif isinstance(statement, View):
-                views._add_view(statement)
+            with about(statement.name):
+                if isinstance(statement, MaterializedView):
+                    views._add_materialized(statement)
+                elif isinstance(statement, View):
+                    views._add_view(statement)
         return views
 
     @property
