@@ -32,9 +32,11 @@ def open(
 ) -> ProjectPipeline:
     """Open the pipeline of a project, the folder with stepwell.yml; use it in a `with`.
 
-    The first opening creates it. Opening is for writing, and one process at a time can: whoever had
-    the pipeline is fenced. `target` and `store` are what `--target` and `--store` are on the
-    command line; `spark` is a session of yours to be used instead of one of ours.
+    The first opening creates it. Instead of a folder it may be the address of a store, `s3://...`
+    or `file://...`: then what is deployed there is opened. Opening is for writing, and one process
+    at a time can: whoever had the pipeline is fenced. `target` and `store` are what `--target` and
+    `--store` are on the command line; `spark` is a session of yours to be used instead of one of
+    ours.
     """
     from stepwell.deploy.open import open_pipeline
 

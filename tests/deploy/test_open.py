@@ -56,8 +56,47 @@ def test_what_is_no_project_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no stepwell\.yml"):
         stepwell.open(tmp_path)
     with pytest.raises(InvalidError, match="the address of a store") as caught:
-        stepwell.open("s3://acme/orders")
+        stepwell.open("s3://acme/orders", target="test")
     assert 'store="s3://..."' in str(caught.value.hint)
+    with pytest.raises(InvalidError, match="there is no pipeline in file:///") as caught:
+        stepwell.open((tmp_path / "nothing").as_uri())
+    assert "deploy" in str(caught.value.hint)
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_what_is_deployed_is_opened_by_the_address_of_its_store(
+    write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """J1: a store knows its tables, views, sources and sinks; the folder they came from may go."""
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
+    folder = write(REFERENCE.replace("path: out,", "path: '${env:OUT}',"))
+    (folder / "data").mkdir()
+    (folder / "data" / "a.json").write_text(json.dumps(ROW) + "\n")
+    with stepwell.open(folder) as pipeline:
+        pipeline.run(once=True)
+    for file in folder.glob("*.*"):
+        file.unlink()
+    monkeypatch.chdir(folder)
+    (folder / "data" / "b.json").write_text(json.dumps({**ROW, "id": 2}) + "\n")
+    with stepwell.open((folder / "state").as_uri()) as pipeline:
+        pipeline.push("orders", [{**ROW, "id": 3}])
+        pipeline.run(once=True)
+        assert pipeline.query("SELECT total FROM revenue").to_pylist() == [{"total": 15}]
+        assert pipeline.transaction_number == 3
+    parts = sorted((tmp_path / "out").glob("*/part.json"))
+    assert len(parts) == 3, "the sink goes on where it was"
+
+
+def test_a_journal_in_a_store_of_its_own_is_found_by_the_project_only(write: Write) -> None:
+    """C3: opened by its address, a closed pipeline would begin another journal beside its state."""
+    folder = write(REFERENCE + "journal: {store: ./log}\n")
+    with stepwell.open(folder) as pipeline:
+        pipeline.push("orders", [ROW])
+    with pytest.raises(InvalidError, match=r"the journal of .* is not in") as caught:
+        stepwell.open((folder / "state").as_uri())
+    assert "by its project" in str(caught.value.hint)
+    with stepwell.open(folder) as pipeline:
+        assert pipeline.push("orders", [{**ROW, "id": 2}]) == 2
 
 
 def test_a_target_and_a_store_can_be_given(write: Write, tmp_path: Path) -> None:

@@ -1,15 +1,25 @@
-"""`stepwell.open`: from the folder of a project to its pipeline."""
+"""`stepwell.open`: from the folder of a project, or the address of a store, to its pipeline."""
 
 from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 from stepwell.deploy.pipeline import MakeExecutor, ProjectPipeline, SparkSession
-from stepwell.deploy.project import load_project
+from stepwell.deploy.program import read_program
+from stepwell.deploy.project import Project, load_project
+from stepwell.deploy.references import References
+from stepwell.deploy.resources import deployed_project
+from stepwell.deploy.sections import read_sections
 from stepwell.engine.events import Listener
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import InvalidError
+from stepwell.journal.identity import read_identity
+from stepwell.state.manifest import Manifest, Manifests
+from stepwell.store.locate import open_store
+
+_ADDRESS = re.compile(r"[a-z0-9]+://")
 
 
 def open_pipeline(
@@ -22,13 +32,66 @@ def open_pipeline(
     executor: MakeExecutor | None = None,
     listener: Listener | None = None,
 ) -> ProjectPipeline:
-    """Read a project and open its pipeline for writing, which fences whoever had it."""
+    """Open the pipeline of a project, or in a store, for writing; that fences whoever had it."""
     env = env or SystemEnv()
-    if re.match(r"[a-z0-9]+://", str(project)):
-        # A manifest does not hold the program yet, so the SQL has to come from its files.
-        raise InvalidError(
-            f"{project} is the address of a store, and a pipeline is opened by its project",
-            hint='stepwell.open("path/of/the/project", store="s3://...")',
-        )
-    loaded = load_project(str(project), env, target=target, store=store)
+    if _ADDRESS.match(str(project)):
+        if target is not None or store is not None:
+            raise InvalidError(
+                f"{project} is the address of a store, and has no targets and no other store",
+                hint='stepwell.open("path/of/the/project", store="s3://...")',
+            )
+        loaded = project_at(str(project), env)
+    else:
+        loaded = load_project(str(project), env, target=target, store=store)
     return ProjectPipeline(loaded, env, spark=spark, executor=executor, listener=listener)
+
+
+def project_at(address: str, env: Env) -> Project:
+    """What is deployed in a store, without the folder it came from.
+
+    Settings are the usual ones, a journal lies beside the state unless the manifest says otherwise,
+    and paths and `${file:...}` that are not absolute are looked for in the current directory.
+    """
+    found = Manifests(open_store(address, env), env).latest()
+    resources, executor = read_program(found and found.manifest.program, address)
+    if found is None or not resources:
+        what = "no pipeline" if found is None else "a pipeline to which nothing was deployed"
+        raise InvalidError(
+            f"there is {what} in {address}",
+            hint="open it by its project, or deploy one to it: stepwell deploy --store ADDRESS",
+        )
+    folder = Path.cwd()
+    references = References(folder, os.environ, {})
+    bare = Project(
+        name=address.rstrip("/").rpartition("/")[2] or "pipeline",
+        folder=folder,
+        target=None,
+        store=address,
+        sections=read_sections({}, references),
+        statements=(),
+        sql="",
+        sql_name="the deployed statements",
+        sources=(),
+        sinks=(),
+        reads={},
+        protected=frozenset(),
+        references=references,
+        store_given=True,
+    )
+    _check_journal(bare, found.manifest, env)
+    return deployed_project(bare, resources, executor)
+
+
+def _check_journal(project: Project, manifest: Manifest, env: Env) -> None:
+    """Where the journal is, its project knows. To begin another here would lead the project astray.
+
+    A pipeline that was closed needs nothing of its journal, so that nobody else would mind.
+    """
+    place = project.open_journal_store(env) or project.open_store(env)
+    there = read_identity(place)
+    if manifest.journal.id is not None and (there is None or there.id != manifest.journal.id):
+        raise InvalidError(
+            f"the journal of {project.store} is not in {place.uri}: found "
+            f"{there.id if there else 'none'}, expected {manifest.journal.id}",
+            hint="open it by its project, which names the store of its journal",
+        )
