@@ -208,6 +208,40 @@ def test_settings_that_change_a_meaning_are_deployed_with_views(lab: Lab) -> Non
     assert as_deployed(lab.project(), program).sections.spark.conf == {name: "Asia/Tokyo"}
 
 
+def test_settings_change_for_all_views_or_for_none(lab: Lab) -> None:
+    """D8: a view that cannot follow keeps its settings, and so do the others, and say why."""
+    name = "spark.sql.session.timeZone"
+    lab.deploy()
+    lab.write(
+        SQL.replace("COUNT(*) AS n FROM clicks", "no_such_function(page) AS n FROM clicks"),
+        YML + f"spark: {{conf: {{{name}: Asia/Tokyo}}}}\n",
+    )
+    done = lab.deploy()
+    assert "no_such_function" in done.failed["view.visits"].lower()
+    assert "settings" in done.failed["view.revenue"]
+    assert "visits" in done.failed["view.revenue"]
+    lab.write()
+    assert as_deployed(lab.project(), lab.manifest().program).sections.spark.conf == {}
+    assert lab.actions() == {}
+    lab.push((9, "ada", 9))
+    assert sum(lab.rows("revenue").values()) == 3
+
+
+@pytest.mark.parametrize("filled", [False, True], ids=["empty", "with rows"])
+def test_names_that_are_spelled_otherwise_lose_nothing(lab: Lab, filled: bool) -> None:
+    """D11: tables and views are found in any case, and so is what is stored for them."""
+    lab.deploy()
+    if filled:
+        lab.push((9, "zoe", 9))
+    before = lab.rows("orders"), lab.rows("revenue"), lab.rows("whales")
+    lab.write(SQL.replace("TABLE orders", "TABLE Orders").replace("VIEW whales", "VIEW Whales"))
+    assert not lab.deploy().failed
+    assert (lab.rows("orders"), lab.rows("revenue"), lab.rows("whales")) == before
+    lab.push((10, "zoe", 30))
+    assert sum(lab.rows("orders").values()) == sum(before[0].values()) + 1
+    assert lab.actions() == {}
+
+
 def test_columns_are_added_widened_and_dropped(lab: Lab) -> None:
     """D11: rows that are there get NULL or the default, and lose what is dropped."""
     lab.write(

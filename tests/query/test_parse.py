@@ -20,7 +20,7 @@ CATALOG = catalog_of({"a": ["k", "x"], "b": ["k", "y"]}, {})
         ),
         (
             "SELECT * FROM a NATURAL LEFT JOIN b",
-            "SELECT `k`, `a`.`x`, `b`.`y` FROM `a` AS `a` NATURAL LEFT JOIN `b` AS `b`",
+            "SELECT `a`.`k`, `a`.`x`, `b`.`y` FROM `a` AS `a` NATURAL LEFT JOIN `b` AS `b`",
         ),
         (
             "WITH r (p, q) AS (SELECT k, SUM(x) FROM a GROUP BY k) SELECT q FROM r",
@@ -42,3 +42,18 @@ CATALOG = catalog_of({"a": ["k", "x"], "b": ["k", "y"]}, {})
 def test_names_are_written_out_and_the_rest_stays(text: str, understood: str) -> None:
     """S1: every name with its table, and nothing else that Spark would make another plan of."""
     assert parse_query(text, CATALOG).qualified == understood
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("SELECT y FROM a RIGHT JOIN b USING (k) JOIN a c USING (k)", "ON `a`.`k` = `c`.`k`"),
+        ("SELECT y FROM a FULL JOIN b USING (k) FULL JOIN a c USING (k)", "ON `a`.`k` = `c`.`k`"),
+        ("SELECT y FROM a NATURAL RIGHT JOIN b NATURAL JOIN a c", "ON COALESCE(`a`.`k`, `b`.`k`)"),
+        ("WITH r (x, k) AS (SELECT k, x FROM a ORDER BY x LIMIT 1) SELECT k FROM r", "AS `x`"),
+        ("SELECT k FROM (SELECT k, x FROM a ORDER BY x LIMIT 1) AS r (x, k)", "AS `x`"),
+    ],
+)
+def test_what_may_be_misread_stays_in_the_text(text: str, wrong: str) -> None:
+    """S1: Spark is shown our reading, not the user's words again, and says that it is another."""
+    assert wrong in parse_query(text, CATALOG).qualified

@@ -209,6 +209,61 @@ def test_a_change_to_one_view_is_that_views_work(
         lab.check(pipeline, *views)
 
 
+RATES = (
+    "CREATE MATERIALIZED VIEW rates AS SELECT * FROM VALUES ('EUR', 1), ('USD', 2) AS r (c, x);\n"
+)
+
+
+def test_what_is_put_aside_is_there_afterwards(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D11: views with rows over no rows, other spellings, and views that are stored no more."""
+    lab = Lab(tmp_path / "project", spark)
+    lab.write(SQL + RATES)
+    assert not lab.deploy().failed
+    lab.write(SQL + RATES + "CREATE MATERIALIZED VIEW some AS SELECT COUNT(*) AS n FROM people;\n")
+    assert not lab.deploy().failed, "before anything was pushed"
+    more = "CREATE MATERIALIZED VIEW late AS SELECT MAX(amount) AS top FROM orders;\n"
+    with lab.open() as pipeline:
+        assert pipeline.read("rates").num_rows == 2
+        assert pipeline.read("some").to_pylist() == [{"n": 0}]
+        pipeline.push("orders", [order(id) for id in range(20)])
+        pipeline.run(once=True)
+    for sql in (
+        SQL.replace("VIEW everything", "VIEW Everything") + RATES,
+        SQL.replace("VIEW everything", "VIEW Everything") + RATES + more,
+        SQL.replace("MATERIALIZED VIEW everything", "VIEW everything") + RATES + more,
+        SQL.replace("TABLE people", "TABLE People") + RATES.replace("EUR", "CHF") + more,
+    ):
+        lab.write(sql)
+        assert not lab.deploy().failed
+        with lab.open() as pipeline:
+            assert pipeline.query("SELECT n FROM everything").to_pylist() == [{"n": 20}]
+            assert pipeline.read("rates").num_rows == 2
+            assert sum(rows(pipeline, "revenue").values()) == 5
+            pipeline.push("orders", [order(3)])
+            stored = [view for view in ("revenue", "late") if view in sql]
+            lab.check(pipeline, *stored)
+
+
+def test_a_view_that_is_not_stored_is_asked_of_spark_as_well(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """D8: a plain view fails alone, and so does one over a view that has other columns now."""
+    lab = Lab(tmp_path / "project", spark)
+    over = "CREATE VIEW over AS SELECT n + 1 AS m FROM everything;\n"
+    lab.write(SQL + over)
+    assert not lab.deploy().failed
+    with lab.open() as pipeline:
+        pipeline.push("orders", [order(id) for id in range(20)])
+    lab.write(SQL + over + "CREATE VIEW wrong AS SELECT upper(id, id, id) AS x FROM orders;\n")
+    assert set(lab.deploy().failed) == {"view.wrong"}
+    lab.write(SQL.replace("COUNT(*) AS n FROM orders", "array(COUNT(*)) AS n FROM orders") + over)
+    assert set(lab.deploy().failed) == {"view.over", "view.everything"}
+    with lab.open() as pipeline:
+        assert pipeline.query("SELECT m FROM over").to_pylist() == [{"m": 21}]
+
+
 def rows(pipeline: ProjectPipeline, view: str) -> Counter[tuple[str, ...]]:
     found = pipeline.read(view).to_pylist()
     return Counter(tuple(str(value) for value in row.values()) for row in found)

@@ -12,8 +12,12 @@ from stepwell.errors import InvalidError, SqlError
 from stepwell.query import parse
 from stepwell.spark import relations
 from stepwell.spark.views import Change, Views
+from tests.comparing import difference
 
 TABLE = "CREATE TABLE t (id INT PRIMARY KEY, at TIMESTAMP, x DOUBLE);\n"
+COLUMNS = ", ".join(f"x + {i} AS c{i}" for i in range(40))
+MANY = f"SELECT {COLUMNS}, id IN (SELECT id FROM t WHERE x > 1) AS i FROM t"
+"""More columns than Spark shows of a plan."""
 
 
 def rows(*values: tuple[int, datetime, float]) -> pa.Table:
@@ -58,13 +62,18 @@ def test_the_clock_is_the_recorded_time_of_the_transaction(spark: SparkSession) 
         ),
         ("SELECT id FROM t UNION SELECT 1", "SELECT id FROM t UNION ALL SELECT 1"),
         ("SELECT id, x IN (SELECT id FROM t) AS i FROM t", "SELECT id, false AS i FROM t"),
+        (MANY, MANY.replace("x + 28", "x + 29")),
+        (
+            "SELECT a.id, a.x IN (SELECT id FROM t) AS i FROM t a LEFT JOIN u b ON a.id = b.id",
+            "SELECT a.id, a.x IN (SELECT id FROM t) AS i FROM u a LEFT JOIN t b ON a.id = b.id",
+        ),
     ],
 )
 def test_a_query_that_was_misread_is_computed_by_its_text(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, query: str, misread: str
 ) -> None:
     """S1: Spark's reading is asked for, and tables without rows do not hide the difference."""
-    sql = f"{TABLE}CREATE MATERIALIZED VIEW v AS {query}"
+    sql = f"{TABLE}{TABLE.replace('TABLE t', 'TABLE u')}CREATE MATERIALIZED VIEW v AS {query}"
     assert Views.open(spark, sql).explain("v").reasons == ()
     monkeypatch.setattr(parse, "_written", lambda tree: misread)
     assert Views.open(spark, sql).explain("v").reasons == ("PARSE_MISMATCH",)
@@ -193,3 +202,29 @@ def test_a_large_table_with_a_key_is_read_without_summing_it_up(
     assert {r["id"]: r["x"] for r in views.read("t").to_pylist()} == expected
     plan = views.frame("t")._jdf.queryExecution().executedPlan().toString()
     assert "BroadcastHashJoin" in plan
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT k, x, y, z FROM a RIGHT JOIN b USING (k) JOIN c USING (k)",
+        "SELECT k, x, y, z FROM a FULL JOIN b USING (k) FULL JOIN c USING (k)",
+        "SELECT * FROM a NATURAL RIGHT JOIN b NATURAL JOIN c",
+        "SELECT length(k) AS n, y FROM a LEFT JOIN b USING (k)",
+        "SELECT length(k) AS n, y FROM b RIGHT JOIN a USING (k)",
+        "WITH r (x, k) AS (SELECT k, x FROM a ORDER BY x LIMIT 1) SELECT k FROM r",
+        "SELECT k FROM (SELECT k, x FROM a ORDER BY x LIMIT 1) AS r (x, k)",
+    ],
+)
+def test_joins_by_name_are_those_of_spark(spark: SparkSession, query: str) -> None:
+    """S1, S4: whatever is compared with what, and of whichever type the column is."""
+    views = Views.open(
+        spark,
+        "CREATE TABLE a (k STRING, x INT); CREATE TABLE b (k BIGINT, y STRING);"
+        f"CREATE TABLE c (k BIGINT, z STRING); CREATE MATERIALIZED VIEW v AS {query}",
+    )
+    views.apply({"a": Change(put=pa.table({"k": ["1", "02"], "x": pa.array([9, 3], pa.int32())}))})
+    views.apply({"b": Change(put=pa.table({"k": [2, 3], "y": ["b2", "b3"]}))})
+    views.apply({"c": Change(put=pa.table({"k": [2, 3, 4], "z": ["c2", "c3", "c4"]}))})
+    assert not difference(views.read("v"), views.recompute("v"))
+    assert views.read("v").num_rows

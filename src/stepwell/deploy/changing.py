@@ -228,7 +228,7 @@ class Changing:
         """
         plan = make_plan("", deployed, wanted, executor=executor, deployed_executor=executor)
         change = program_change(plan, deployed)
-        if not change.fresh or change.refill:
+        if not change.fresh or change.refill or _respelled(deployed, wanted):
             return None
         old = as_deployed(self._project, manifest.program, leaving=True)
         sources = self._sources(old)
@@ -291,19 +291,26 @@ class Changing:
     def _computing(
         self, core: Core, deployed: Deployed, target: Deployed, executor: str, change: ProgramChange
     ) -> tuple[Executor, ProgramChange]:
-        """An executor for what is computed anew: compiling one view of many takes its own time.
+        """An executor for what changes and what reads it: compiling one view of many takes its own
+        time, and the others are put aside.
 
-        Where tables change, or the views cannot be told apart by their texts, it is for all.
+        For all of them where tables change, or a text may name anything, or before the first run
+        was written: until then, rows of views over no rows are nowhere but in an executor.
         """
-        if _same_tables(deployed, target):
-            # As many as are computed, and what a sink follows from now on instead of another view.
-            views = {*change.fresh, *(now for was, now in change.follow.values() if was != now)}
-            part = needed(target, [key_of("view", name) for name in views])
-            with suppress(*_NOT_TAKEN):
-                made = self._made(core.store, core.env, part, executor)
-                names = {fold(r.name) for r in part.values()}
-                return made, replace(change, aside=change.keep - names)
-        return self._executor(core.store, core.env, target, executor), change
+        _check_settings(deployed, target)
+        part = dict(target)
+        if core.manifest.runs and _same_tables(deployed, target) and not _names_anything(target):
+            changed = {
+                key
+                for key, r in target.items()
+                if r.kind == "view"
+                and not (key in deployed and r.checksum == deployed[key].checksum)
+            }
+            followed = {key_of("view", now) for was, now in change.follow.values() if was != now}
+            part = needed(target, changed | dependants(target, changed) | followed)
+        made = self._executor(core.store, core.env, part, executor)
+        aside = {fold(r.name): r.name for key, r in target.items() if key not in part}
+        return made, replace(change, aside={n: aside[n] for n in change.keep if n in aside})
 
     def _executor(self, store: Store, env: Env, target: Deployed, executor: str) -> Executor:
         """One for these resources; `BuildError` names the statement that it does not take.
@@ -314,9 +321,10 @@ class Changing:
             return self._made(store, env, target, executor)
         except _NOT_TAKEN as error:
             named = [key_of(kind, error.about or "") for kind in _RELATIONS]
-            for key in (key for key in named if key in target):
-                raise BuildError(key, _told(error)) from error
-            raise
+            culprit = next((key for key in named if key in target), None)
+            if culprit is None:
+                raise
+            raise BuildError(culprit, _told(error)) from error
 
     def _made(self, store: Store, env: Env, target: Deployed, executor: str) -> Executor:
         project = deployed_project(self._project, target, executor)
@@ -333,6 +341,34 @@ def _same_relations(deployed: Deployed, target: Deployed) -> bool:
     """Whether nothing changes but sources, sinks and what is protected."""
     before = {key: r.checksum for key, r in deployed.items() if r.kind in _RELATIONS}
     return before == {key: r.checksum for key, r in target.items() if r.kind in _RELATIONS}
+
+
+def _check_settings(deployed: Deployed, target: Deployed) -> None:
+    """All views of a pipeline have the same settings: where some keep theirs, so do all."""
+    views = [r for r in target.values() if r.kind == "view"]
+    kept = [r for r in views if r.same(deployed.get(r.key))]
+    for view in views:
+        if kept and view.settings != kept[0].settings:
+            names = ", ".join(r.name for r in kept)
+            told = InvalidError(
+                f"it would have other settings of Spark than {names}, which keep theirs",
+                hint="mend what failed, and deploy again",
+            )
+            raise BuildError(view.key, told)
+
+
+def _names_anything(target: Deployed) -> bool:
+    """Whether a query names a relation by a text, which could be any."""
+    return any(r.kind == "view" and "identifier" in r.text.lower() for r in target.values())
+
+
+def _respelled(deployed: Deployed, target: Deployed) -> bool:
+    """Whether a table or view has another spelling, which its entries in the journal have not."""
+    return any(
+        r.name != target[key].name
+        for key, r in deployed.items()
+        if r.kind in _RELATIONS and key in target
+    )
 
 
 def _same_tables(deployed: Deployed, target: Deployed) -> bool:
@@ -367,7 +403,8 @@ def program_change(plan: Plan, deployed: Deployed) -> ProgramChange:
                 else:
                     keep.add(name)
         elif resource.kind == "view":
-            if isinstance(old.statement(), MaterializedView) and name not in fresh:
+            both = (old.statement(), resource.statement())
+            if all(isinstance(one, MaterializedView) for one in both) and name not in fresh:
                 keep.add(name)
         elif resource.kind == "sink" and action[key] is not Action.REBUILD:
             follow[resource.name] = (fold(old.relation), fold(resource.relation))

@@ -17,7 +17,7 @@ seen, so that it arrives once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -64,8 +64,10 @@ class ProgramChange:
     program: Json
     keep: frozenset[str] = frozenset()
     """Tables and views whose stored rows stay as they are."""
-    aside: frozenset[str] = frozenset()
-    """Views among them that the executor was not made for: none that is computed needs them."""
+    aside: Mapping[str, str] = field(default_factory=dict)
+    """Views among them that the executor was not made for, as none that is computed needs them;
+    with their names as they are spelled now.
+    """
     letters: frozenset[str] = frozenset()
     """Tables that stay, whose dead letters stay with them."""
     fresh: tuple[str, ...] = ()
@@ -142,8 +144,7 @@ def change_program(
         transaction = Transaction(transaction + max([1, *counts]))
     runs = before.runs
     if executor is not None:
-        aside = (run for run in before.runs if owner_of(run.relation) in change.aside)
-        runs = (*executor.flush(), *aside)
+        runs = (*executor.flush(), *_aside(before.runs, change))
     added = tuple(
         write_kept(core.store, core.env, sink, Transaction(number), part)
         for sink, changes in sorted(differences.items())
@@ -211,19 +212,26 @@ def change_program(
 def kept_runs(
     runs: tuple[Run, ...], owners: Mapping[str, str], change: ProgramChange
 ) -> tuple[Run, ...]:
-    """The runs of relations that stay as they are."""
+    """The runs of relations that stay as they are, under the names that these have now."""
 
-    def stays(run: Run) -> bool:
-        owner = owners.get(run.relation, "").lower()
-        is_letters = run.relation.lower() != owner and owner in change.letters
+    spelled = {relation.lower(): relation for relation in owners}
+
+    def stays(relation: str) -> bool:
+        owner = owners[relation].lower()
+        is_letters = relation.lower() != owner and owner in change.letters
         return owner in change.keep or (is_letters and owner in change.refill)
 
-    return tuple(run for run in runs if stays(run))
+    found = ((spelled.get(run.relation.lower()), run) for run in runs)
+    return tuple(replace(run, relation=name) for name, run in found if name and stays(name))
 
 
-def owner_of(relation: str) -> str:
-    """The table or view that a relation belongs to, by its name alone, in lower case."""
-    return relation.partition("$")[0].lower()
+def _aside(runs: tuple[Run, ...], change: ProgramChange) -> Iterator[Run]:
+    """The runs of views that the executor was not made for."""
+    for run in runs:
+        # No name of a table or view has a $ in it; those of what is stored for it have one.
+        owner, mark, rest = run.relation.partition("$")
+        if owner.lower() in change.aside:
+            yield replace(run, relation=f"{change.aside[owner.lower()]}{mark}{rest}")
 
 
 def _blamed(key: str, act: Callable[..., T], *arguments: object) -> T:

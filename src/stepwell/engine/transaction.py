@@ -18,12 +18,14 @@ before that, `settle` is the rule (J4).
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from typing import Literal
 
@@ -44,7 +46,6 @@ from stepwell.store.sealed import Json
 OnError = Literal["dead_letter", "fail"]
 _MANY = 10_000
 """Rows of a step that are worth a thread."""
-_RECORDING = ThreadPoolExecutor(1, "stepwell-record")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Step:
         """
         taken = tuple(intakes)
         if sum(intake.taken.rows for intake in taken) >= _MANY:
-            return cls(taken, _RECORDING.submit(_recorded, taken).result)
+            return cls(taken, _begun(partial(_recorded, taken)))
         return cls.recorded(taken, _recorded(taken))
 
     @classmethod
@@ -82,6 +83,23 @@ class Step:
     def can_be_read_again(self) -> bool:
         """Whether the rows are somewhere else than in the journal."""
         return all(intake.taken.reference is not None for intake in self.intakes)
+
+
+def _begun(work: Callable[[], tuple[Input, ...]]) -> Callable[[], tuple[Input, ...]]:
+    """Begin work in a thread; what this gives waits for its result."""
+    future: Future[tuple[Input, ...]] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - told to whoever waits
+            future.set_exception(error)
+
+    try:
+        threading.Thread(target=run, name="stepwell-record", daemon=True).start()
+    except RuntimeError:
+        run()  # The process is ending, and starts no threads any more.
+    return future.result
 
 
 def _recorded(intakes: tuple[Intake, ...]) -> tuple[Input, ...]:

@@ -68,25 +68,67 @@ def read(text: str, catalog: Catalog) -> exp.Query:
         raise Unsupported(Code.PARSE_MISMATCH, _one_line(error)) from error
     if not isinstance(qualified, exp.Query):
         raise Unsupported(Code.PARSE_MISMATCH, "this is not a query")
+    _as_spark_joins(qualified)
     return qualified
 
 
 def _note(tree: exp.Expr) -> None:
-    """Keep what qualifying takes away, and what Spark makes plans of."""
-    for join in tree.find_all(exp.Join):
-        if join.args.get("using") or join.method == "NATURAL":
-            join.meta[_NAMED] = {key: join.args.get(key) for key in ("using", "method")}
+    """Keep what qualifying takes away, where it is sure to mean what Spark means.
+
+    Of USING and NATURAL sqlglot makes conditions and COALESCE. Beside a RIGHT or FULL join it takes
+    the wrong side to compare with; so there its reading stays in the text, and Spark says that it
+    is another.
+    """
+    for select in tree.find_all(exp.Select):
+        joins = select.args.get("joins") or []
+        one_sided = all(join.side in ("", "LEFT") for join in joins)
+        for number, join in enumerate(joins):
+            natural = join.method == "NATURAL"
+            sure = len(joins) == 1 or (one_sided and not (natural and number))
+            if sure and (natural or join.args.get("using")):
+                join.meta[_NAMED] = {key: join.args.get(key) for key in ("using", "method")}
     for named in tree.find_all(exp.CTE, exp.Subquery):
         alias = named.args.get("alias")
-        if alias is not None and alias.args.get("columns") and isinstance(named.this, exp.Query):
-            named.meta[_NAMED] = list(alias.columns)
+        # Names of the outside are pushed in, where these clauses would find them.
+        seen_inside = named.this.find(exp.Order, exp.Sort, exp.Cluster, exp.Having, exp.Qualify)
+        listed = alias.args.get("columns") if alias is not None else None
+        if listed and isinstance(named.this, exp.Query) and not seen_inside:
+            named.meta[_NAMED] = list(listed)
+
+
+def _as_spark_joins(tree: exp.Query) -> None:
+    """Of columns joined by name, take the one that Spark takes; for FULL joins, the first not NULL.
+
+    They are equal where both are there, but may be of different types.
+    """
+    for select in list(tree.find_all(exp.Select)):
+        joins = select.args.get("joins") or []
+        sides = {join.side for join in joins if _NAMED in join.meta}
+        if not sides or "FULL" in sides:
+            continue
+        names = _joined_names(joins)
+        for part in list(select.find_all(exp.Coalesce)):
+            columns = [part.this, *part.expressions]
+            if _one_name(columns) in names:
+                part.replace(columns[-1 if "RIGHT" in sides else 0])
+
+
+def _joined_names(joins: Sequence[exp.Join]) -> set[str]:
+    """The columns that joins by name compare; qualified, those are conditions."""
+    conditions = [join.args["on"] for join in joins if _NAMED in join.meta and join.args.get("on")]
+    return {column.name for on in conditions for column in on.find_all(exp.Column)}
+
+
+def _one_name(columns: Sequence[exp.Expr]) -> str | None:
+    names = {column.name if isinstance(column, exp.Column) else None for column in columns}
+    return names.pop() if len(names) == 1 else None
 
 
 def _written(tree: exp.Query) -> str:
     """A qualified tree as text of which Spark makes the plan that it makes of the user's.
 
-    Names are said once where they are said twice, and not at all where nobody said one; USING and
-    QUALIFY are what they were.
+    Names are said once where they are said twice, and not at all where nobody said one; joins by
+    name are that again, as far as `_note` says, and QUALIFY stays.
     """
     copy = tree.copy()
     for named in list(copy.find_all(exp.CTE, exp.Subquery)):
@@ -96,19 +138,16 @@ def _written(tree: exp.Query) -> str:
                 for item in list(select.expressions):
                     item.replace(item.unalias())
     for select in list(copy.find_all(exp.Select)):
-        joined: set[str] = set()
-        for join in select.args.get("joins") or ():
-            if _NAMED in join.meta:
-                condition = join.args.get("on")
-                joined |= {c.name for c in condition.find_all(exp.Column)} if condition else set()
+        joins = select.args.get("joins") or []
+        names = _joined_names(joins)
+        for part in list(select.find_all(exp.Coalesce)):
+            name = _one_name([part.this, *part.expressions])
+            if name in names:
+                part.replace(exp.column(exp.to_identifier(name, quoted=True)))
+        for join in joins:
+            for key, value in join.meta.get(_NAMED, {}).items():
                 join.set("on", None)
-                for key, value in join.meta[_NAMED].items():
-                    join.set(key, value)
-        for part in list(select.find_all(exp.Coalesce)) if joined else ():
-            columns = [part.this, *part.expressions]
-            names = {c.name if isinstance(c, exp.Column) else "" for c in columns}
-            if len(names) == 1 and names <= joined:
-                part.replace(exp.column(exp.to_identifier(names.pop(), quoted=True)))
+                join.set(key, value)
         value = isinstance(select.parent, exp.Subquery) and not isinstance(
             select.parent.parent, exp.From | exp.Join
         )

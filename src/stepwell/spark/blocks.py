@@ -21,7 +21,6 @@ from stepwell.query.maintain import STAGE, Maintenance
 from stepwell.query.program import Block, Full, Program, Sums, Top
 from stepwell.query.reasons import Code
 from stepwell.query.render import presented
-from stepwell.query.types import contains_map_or_variant
 from stepwell.spark.evaluate import COLLECT_GROUPS_MAX, COLLECT_ROWS_MAX, Evaluator
 from stepwell.spark.finder import LookUps
 from stepwell.spark.flatten import among_rows
@@ -33,6 +32,7 @@ from stepwell.spark.relations import Part, Relations, arrow_schema
 from stepwell.spark.runs import WEIGHT, plain
 
 _SUMMED = f"{STAGE}0"
+_FLOATING = ("float", "double")
 
 
 class Blocks:
@@ -227,11 +227,16 @@ class Blocks:
 
     def _many(self, many: DataFrame, program: Program, rows: int) -> pa.Table:
         """What changes in a view, consolidated; so many rows that they are left on the disk."""
-        if any(map(contains_map_or_variant, program.types)):
-            return consolidated(many.toArrow())  # Spark cannot tell which of them are equal.
+        if not plain(program.types):
+            return consolidated(many.toArrow())
         names = [f"c{i}" for i in range(len(program.types))]
-        summed = many.toDF(*names, WEIGHT).groupBy(*names).agg(functions.sum(WEIGHT).alias(WEIGHT))
-        run = self._relations.runs.write_frame("$shown", summed.where(f"{WEIGHT} <> 0"), (), rows)
+        floating = {n for n, t in zip(names, program.types, strict=True) if t in _FLOATING}
+        # A group has one zero only, with or without its sign. What goes must be what came.
+        groups = [functions.expr(f"CAST({n} AS STRING)") if n in floating else n for n in names]
+        summed = many.toDF(*names, WEIGHT).groupBy(*groups)
+        values = [functions.first(n).alias(n) for n in names if n in floating]
+        found = summed.agg(*values, functions.sum(WEIGHT).alias(WEIGHT)).where(f"{WEIGHT} <> 0")
+        run = self._relations.runs.write_frame("$shown", found.select(*names, WEIGHT), (), rows)
         return self._rows(Part(program.types, run.rows, run=run))
 
     def _rows(self, part: Part) -> pa.Table:

@@ -199,22 +199,32 @@ class Compiler:
         except PySparkException as error:
             raise Unsupported(Code.PARSE_MISMATCH, str(error).split("\n")[0][:200]) from error
         theirs = analysed.frame._jdf.queryExecution().optimizedPlan()
-        # Spark does not know a plan with IN or EXISTS in a value again, not even the same one.
         with self._in_full():
-            same = mine.sameResult(theirs) or _outline(mine) == _outline(theirs)
+            # Spark does not know a plan with IN or EXISTS in a value again, not even the same one.
+            same = mine.sameResult(theirs) or (
+                _outline(mine) == _outline(theirs) and _tables(mine) == _tables(theirs)
+            )
         if not same:
             raise Unsupported(Code.PARSE_MISMATCH, "Spark reads the query differently")
 
     @contextmanager
     def _in_full(self) -> Iterator[None]:
-        """Spark writes all columns of a plan, not only the first 25."""
+        """Spark writes all columns of a plan, not only the first 25; the active session decides."""
+        jvm: Any = self._spark._jvm
+        sessions = jvm.org.apache.spark.sql.classic.SparkSession
+        active = sessions.getActiveSession()
         fields = "spark.sql.debug.maxToStringFields"
         before = self._spark.conf.get(fields) or "25"
+        sessions.setActiveSession(self._spark._jsparkSession)
         self._spark.conf.set(fields, 1_000_000)
         try:
             yield
         finally:
             self._spark.conf.set(fields, before)
+            if active.isDefined():
+                sessions.setActiveSession(active.get())
+            else:
+                sessions.clearActiveSession()
 
 
 def _outline(plan: Any) -> str:
@@ -223,6 +233,17 @@ def _outline(plan: Any) -> str:
     text = plan.toString().replace("Join Cross", "Join Inner")
     ids = r"#\d+|\b_common_expr_\d+"
     return re.sub(ids, lambda id: order.setdefault(id[0], f"#{len(order)}"), text)
+
+
+def _tables(plan: Any) -> list[list[int]]:
+    """Which tables a plan reads, and those in its subqueries, each by a number; in order."""
+    others = plan.subqueriesAll()
+    found = []
+    for one in (plan, *(others.apply(i) for i in range(others.size()))):
+        leaves = one.collectLeaves()
+        each = [leaves.apply(i) for i in range(leaves.size())]
+        found.append([leaf.rdd().id() for leaf in each if leaf.nodeName() == "LogicalRDD"])
+    return found
 
 
 def _in_text(view: View | MaterializedView, error: PySparkException) -> SqlError:

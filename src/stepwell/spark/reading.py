@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from stepwell.engine.ports import Pieces
+from stepwell.errors import UnavailableError
 from stepwell.spark.evaluate import COLLECT_ROWS_MAX
 from stepwell.spark.relations import Part
 from stepwell.spark.runs import ROW_GROUP_ROWS, WEIGHT, RunFiles, Runs
@@ -41,12 +42,19 @@ def mapped(run: RunFiles, schema: pa.Schema) -> pa.Table:
     It takes room on the disk for as long as somebody holds the table, and has no name.
     """
     beside = run.files[0].parent if run.files else None
-    with tempfile.NamedTemporaryFile(prefix="stepwell-change-", dir=beside) as file:
-        with pa.OSFile(file.name, "wb") as out, pa.ipc.new_file(out, schema) as writer:
-            for piece in _read(run, schema, ROW_GROUP_ROWS):
-                writer.write_table(piece)
-        with pa.memory_map(file.name) as source:
-            return pa.ipc.open_file(source).read_all()
+    try:
+        with tempfile.NamedTemporaryFile(prefix="stepwell-change-", dir=beside) as file:
+            with pa.OSFile(file.name, "wb") as out, pa.ipc.new_file(out, schema) as writer:
+                for piece in _read(run, schema, ROW_GROUP_ROWS):
+                    writer.write_table(piece)
+            with pa.memory_map(file.name) as source:
+                return pa.ipc.open_file(source).read_all()
+    except OSError as error:
+        raise UnavailableError(
+            f"a change of {run.rows:,} rows cannot be kept in {beside}: {error}",
+            hint="nothing was changed: make room on that disk, and try again",
+            not_applied=True,
+        ) from error
 
 
 def _read(run: RunFiles, schema: pa.Schema, rows_max: int) -> Iterator[pa.Table]:
