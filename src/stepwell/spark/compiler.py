@@ -29,6 +29,9 @@ from stepwell.query.statements import MaterializedView, Policy, View
 from stepwell.query.types import can_be_stored
 from stepwell.spark.relations import Relation, Relations, nothing
 
+_DISTINCT = re.compile(r"\(\s*DISTINCT\b", re.IGNORECASE)
+"""As it stands in an aggregate."""
+
 
 @dataclass(frozen=True, slots=True)
 class Analysed:
@@ -92,7 +95,7 @@ class Compiler:
         else:
             try:
                 parsed = parse_query(view.query, catalog)
-                self._compare(parsed, analysed)
+                self._compare(view.query, parsed, analysed)
                 return self._lower(view, parsed, analysed, unique, views)
             except Unsupported as unsupported:
                 reason = unsupported.reason
@@ -102,7 +105,8 @@ class Compiler:
                 f"{view.name} cannot be kept incrementally: {reason}",
                 hint=f"{reason.advice}, or write REFRESH POLICY AUTO",
             )
-        full = Full(f"{view.name}$1", tuple(map(Field, analysed.types)), view.query, reads, reason)
+        # Another number than any block has: rows kept in one way are not taken for the other's.
+        full = Full(f"{view.name}$0", tuple(map(Field, analysed.types)), view.query, reads, reason)
         output = Scan(full.relation, tuple(f"o{i}" for i in range(len(analysed.types))))
         return Program(view.name, analysed.columns, analysed.types, (full,), output)
 
@@ -192,18 +196,23 @@ class Compiler:
                 hint="compute the value where the row is made, and store it in a column",
             )
 
-    def _compare(self, parsed: Parsed, analysed: Analysed) -> None:
-        """Spark must read the qualified text as it reads the user's."""
+    def _compare(self, text: str, parsed: Parsed, analysed: Analysed) -> None:
+        """Spark must read the qualified text as it reads the user's.
+
+        The answer must be the same whenever a pipeline is opened. Several distinct aggregates are
+        planned in an order that is another each time; so they are compared without that word.
+        """
+        theirs, qualified = analysed.frame, parsed.qualified
         try:
-            mine = self._spark.sql(parsed.qualified)._jdf.queryExecution().optimizedPlan()
+            if len(_DISTINCT.findall(qualified)) > 1:
+                theirs = self._spark.sql(_DISTINCT.sub("(", text))
+                qualified = _DISTINCT.sub("(", qualified)
+            mine = self._spark.sql(qualified)
+            with self._in_full():
+                plans = [frame._jdf.queryExecution().optimizedPlan() for frame in (mine, theirs)]
+                same = _same(*plans)
         except PySparkException as error:
             raise Unsupported(Code.PARSE_MISMATCH, str(error).split("\n")[0][:200]) from error
-        theirs = analysed.frame._jdf.queryExecution().optimizedPlan()
-        with self._in_full():
-            # Spark does not know a plan with IN or EXISTS in a value again, not even the same one.
-            same = mine.sameResult(theirs) or (
-                _outline(mine) == _outline(theirs) and _tables(mine) == _tables(theirs)
-            )
         if not same:
             raise Unsupported(Code.PARSE_MISMATCH, "Spark reads the query differently")
 
@@ -225,6 +234,15 @@ class Compiler:
                 sessions.setActiveSession(active.get())
             else:
                 sessions.clearActiveSession()
+
+
+def _same(mine: Any, theirs: Any) -> bool:
+    """Whether two plans are one. Spark does not know a plan with IN or EXISTS in a value again, not
+    even the same one.
+    """
+    return mine.sameResult(theirs) or (
+        _outline(mine) == _outline(theirs) and _tables(mine) == _tables(theirs)
+    )
 
 
 def _outline(plan: Any) -> str:
