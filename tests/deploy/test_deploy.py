@@ -242,6 +242,25 @@ def test_names_that_are_spelled_otherwise_lose_nothing(lab: Lab, filled: bool) -
     assert lab.actions() == {}
 
 
+def test_a_name_that_a_failed_view_keeps_in_use_is_not_given_away(lab: Lab) -> None:
+    """D8: a view that becomes a table stays a view, where what reads it could not follow."""
+    reader = "CREATE MATERIALIZED VIEW reader AS SELECT customer FROM big;\n"
+    lab.write(SQL + reader)
+    assert not lab.deploy().failed
+    table = SQL.replace(
+        "VIEW big AS SELECT * FROM orders WHERE amount > 10",
+        "TABLE big (id BIGINT PRIMARY KEY, customer STRING)",
+    )
+    lab.write(table + reader.replace("customer FROM", "no_such_function(customer) AS c FROM"))
+    assert {"view.reader", "table.big"} <= set(lab.deploy().failed)
+    lab.write(SQL + reader)
+    lab.push((9, "zoe", 99))
+    assert lab.rows("reader")[("zoe",)] == 1
+    lab.write(table + reader)
+    lab.deploy()
+    assert lab.rows("reader") == Counter()
+
+
 def test_columns_are_added_widened_and_dropped(lab: Lab) -> None:
     """D11: rows that are there get NULL or the default, and lose what is dropped."""
     lab.write(

@@ -87,6 +87,35 @@ def test_what_is_deployed_is_opened_by_the_address_of_its_store(
     assert len(parts) == 3, "the sink goes on where it was"
 
 
+def test_opened_by_its_address_a_pipeline_discards_nothing(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How much is kept stands in the project, and not in the store."""
+    folder = write(REFERENCE + "checkpoint: {keep: 6}\n")
+    monkeypatch.chdir(folder)
+    for number in range(6):
+        with stepwell.open(folder) as pipeline:
+            pipeline.push("orders", [{**ROW, "id": number}])
+    with stepwell.open((folder / "state").as_uri()) as pipeline:
+        pipeline.push("orders", [{**ROW, "id": 9}])
+    with stepwell.open(folder) as pipeline:
+        assert len(pipeline.checkpoints()) >= 6
+
+
+def test_variables_are_those_of_the_project(
+    write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """D9: a secret is stored by its name, which only the project knows the meaning of."""
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
+    text = REFERENCE.replace("path: out,", "path: '${var:place}',")
+    folder = write(text + "variables:\n  place: '${env:OUT}'\n")
+    with stepwell.open(folder) as pipeline:
+        pipeline.push("orders", [ROW])
+    with pytest.raises(InvalidError, match="cannot be opened by its address") as caught:
+        stepwell.open((folder / "state").as_uri())
+    assert "by its project" in str(caught.value.hint)
+
+
 def test_a_journal_in_a_store_of_its_own_is_found_by_the_project_only(write: Write) -> None:
     """C3: opened by its address, a closed pipeline would begin another journal beside its state."""
     folder = write(REFERENCE + "journal: {store: ./log}\n")

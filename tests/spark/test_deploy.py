@@ -26,11 +26,14 @@ from stepwell.spark.executor import SparkExecutor
 from stepwell.state.manifest import Manifest, Manifests
 
 pytestmark = pytest.mark.spark
+# A source and a sink may be called as a table and a view are.
 YML = """\
 name: orders
 store: ./state
+sources:
+  orders: {table: orders, type: files, path: data/*.json, format: json}
 sinks:
-  out: {view: revenue, type: files, path: out, format: json}
+  revenue: {view: revenue, type: files, path: out, format: json}
 """
 SQL = """\
 CREATE TABLE orders (id BIGINT PRIMARY KEY, customer STRING, amount DECIMAL(12,2));

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from stepwell.errors import InvalidError, SqlError
 from stepwell.query import parse
 from stepwell.spark import relations
+from stepwell.spark import views as views_module
 from stepwell.spark.views import Change, Views
 from tests.comparing import difference
 
@@ -75,7 +76,7 @@ def test_a_query_that_was_misread_is_computed_by_its_text(
     """S1: Spark's reading is asked for, and tables without rows do not hide the difference."""
     sql = f"{TABLE}{TABLE.replace('TABLE t', 'TABLE u')}CREATE MATERIALIZED VIEW v AS {query}"
     assert Views.open(spark, sql).explain("v").reasons == ()
-    monkeypatch.setattr(parse, "_written", lambda tree: misread)
+    monkeypatch.setattr(parse, "written", lambda tree: misread)
     assert Views.open(spark, sql).explain("v").reasons == ("PARSE_MISMATCH",)
 
 
@@ -212,19 +213,34 @@ def test_a_large_table_with_a_key_is_read_without_summing_it_up(
         "SELECT * FROM a NATURAL RIGHT JOIN b NATURAL JOIN c",
         "SELECT length(k) AS n, y FROM a LEFT JOIN b USING (k)",
         "SELECT length(k) AS n, y FROM b RIGHT JOIN a USING (k)",
+        "SELECT COALESCE(b.k, c.k) AS k2, z FROM c LEFT JOIN b USING (k)",
+        "SELECT k, x, z FROM a JOIN (SELECT k, z FROM b FULL JOIN c USING (k)) s USING (k)",
         "WITH r (x, k) AS (SELECT k, x FROM a ORDER BY x LIMIT 1) SELECT k FROM r",
         "SELECT k FROM (SELECT k, x FROM a ORDER BY x LIMIT 1) AS r (x, k)",
     ],
 )
-def test_joins_by_name_are_those_of_spark(spark: SparkSession, query: str) -> None:
+@pytest.mark.parametrize("through", [False, True], ids=["itself", "through a view"])
+def test_joins_by_name_are_those_of_spark(spark: SparkSession, query: str, through: bool) -> None:
     """S1, S4: whatever is compared with what, and of whichever type the column is."""
+    asked = f"CREATE VIEW p AS {query}; CREATE MATERIALIZED VIEW v AS SELECT * FROM p"
     views = Views.open(
         spark,
         "CREATE TABLE a (k STRING, x INT); CREATE TABLE b (k BIGINT, y STRING);"
-        f"CREATE TABLE c (k BIGINT, z STRING); CREATE MATERIALIZED VIEW v AS {query}",
+        "CREATE TABLE c (k BIGINT, z STRING);"
+        + (asked if through else f"CREATE MATERIALIZED VIEW v AS {query}"),
     )
     views.apply({"a": Change(put=pa.table({"k": ["1", "02"], "x": pa.array([9, 3], pa.int32())}))})
     views.apply({"b": Change(put=pa.table({"k": [2, 3], "y": ["b2", "b3"]}))})
     views.apply({"c": Change(put=pa.table({"k": [2, 3, 4], "z": ["c2", "c3", "c4"]}))})
     assert not difference(views.read("v"), views.recompute("v"))
     assert views.read("v").num_rows
+
+
+def test_a_plain_view_that_was_misread_is_not_built_upon(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1: what we read of it would go into every view over it, unseen by Spark."""
+    sql = f"{TABLE}CREATE VIEW p AS SELECT id FROM t WHERE x > 1; CREATE MATERIALIZED VIEW v AS "
+    assert Views.open(spark, f"{sql}SELECT * FROM p").explain("v").reasons == ()
+    monkeypatch.setattr(views_module, "written", lambda tree: "SELECT id FROM t WHERE x < 1")
+    assert Views.open(spark, f"{sql}SELECT * FROM p").explain("v").recomputed

@@ -306,10 +306,12 @@ class Changing:
                 if r.kind == "view"
                 and not (key in deployed and r.checksum == deployed[key].checksum)
             }
+            changed |= {key_of("view", name) for name in change.fresh}
             followed = {key_of("view", now) for was, now in change.follow.values() if was != now}
             part = needed(target, changed | dependants(target, changed) | followed)
         made = self._executor(core.store, core.env, part, executor)
-        aside = {fold(r.name): r.name for key, r in target.items() if key not in part}
+        left = (r for key, r in target.items() if r.kind == "view" and key not in part)
+        aside = {fold(r.name): r.name for r in left}
         return made, replace(change, aside={n: aside[n] for n in change.keep if n in aside})
 
     def _executor(self, store: Store, env: Env, target: Deployed, executor: str) -> Executor:

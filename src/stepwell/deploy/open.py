@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from stepwell.deploy.pipeline import MakeExecutor, ProjectPipeline, SparkSession
@@ -14,12 +15,14 @@ from stepwell.deploy.resources import deployed_project
 from stepwell.deploy.sections import read_sections
 from stepwell.engine.events import Listener
 from stepwell.env import Env, SystemEnv
-from stepwell.errors import InvalidError
+from stepwell.errors import ConfigError, InvalidError
 from stepwell.journal.identity import read_identity
 from stepwell.state.manifest import Manifest, Manifests
 from stepwell.store.locate import open_store
 
-_ADDRESS = re.compile(r"[a-z0-9]+://")
+_ADDRESS = re.compile(r"[a-z0-9]+://", re.IGNORECASE)
+_ALL = 10**9
+"""Seconds, or how many: whoever does not know what a project keeps discards nothing."""
 
 
 def open_pipeline(
@@ -49,8 +52,9 @@ def open_pipeline(
 def project_at(address: str, env: Env) -> Project:
     """What is deployed in a store, without the folder it came from.
 
-    Settings are the usual ones, a journal lies beside the state unless the manifest says otherwise,
-    and paths and `${file:...}` that are not absolute are looked for in the current directory.
+    Settings are the usual ones, but nothing is discarded: the project may keep more. A journal lies
+    beside the state unless the manifest says otherwise. Paths and `${file:...}` that are not
+    absolute are looked for in the current directory.
     """
     found = Manifests(open_store(address, env), env).latest()
     resources, executor = read_program(found and found.manifest.program, address)
@@ -62,12 +66,18 @@ def project_at(address: str, env: Env) -> Project:
         )
     folder = Path.cwd()
     references = References(folder, os.environ, {})
+    usual = read_sections({}, references)
     bare = Project(
         name=address.rstrip("/").rpartition("/")[2] or "pipeline",
         folder=folder,
         target=None,
         store=address,
-        sections=read_sections({}, references),
+        sections=replace(
+            usual,
+            journal=replace(usual.journal, keep_s=_ALL),
+            checkpoint=replace(usual.checkpoint, keep=_ALL),
+            gc=replace(usual.gc, every_s=_ALL),
+        ),
         statements=(),
         sql="",
         sql_name="the deployed statements",
@@ -79,7 +89,13 @@ def project_at(address: str, env: Env) -> Project:
         store_given=True,
     )
     _check_journal(bare, found.manifest, env)
-    return deployed_project(bare, resources, executor)
+    try:
+        return deployed_project(bare, resources, executor)
+    except ConfigError as error:
+        raise InvalidError(
+            f"{address} cannot be opened by its address: {error.message}",
+            hint="open it by its project, which has its variables",
+        ) from error
 
 
 def _check_journal(project: Project, manifest: Manifest, env: Env) -> None:

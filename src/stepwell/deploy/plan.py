@@ -461,7 +461,14 @@ def without(plan_wanted: Deployed, deployed: Deployed, failed: set[str]) -> dict
             todo += deployed[key].reads
             continue
         raise ConfigError(f"{shown(key)} is read by what is deployed, and is not there")
-    return {**left, **back}
+    # A name that stays in use, by a view that was to become a table or the other way, is not free.
+    names = {fold(r.name) for r in back.values() if r.kind in ("table", "view")}
+    taken = {
+        key
+        for key, r in left.items()
+        if r.kind in ("table", "view") and key not in back and fold(r.name) in names
+    }
+    return without(plan_wanted, deployed, failed | taken) if taken else {**left, **back}
 
 
 def _meaning(view: Resource) -> tuple[object, ...]:

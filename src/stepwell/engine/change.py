@@ -165,6 +165,8 @@ def change_program(
     # Whatever was written so far is in `runs`, or is rubbish.
     floor = core.env.new_id()
 
+    tables = {table.lower(): table for table in new.tables()}
+
     def changed(manifest: Manifest) -> Manifest:
         if origin is not None:
             # If it is gone, its files may be; else they stay by being named in `runs`.
@@ -183,7 +185,9 @@ def change_program(
                 sinks=tuple(at for at in progress.sinks if at.name in change.follow),
                 outbox=(*(o for o in progress.outbox if o.sink in change.follow), *added),
                 dead_letters=tuple(
-                    item for item in progress.dead_letters if item.table.lower() in change.letters
+                    replace(item, table=tables.get(item.table.lower(), item.table))
+                    for item in progress.dead_letters
+                    if item.table.lower() in change.letters
                 ),
             ),
         )
@@ -221,17 +225,33 @@ def kept_runs(
         is_letters = relation.lower() != owner and owner in change.letters
         return owner in change.keep or (is_letters and owner in change.refill)
 
-    found = ((spelled.get(run.relation.lower()), run) for run in runs)
-    return tuple(replace(run, relation=name) for name, run in found if name and stays(name))
+    kept = []
+    for run in runs:
+        name = spelled.get(run.relation.lower())
+        owner = _owner(run.relation).lower()
+        if name is not None and stays(name):
+            kept.append(replace(run, relation=name))
+        elif name is None and owner in change.keep and owner not in change.aside:
+            raise InvalidError(
+                f"{owner} is to stay as it is, but {run.relation} is stored for it, which this "
+                "version would not store",
+                hint=f"use the version that deployed it, or give {owner} another name",
+            )
+    return tuple(kept)
+
+
+def _owner(relation: str) -> str:
+    """The table or view that a relation belongs to: no name of one has a $ in it."""
+    return relation.partition("$")[0]
 
 
 def _aside(runs: tuple[Run, ...], change: ProgramChange) -> Iterator[Run]:
     """The runs of views that the executor was not made for."""
     for run in runs:
-        # No name of a table or view has a $ in it; those of what is stored for it have one.
-        owner, mark, rest = run.relation.partition("$")
+        owner = _owner(run.relation)
         if owner.lower() in change.aside:
-            yield replace(run, relation=f"{change.aside[owner.lower()]}{mark}{rest}")
+            name = change.aside[owner.lower()] + run.relation.removeprefix(owner)
+            yield replace(run, relation=name)
 
 
 def _blamed(key: str, act: Callable[..., T], *arguments: object) -> T:

@@ -27,7 +27,7 @@ from stepwell.query.source import Source
 
 _NAMED = "named"
 """What is noted of a join: that it is by USING or NATURAL; of a query in FROM or WITH: the names it
-gives to its columns.
+gives to its columns; of a COALESCE, that it is the user's.
 """
 
 
@@ -47,7 +47,7 @@ def parse_query(text: str, catalog: Catalog) -> Parsed:
     names = Names(text + " ".join(str(entry) for entry in catalog.values()))
     converter = Converter(catalog, names)
     relation = converter.query(tree)
-    return Parsed(converter.exact(relation), _written(tree), names)
+    return Parsed(converter.exact(relation), written(tree), names)
 
 
 def read(text: str, catalog: Catalog) -> exp.Query:
@@ -73,27 +73,36 @@ def read(text: str, catalog: Catalog) -> exp.Query:
 
 
 def _note(tree: exp.Expr) -> None:
-    """Keep what qualifying takes away, where it is sure to mean what Spark means.
+    """Keep what qualifying takes away, and refuse what it may take for something else.
 
-    Of USING and NATURAL sqlglot makes conditions and COALESCE. Beside a RIGHT or FULL join it takes
-    the wrong side to compare with; so there its reading stays in the text, and Spark says that it
-    is another.
+    Of USING and NATURAL sqlglot makes conditions and COALESCE; beside a RIGHT or FULL join it takes
+    the wrong side to compare with. Names for the columns of a query are pushed into it, where an
+    ORDER BY and the like would find them.
     """
     for select in tree.find_all(exp.Select):
         joins = select.args.get("joins") or []
         one_sided = all(join.side in ("", "LEFT") for join in joins)
         for number, join in enumerate(joins):
             natural = join.method == "NATURAL"
-            sure = len(joins) == 1 or (one_sided and not (natural and number))
-            if sure and (natural or join.args.get("using")):
-                join.meta[_NAMED] = {key: join.args.get(key) for key in ("using", "method")}
+            if not natural and not join.args.get("using"):
+                continue
+            if len(joins) > 1 and (not one_sided or (natural and number)):
+                raise Unsupported(
+                    Code.UNSUPPORTED_OPERATOR, "a join by name beside a RIGHT, FULL or NATURAL join"
+                )
+            join.meta[_NAMED] = {key: join.args.get(key) for key in ("using", "method")}
     for named in tree.find_all(exp.CTE, exp.Subquery):
         alias = named.args.get("alias")
-        # Names of the outside are pushed in, where these clauses would find them.
-        seen_inside = named.this.find(exp.Order, exp.Sort, exp.Cluster, exp.Having, exp.Qualify)
         listed = alias.args.get("columns") if alias is not None else None
-        if listed and isinstance(named.this, exp.Query) and not seen_inside:
+        if listed and isinstance(named.this, exp.Query):
+            if named.this.find(exp.Order, exp.Sort, exp.Cluster, exp.Having, exp.Qualify):
+                raise Unsupported(
+                    Code.UNSUPPORTED_OPERATOR,
+                    "names for the columns of a query with ORDER BY, HAVING or QUALIFY",
+                )
             named.meta[_NAMED] = list(listed)
+    for part in tree.find_all(exp.Coalesce):
+        part.meta[_NAMED] = True
 
 
 def _as_spark_joins(tree: exp.Query) -> None:
@@ -102,15 +111,23 @@ def _as_spark_joins(tree: exp.Query) -> None:
     They are equal where both are there, but may be of different types.
     """
     for select in list(tree.find_all(exp.Select)):
-        joins = select.args.get("joins") or []
-        sides = {join.side for join in joins if _NAMED in join.meta}
-        if not sides or "FULL" in sides:
-            continue
-        names = _joined_names(joins)
-        for part in list(select.find_all(exp.Coalesce)):
-            columns = [part.this, *part.expressions]
-            if _one_name(columns) in names:
+        sides = {join.side for join in select.args.get("joins") or () if _NAMED in join.meta}
+        if sides and "FULL" not in sides:
+            for part in _made_of_joins(select):
+                columns = [part.this, *part.expressions]
                 part.replace(columns[-1 if "RIGHT" in sides else 0])
+
+
+def _made_of_joins(select: exp.Select) -> list[exp.Coalesce]:
+    """What qualifying has made of columns that are joined by name, in this SELECT itself."""
+    names = _joined_names(select.args.get("joins") or ())
+    return [
+        part
+        for part in select.find_all(exp.Coalesce)
+        if _NAMED not in part.meta
+        and part.find_ancestor(exp.Select) is select
+        and _one_name([part.this, *part.expressions]) in names
+    ]
 
 
 def _joined_names(joins: Sequence[exp.Join]) -> set[str]:
@@ -124,11 +141,11 @@ def _one_name(columns: Sequence[exp.Expr]) -> str | None:
     return names.pop() if len(names) == 1 else None
 
 
-def _written(tree: exp.Query) -> str:
+def written(tree: exp.Query) -> str:
     """A qualified tree as text of which Spark makes the plan that it makes of the user's.
 
     Names are said once where they are said twice, and not at all where nobody said one; joins by
-    name are that again, as far as `_note` says, and QUALIFY stays.
+    name and names of columns are again what they were, and QUALIFY stays.
     """
     copy = tree.copy()
     for named in list(copy.find_all(exp.CTE, exp.Subquery)):
@@ -138,13 +155,9 @@ def _written(tree: exp.Query) -> str:
                 for item in list(select.expressions):
                     item.replace(item.unalias())
     for select in list(copy.find_all(exp.Select)):
-        joins = select.args.get("joins") or []
-        names = _joined_names(joins)
-        for part in list(select.find_all(exp.Coalesce)):
-            name = _one_name([part.this, *part.expressions])
-            if name in names:
-                part.replace(exp.column(exp.to_identifier(name, quoted=True)))
-        for join in joins:
+        for part in _made_of_joins(select):
+            part.replace(exp.column(exp.to_identifier(part.this.name, quoted=True)))
+        for join in select.args.get("joins") or ():
             for key, value in join.meta.get(_NAMED, {}).items():
                 join.set("on", None)
                 join.set(key, value)

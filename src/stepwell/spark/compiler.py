@@ -95,7 +95,7 @@ class Compiler:
         else:
             try:
                 parsed = parse_query(view.query, catalog)
-                self._compare(view.query, parsed, analysed)
+                self.compare(view.query, parsed.qualified, analysed)
                 return self._lower(view, parsed, analysed, unique, views)
             except Unsupported as unsupported:
                 reason = unsupported.reason
@@ -196,15 +196,18 @@ class Compiler:
                 hint="compute the value where the row is made, and store it in a column",
             )
 
-    def _compare(self, text: str, parsed: Parsed, analysed: Analysed) -> None:
+    def compare(self, text: str, qualified: str, analysed: Analysed) -> None:
         """Spark must read the qualified text as it reads the user's.
 
         The answer must be the same whenever a pipeline is opened. Several distinct aggregates are
         planned in an order that is another each time; so they are compared without that word.
         """
-        theirs, qualified = analysed.frame, parsed.qualified
+        theirs = analysed.frame
+        distinct = [len(_DISTINCT.findall(words)) for words in (text, qualified)]
+        if max(distinct) > 1 and distinct[0] != distinct[1]:
+            raise Unsupported(Code.PARSE_MISMATCH, f"DISTINCT is read {distinct[1]} times")
         try:
-            if len(_DISTINCT.findall(qualified)) > 1:
+            if max(distinct) > 1:
                 theirs = self._spark.sql(_DISTINCT.sub("(", text))
                 qualified = _DISTINCT.sub("(", qualified)
             mine = self._spark.sql(qualified)

@@ -14,6 +14,7 @@ import re
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
+from sqlglot import exp
 
 from stepwell.engine.ports import ERRORS, LETTER, Change, Pieces, Rejected
 from stepwell.env import Env, SystemEnv
@@ -29,7 +31,7 @@ from stepwell.query.algebra import Leaf, Scan, Values, When, relations, walk
 from stepwell.query.clock import at_time
 from stepwell.query.cost import Costs
 from stepwell.query.explain import Explained, explain
-from stepwell.query.parse import catalog_of, read
+from stepwell.query.parse import catalog_of, read, written
 from stepwell.query.program import Block, Full, Groups, Program, Sums
 from stepwell.query.reasons import Unsupported, about
 from stepwell.query.select import Catalog
@@ -91,6 +93,8 @@ class Views:
         self._tables = self._showing.tables
         self._defined = self._showing.defined
         self._order = self._showing.views
+        self._trees: dict[str, exp.Query] = {}
+        """Views that are not stored, as far as Spark reads them as we do."""
         self._programs: dict[str, Program] = {}
         self._views: dict[str, MaterializedView] = {}
         self._time = self._env.now()
@@ -170,6 +174,11 @@ class Views:
         analysed = self._compiler.analyse(view)
         self._defined[view.name.lower()] = (view, analysed.columns)
         self._order[view.name.lower()] = view
+        with suppress(Unsupported):
+            # What we read of it goes into the views over it, so it is compared like theirs.
+            tree = read(view.query, self._catalog())
+            self._compiler.compare(view.query, written(tree), analysed)
+            self._trees[view.name.lower()] = tree
         frame = analysed.frame.toDF(*analysed.columns)
         frame.createOrReplaceTempView(quoted(view.name))
 
@@ -230,14 +239,8 @@ class Views:
         """What queries can name. A materialized view is its output over its stored relations."""
         stored = {t.name: [c.name for c in t.columns] for t in self._tables.values()}
         stored |= {p.view: list(p.columns) for p in self._programs.values()}
-        catalog = catalog_of(stored, {})
-        for name, (view, columns) in self._defined.items():
-            try:
-                tree = read(view.query, catalog)
-            except Unsupported:
-                continue
-            catalog = {**catalog, **catalog_of({}, {name: (tree, columns)})}
-        return catalog
+        read = {name: (tree, self._defined[name][1]) for name, tree in self._trees.items()}
+        return catalog_of(stored, read)
 
     def _unique(self) -> dict[str, tuple[int, ...]]:
         keys = {t.name: self._relations[t.name].key for t in self._tables.values()}
