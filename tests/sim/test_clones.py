@@ -27,7 +27,7 @@ from tests.sim.world import EXPECTED, Process, SimEnv, SimStore, ViolationError,
 from tests.tiny import RUN_FORMAT, entries, rows_of
 
 SEEDS = [int(seed) for seed in os.environ.get("STEPWELL_SEEDS", "").split(",") if seed]
-COUNT = int(os.environ.get("STEPWELL_SIM_SEEDS", "2000")) // 5
+COUNT = int(os.environ.get("STEPWELL_SIM_SEEDS", "2000")) // 10
 
 
 class CloneWorld(World):
