@@ -9,14 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from stepwell.engine import transaction
 from stepwell.engine.events import (
     Stopped,
 )
+from stepwell.engine.payload import Intake
 from stepwell.errors import (
     InvalidError,
     StepwellError,
     UserCodeError,
 )
+from stepwell.journal.entry import Input
 from tests.engine.doubles import (
     SETTINGS,
     Feed,
@@ -48,6 +51,46 @@ def test_a_push_larger_than_the_limits_is_one_transaction() -> None:
     assert pipeline.push("orders", [order(id) for id in range(50)]) == 1
     assert len(entries(world)) == 1
     assert len(contents(world.open(), "orders")) == 50
+
+
+def test_many_rows_are_recorded_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """J5: in a thread, or at once where none can be started; what the journal holds is the same."""
+    found = []
+    for many, starts in ((10**6, True), (1, True), (1, False)):
+        world = World()
+        pipeline = world.open()
+        with monkeypatch.context() as patch:
+            patch.setattr(transaction, "_MANY", many)
+            if not starts:
+                patch.setattr(threading.Thread, "start", no_thread)
+            pipeline.push("orders", [order(id) for id in range(20)])
+            pipeline.push("orders", delete=[{"id": 3}])
+        found.append([(draft.transaction, draft.inputs) for draft in entries(world)])
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == 2
+
+
+def no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+
+def test_rows_that_cannot_be_recorded_are_not_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """J1: computed, and recorded nowhere: nothing has happened, and the next one goes on."""
+    world = World()
+    pipeline = world.open()
+    monkeypatch.setattr(transaction, "_MANY", 1)
+
+    def record(intake: Intake) -> Input:
+        raise InvalidError("these rows have no checksum")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Intake, "record", record)
+        with pytest.raises(InvalidError, match="no checksum"):
+            pipeline.push("orders", [order(1)])
+    assert contents(pipeline, "orders") == []
+    assert entries(world) == []
+    assert pipeline.push("orders", [order(2)]) == 1
+    assert len(contents(world.open(), "orders")) == 1
 
 
 @pytest.mark.parametrize(

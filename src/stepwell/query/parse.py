@@ -158,15 +158,16 @@ def written(tree: exp.Query) -> str:
         for part in _made_of_joins(select):
             part.replace(exp.column(exp.to_identifier(part.this.name, quoted=True)))
         for join in select.args.get("joins") or ():
-            for key, value in join.meta.get(_NAMED, {}).items():
+            if _NAMED in join.meta:
                 join.set("on", None)
-                join.set(key, value)
-        value = isinstance(select.parent, exp.Subquery) and not isinstance(
+                for key, value in join.meta[_NAMED].items():
+                    join.set(key, value)
+        is_value = isinstance(select.parent, exp.Subquery) and not isinstance(
             select.parent.parent, exp.From | exp.Join
         )
         for item in list(select.expressions):
             if isinstance(item, exp.Alias) and (
-                (value and re.fullmatch(r"_col_\d+", item.alias))
+                (is_value and re.fullmatch(r"_col_\d+", item.alias))
                 or (isinstance(item.this, exp.Column) and item.this.name == item.alias)
             ):
                 item.replace(item.this)

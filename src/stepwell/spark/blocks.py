@@ -240,8 +240,8 @@ class Blocks:
         return self._rows(Part(program.types, run.rows, run=run))
 
     def _rows(self, part: Part) -> pa.Table:
-        """The rows of a change, mapped if they are on the disk."""
-        if part.run is not None and plain(part.types):
+        """The rows of a change, mapped if they are on the disk alone."""
+        if part.table is None and part.run is not None and plain(part.types):
             return mapped(part.run, arrow_schema(part.types))
         return self._relations.arrow(part)
 
