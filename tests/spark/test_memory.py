@@ -21,7 +21,9 @@ from stepwell.env import SystemEnv
 from stepwell.spark import blocks, evaluate, reading, relations, views
 from stepwell.spark import executor as executors
 from stepwell.spark.executor import spark_executor
+from stepwell.spark.views import Change, Views
 from stepwell.store.local import LocalStore
+from tests.comparing import difference
 from tests.engine.doubles import Shelf, ShelfSink
 
 SQL = """
@@ -145,3 +147,54 @@ def test_a_view_that_is_built_anew_stays_with_spark(
             assert pieces.rows == ROWS
             assert {piece.num_rows <= 100 for piece in pieces.pieces} == {True}
         assert max(collected, default=0) <= LIMIT
+
+
+FAN_OUT = """
+CREATE TABLE items (id BIGINT NOT NULL PRIMARY KEY, kind BIGINT);
+CREATE TABLE kinds (kind BIGINT, times INT);
+CREATE MATERIALIZED VIEW pairs AS
+  SELECT id, times, times / 2 AS half FROM items JOIN kinds USING (kind);
+CREATE MATERIALIZED VIEW most AS
+  SELECT kind, id % 1000 AS part, max_by(times, id) AS last
+  FROM items JOIN kinds USING (kind) GROUP BY kind, id % 1000;
+CREATE MATERIALIZED VIEW numbers AS SELECT kind, number
+  FROM kinds LATERAL VIEW explode(sequence(1, times)) AS number;
+CREATE MATERIALIZED VIEW lists AS
+  SELECT id, array(kind, times) AS both, named_struct('of', map(kind, timestamp_seconds(times))) AS m
+  FROM items JOIN kinds USING (kind);
+CREATE MATERIALIZED VIEW spans AS
+  SELECT id, make_dt_interval(times) AS days FROM items JOIN kinds USING (kind);
+CREATE MATERIALIZED VIEW again REFRESH POLICY FULL AS
+  SELECT kind, explode(sequence(1, times)) AS number FROM kinds;
+"""
+TIMES = 1500
+
+
+def test_one_row_that_becomes_many_is_not_collected(
+    spark: SparkSession, small: None, collected: list[int]
+) -> None:
+    """S4, J7: how much comes of a row is not known before; what is too much Spark writes."""
+    numbers = range(TIMES)
+    items = pa.table({"id": numbers, "kind": [7] * TIMES})
+    pipeline = Views.open(spark, FAN_OUT, tables={"items": spark.createDataFrame(items)})
+    names = ("pairs", "most", "numbers", "lists", "spans", "again")
+    kind = pa.table({"kind": [7], "times": pa.array([TIMES], pa.int32())})
+    collected.clear()
+    came = pipeline.apply({"kinds": Change(put=kind)})
+    # Of each task one row more than may be, so that it is known there are more.
+    assert max(collected) <= 2 * (LIMIT + 1)
+    assert {name: came.changes[name].num_rows for name in names} == {
+        **dict.fromkeys(names, TIMES),
+        "most": 1000,
+    }
+    for name in names:
+        assert not difference(pipeline.read(name), pipeline.recompute(name)), name
+    pipeline.apply({"items": Change(put=pa.table({"id": [3], "kind": [8]}))})
+    for name in names:
+        assert not difference(pipeline.read(name), pipeline.recompute(name)), name
+    collected.clear()
+    went = pipeline.apply({"kinds": Change(delete=kind)})
+    assert max(collected) <= 2 * (LIMIT + 1)
+    for name in names:
+        assert pipeline.read(name).num_rows == 0
+        assert set(went.changes[name].column("_w").to_pylist()) == {-1}

@@ -27,9 +27,9 @@ CREATE MATERIALIZED VIEW v AS SELECT COUNT(DISTINCT s COLLATE UTF8_LCASE) AS dif
 -- expect v
 (2, 1)
 
--- trap 11: a column with a collation groups what is equal under it
-CREATE TABLE t (s STRING COLLATE UTF8_LCASE, x INT);
-CREATE MATERIALIZED VIEW v AS SELECT LOWER(s) AS s, n FROM (SELECT s, COUNT(*) AS n FROM t GROUP BY s);
+-- trap 11: a collation groups what is equal under it
+CREATE TABLE t (s STRING, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT CAST(LOWER(s) AS STRING) AS s, n FROM (SELECT s COLLATE UTF8_LCASE AS s, COUNT(*) AS n FROM t GROUP BY 1);
 -- put t
 ('a', 1), ('A', 2), ('b', 3)
 -- apply
@@ -40,6 +40,59 @@ CREATE MATERIALIZED VIEW v AS SELECT LOWER(s) AS s, n FROM (SELECT s, COUNT(*) A
 -- apply
 -- expect v
 ('a', 1), ('b', 1)
+
+-- trap 11: a column is not stored with a collation: 'A' could not take the place of 'a'
+CREATE TABLE t (s STRING COLLATE UTF8_LCASE, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT x FROM t;
+-- expect error: declare it as STRING, and write COLLATE where it is compared
+
+-- trap 11: nor is a view: of those that are equal, any may stand for all
+CREATE TABLE t (s STRING, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT s COLLATE UTF8_LCASE AS s, COUNT(*) AS n FROM t GROUP BY 1;
+-- expect error: UNSUPPORTED_TYPE
+
+-- trap 44: an interval of days and seconds is stored
+CREATE TABLE t (id INT PRIMARY KEY, i INTERVAL DAY TO SECOND);
+CREATE MATERIALIZED VIEW v AS SELECT id, i, i * 2 AS twice FROM t;
+-- expect incremental
+-- put t
+(1, INTERVAL '1 02:03:04' DAY TO SECOND), (2, NULL), (3, INTERVAL '-5' SECOND)
+-- apply
+-- put t
+(1, INTERVAL '3' HOUR)
+-- delete t
+(3)
+-- apply
+-- expect v
+(1, INTERVAL '3' HOUR, INTERVAL '6' HOUR), (2, NULL, NULL)
+
+-- trap 44: an interval of months is not stored
+CREATE TABLE t (id INT PRIMARY KEY, i INTERVAL YEAR TO MONTH);
+CREATE MATERIALIZED VIEW v AS SELECT id FROM t;
+-- expect error: declare it as INT, a number of months
+
+-- trap 44: an interval of months is computed with
+CREATE TABLE t (id INT PRIMARY KEY, m INT);
+CREATE MATERIALIZED VIEW v AS SELECT CAST(sum(make_ym_interval(0, m)) AS STRING) AS total FROM t;
+-- put t
+(1, 5), (2, 30)
+-- apply
+-- expect v
+('INTERVAL ''2-11'' YEAR TO MONTH')
+
+-- trap 44: TIME is not to be had by default
+CREATE TABLE t (id INT PRIMARY KEY, at TIME);
+CREATE MATERIALIZED VIEW v AS SELECT id FROM t;
+-- expect error: declare it as STRING
+
+-- trap 43: the fields of a struct may have any name
+CREATE TABLE t (id INT PRIMARY KEY, s STRUCT<`a b`: INT, `c.d`: ARRAY<STRING>, `ë``f`: INT>);
+CREATE MATERIALIZED VIEW v AS SELECT id, s, named_struct('x y', s.`a b`) AS other, max(s) OVER () AS m FROM t;
+-- put t
+(1, named_struct('a b', 1, 'c.d', array('p'), 'ë`f', 2))
+-- apply
+-- expect v
+(1, named_struct('a b', 1, 'c.d', array('p'), 'ë`f', 2), named_struct('x y', 1), named_struct('a b', 1, 'c.d', array('p'), 'ë`f', 2))
 
 -- trap 12: a map passes through a view, and leaves with its row
 CREATE TABLE t (id INT PRIMARY KEY, m MAP<STRING, INT>);

@@ -91,10 +91,27 @@ def contains_map_or_variant(type: str) -> bool:
     return any(part.name in ("map", "variant") for part in parse_type(type).walk())
 
 
-def can_be_stored(type: str) -> bool:
-    """Whether Spark can tell if two values are equal: without that, rows cannot be taken out."""
-    never = _UNORDERED - {"map"}
-    return all(part.name not in never for part in parse_type(type).walk())
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a column is not kept, and what to declare or to select instead."""
+
+    why: str
+    declare: str
+    select: str
+
+
+def why_not_kept(type: str) -> Refused | None:
+    """Of a column that Spark has, but that cannot be a table's or a materialized view's."""
+    for part in parse_type(type).walk():
+        if part.name in _UNORDERED - {"map"}:
+            return _INCOMPARABLE
+        if part.name == "interval" and not part.parameters.startswith(_EXACT_UNITS):
+            return _MONTHS
+        if part.name == "time":
+            return _TIME
+        if part.collation is not None:
+            return _COLLATED
+    return None
 
 
 def contains_collation(type: str) -> bool:
@@ -268,6 +285,25 @@ _STRINGS = {"string", "char", "varchar"}
 _TIMESTAMPS = {"timestamp", "timestamp_ntz"}
 _GEOGRAPHIC = {"geometry", "geography"}
 _UNORDERED = {"map", "variant"} | _GEOGRAPHIC
+_EXACT_UNITS = ("day", "hour", "minute", "second")
+_INCOMPARABLE = Refused(
+    "of which two cannot be compared, so that rows could not be taken out",
+    "STRING, and read it with parse_json or the like",
+    "what is needed of it, as with variant_get, or to_json of it all",
+)
+_MONTHS = Refused(
+    "which cannot be exchanged with Spark",
+    "INT, a number of months, of which make_ym_interval(0, months) makes an interval",
+    "it as a number, as with extract(MONTH FROM ...), or CAST it to STRING",
+)
+_TIME = Refused(
+    "which Spark does not have by default", "STRING, or as a TIMESTAMP", "it CAST to STRING"
+)
+_COLLATED = Refused(
+    "under which strings that differ are equal, so that one could not take the other's place",
+    "STRING, and write COLLATE where it is compared",
+    "CAST(lower(...) AS STRING) or the like, and write COLLATE where it is compared",
+)
 _NESTED = {"array": "ARRAY<INT>", "map": "MAP<STRING, INT>", "struct": "STRUCT<a: INT, b: STRING>"}
 
 # Spark's words for types, and the one of several that canonical text uses.

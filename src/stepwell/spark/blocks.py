@@ -21,7 +21,7 @@ from stepwell.query.maintain import STAGE, Maintenance
 from stepwell.query.program import Block, Full, Program, Sums, Top
 from stepwell.query.reasons import Code
 from stepwell.query.render import presented
-from stepwell.spark.evaluate import COLLECT_GROUPS_MAX, COLLECT_ROWS_MAX, Evaluator
+from stepwell.spark.evaluate import COLLECT_GROUPS_MAX, COLLECT_ROWS_MAX, WRITTEN_ROWS, Evaluator
 from stepwell.spark.finder import LookUps
 from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
@@ -29,7 +29,7 @@ from stepwell.spark.merge import consolidated, mergeable, merged
 from stepwell.spark.present import shown
 from stepwell.spark.reading import mapped
 from stepwell.spark.relations import Part, Relations, arrow_schema
-from stepwell.spark.runs import WEIGHT, plain
+from stepwell.spark.runs import WEIGHT, plain, scalar
 
 _SUMMED = f"{STAGE}0"
 _FLOATING = ("float", "double")
@@ -208,7 +208,11 @@ class Blocks:
         sql = presented(change, program.output, self._evaluator.table(known, lookups), single=small)
         width = len(change.columns)
         rows = self._evaluator.rows(change, known, lookups)
-        if rows > COLLECT_ROWS_MAX:
+        found = None
+        if rows <= COLLECT_ROWS_MAX:
+            found = self._evaluator.execute(sql, COLLECT_ROWS_MAX, small=small)
+            rows = WRITTEN_ROWS
+        if found is None:
             whole = self._evaluator.written(f"{block.relation}$shown", sql, rows)
             frame = self._relations.frame_of(whole)
             stored = frame.select(*frame.columns[: width + 1])
@@ -216,7 +220,6 @@ class Blocks:
             many = frame.where("shown").select(*frame.columns[width + 2 :], WEIGHT)
             seen = self._many(many, program, whole.rows)
         else:
-            found = self._evaluator.execute(sql, small=small)
             moved = self._relations.in_memory(
                 block.relation, found.select(found.column_names[: width + 1])
             )
@@ -230,13 +233,18 @@ class Blocks:
         if not plain(program.types):
             return consolidated(many.toArrow())
         names = [f"c{i}" for i in range(len(program.types))]
-        floating = {n for n, t in zip(names, program.types, strict=True) if t in _FLOATING}
-        # A group has one zero only, with or without its sign. What goes must be what came.
-        groups = [functions.expr(f"CAST({n} AS STRING)") if n in floating else n for n in names]
-        summed = many.toDF(*names, WEIGHT).groupBy(*groups)
-        values = [functions.first(n).alias(n) for n in names if n in floating]
-        found = summed.agg(*values, functions.sum(WEIGHT).alias(WEIGHT)).where(f"{WEIGHT} <> 0")
-        run = self._relations.runs.write_frame("$shown", found.select(*names, WEIGHT), (), rows)
+        many = many.toDF(*names, WEIGHT)
+        if scalar(program.types):
+            floating = {n for n, t in zip(names, program.types, strict=True) if t in _FLOATING}
+            # A group has one zero only, with or without its sign. What goes must be what came.
+            groups = [
+                functions.expr(f"CAST({n} AS STRING) AS of_{n}") if n in floating else n
+                for n in names
+            ]
+            values = [functions.first(n).alias(n) for n in names if n in floating]
+            sums = many.groupBy(*groups).agg(*values, functions.sum(WEIGHT).alias(WEIGHT))
+            many = sums.where(f"{WEIGHT} <> 0").select(*names, WEIGHT)
+        run = self._relations.runs.write_frame("$shown", many, (), rows)
         return self._rows(Part(program.types, run.rows, run=run))
 
     def _rows(self, part: Part) -> pa.Table:

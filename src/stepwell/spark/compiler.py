@@ -26,8 +26,8 @@ from stepwell.query.reasons import Code, Reason, Unsupported
 from stepwell.query.render import render
 from stepwell.query.select import Catalog
 from stepwell.query.statements import MaterializedView, Policy, View
-from stepwell.query.types import can_be_stored
-from stepwell.spark.relations import Relation, Relations, nothing
+from stepwell.query.types import contains_collation, why_not_kept
+from stepwell.spark.relations import Relation, Relations, nothing, type_of
 
 _DISTINCT = re.compile(r"\(\s*DISTINCT\b", re.IGNORECASE)
 """As it stands in an aggregate."""
@@ -75,7 +75,7 @@ class Compiler:
                     f"{view.name} has two columns called {column}",
                     hint="give one of them another name with AS",
                 )
-        return Analysed(frame, columns, tuple(f.dataType.simpleString() for f in schema))
+        return Analysed(frame, columns, tuple(type_of(f.dataType) for f in schema))
 
     def compile(
         self,
@@ -138,7 +138,8 @@ class Compiler:
                 )
             for block in lowering.blocks:
                 for stored in block.fields:
-                    if not can_be_stored(stored.type):
+                    collated = contains_collation(stored.type)
+                    if not collated and why_not_kept(stored.type) is not None:
                         raise Unsupported(
                             Code.UNSUPPORTED_TYPE,
                             f"a value of type {stored.type.upper()} would have to be stored",
@@ -159,17 +160,18 @@ class Compiler:
             return nothing(self._declared[relation])
 
         schema = self._spark.sql(render(node, table).sql).schema
-        return tuple(field.dataType.simpleString() for field in schema.fields[: len(node.columns)])
+        return tuple(type_of(field.dataType) for field in schema.fields[: len(node.columns)])
 
     def _refuse_types(self, view: MaterializedView, analysed: Analysed) -> None:
-        """Rows are taken out by value, so every value must be one that can be compared."""
+        """Rows are taken out by value, so every value must be one that can be kept and compared."""
         for column, type_ in zip(analysed.columns, analysed.types, strict=True):
-            if not can_be_stored(type_):
+            refused = why_not_kept(type_)
+            if refused is not None:
                 raise view.source.error(
                     view.query_span.start,
-                    f"{view.name} is stored, but its column {column} is {type_.upper()}, which "
-                    f"cannot be compared ({Code.UNSUPPORTED_TYPE.value})",
-                    hint="select what is needed of it, as with variant_get, or to_json of it all",
+                    f"{view.name} is stored, but its column {column} is {type_.upper()}, "
+                    f"{refused.why} ({Code.UNSUPPORTED_TYPE.value})",
+                    hint=f"select {refused.select}",
                 )
 
     def _refuse_unstable(self, view: MaterializedView, analysed: Analysed) -> None:

@@ -2,7 +2,8 @@
 
 A plan first meets what can be looked up and joined here (`query/reduce`, `flatten`). What is left
 goes to Spark as SQL. If that is a few rows, Spark is told not to compile and not to spread them; a
-result that may be large is written by Spark, and never passes through this process.
+result that may be large is written by Spark, and never passes through this process. One that was
+taken for small is only fetched as far as it is: if it goes on, it is asked for again, and written.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
 from stepwell.query.algebra import Leaf, Names, Node, When, Window, walk
 from stepwell.query.maintain import STAGE, Maintenance
@@ -21,7 +24,7 @@ from stepwell.spark.failures import translated
 from stepwell.spark.finder import LookUps
 from stepwell.spark.flatten import flattened
 from stepwell.spark.index import Indexes
-from stepwell.spark.relations import Part, Relations, arrow_schema, nothing
+from stepwell.spark.relations import Part, Relations, arrow_schema, nothing, type_of
 from stepwell.spark.runs import WEIGHT
 
 SMALL_ROWS_MAX = 50_000
@@ -30,6 +33,12 @@ COLLECT_ROWS_MAX = 200_000
 """What may have more rows than this is written by Spark."""
 COLLECT_GROUPS_MAX = 1_000_000
 """Groups are guessed high, and a row of sums is small: as a rule there are far fewer of them."""
+WRITTEN_ROWS = 10_000_000
+"""What is said of a result of which is known only that it is larger than was thought."""
+_ROW_OF_TASK = "(monotonically_increasing_id() & 8589934591)"
+"""Which row of those that one task gives; the bits above are the task's number."""
+_TOO_LARGE = "spark.driver.maxResultSize"
+"""Named by Spark when it does not fetch a result, because it has too many bytes."""
 _SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -105,22 +114,24 @@ class Evaluator:
         """
         node, lookups, small = self.reduced(node, deltas)
         sql = render(node, self.table(deltas, lookups), single=small).sql
-        rows = self.rows(node, deltas, lookups)
-        if rows > (most or COLLECT_ROWS_MAX):
-            return self.written(relation, sql, rows)
-        if relation in self._relations:
-            return self._relations.in_memory(relation, self.run(sql, small=small))
-        return self._staged(sql, small=small)
+        return self.result(relation, sql, self.rows(node, deltas, lookups), most, small=small)
 
-    def _staged(self, sql: str, *, small: bool) -> Part:
-        """The result of a stage, whose types nobody has said."""
-        self.queries += 1
-        self.hurry(small)
-        with translated():
-            frame = self._spark.sql(sql)
-            names = [*(f"c{i}" for i in range(len(frame.columns) - 1)), WEIGHT]
-            types = tuple(f.dataType.simpleString() for f in frame.schema.fields[:-1])
-            table = frame.toArrow().rename_columns(names)
+    def result(
+        self, relation: str, sql: str, rows: float, most: int | None = None, *, small: bool = False
+    ) -> Part:
+        """What a query gives that may have so many rows."""
+        most = most or COLLECT_ROWS_MAX
+        if rows > most:
+            return self.written(relation, sql, rows)
+        found = self._fetched(sql, most, small=small)
+        if found is None:
+            return self.written(relation, sql, WRITTEN_ROWS)
+        frame, table = found
+        table = table.rename_columns([*(f"c{i}" for i in range(table.num_columns - 1)), WEIGHT])
+        if relation in self._relations:
+            return self._relations.in_memory(relation, table)
+        # A stage, whose types nobody has said.
+        types = tuple(type_of(f.dataType) for f in frame.schema.fields[:-1])
         return Part(types, table.num_rows, table.cast(arrow_schema(types)))
 
     def reduced(self, node: Node, deltas: Mapping[str, Part]) -> tuple[Node, LookUps, bool]:
@@ -165,15 +176,33 @@ class Evaluator:
                 frame = frame.toDF(*(f"c{i}" for i in range(len(frame.columns) - 1)), WEIGHT)
             return self._relations.as_run(relation, frame, rows)
 
-    def run(self, sql: str, *, small: bool = False) -> pa.Table:
-        found = self.execute(sql, small=small)
+    def whole(self, sql: str) -> pa.Table:
+        """A result in memory, however large it is: columns c0, c1, ... and w."""
+        self.queries += 1
+        self.hurry(False)
+        with translated():
+            found = self._spark.sql(sql).toArrow()
         return found.rename_columns([*(f"c{i}" for i in range(found.num_columns - 1)), WEIGHT])
 
-    def execute(self, sql: str, *, small: bool = False) -> pa.Table:
+    def execute(self, sql: str, most: int, *, small: bool) -> pa.Table | None:
+        """A result in memory; None if it has more than so many rows, which are not held then."""
+        found = self._fetched(sql, most, small=small)
+        return None if found is None else found[1]
+
+    def _fetched(self, sql: str, most: int, *, small: bool) -> tuple[DataFrame, pa.Table] | None:
         self.queries += 1
         self.hurry(small)
+        # Not LIMIT, for which Spark would bring all rows together in one task.
+        capped = f"SELECT * FROM ({sql}) WHERE {_ROW_OF_TASK} <= {most}"
         with translated():
-            return self._spark.sql(sql).toArrow()
+            frame = self._spark.sql(capped)
+            try:
+                table = frame.toArrow()
+            except (PySparkException, Py4JJavaError) as error:
+                if _TOO_LARGE in str(error):
+                    return None
+                raise
+        return (frame, table) if table.num_rows <= most else None
 
     def hurry(self, small: bool) -> None:
         """Few rows are done sooner by a plan that is neither compiled nor spread out."""

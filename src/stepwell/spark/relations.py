@@ -20,11 +20,11 @@ from typing import cast
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from stepwell.engine.tiers import to_merge
 from stepwell.errors import ensure
-from stepwell.query.types import contains_map_or_variant
+from stepwell.query.types import Field, SparkType, contains_map_or_variant, parse_type
 from stepwell.spark.index import comparable
 from stepwell.spark.merge import consolidated
 from stepwell.spark.runs import WEIGHT, RunFiles, Runs, plain, sortable
@@ -186,7 +186,7 @@ class Relations:
                 table = self.runs.read(run).cast(arrow_schema(relation.types))
                 return Part(relation.types, run.rows, table)
             return Part(relation.types, run.rows, run=run)
-        types = tuple(f.dataType.simpleString() for f in frame.schema.fields[:-1])
+        types = tuple(type_of(f.dataType) for f in frame.schema.fields[:-1])
         return Part(types, run.rows, run=run, shown=self.runs.frame(run, frame.schema))
 
     def frame_of(self, part: Part) -> DataFrame:
@@ -417,6 +417,23 @@ def stored_type(type_: str) -> str:
 def schema_table(types: Sequence[str]) -> pa.Table:
     """An empty change set."""
     return arrow_schema(tuple(types)).empty_table()
+
+
+def type_of(kind: DataType) -> str:
+    """The canonical text of a type. That which Spark gives cannot always be read again."""
+    return str(_tree(kind))
+
+
+def _tree(kind: DataType) -> SparkType:
+    match kind:
+        case ArrayType():
+            return SparkType("array", elements=(_tree(kind.elementType),))
+        case MapType():
+            return SparkType("map", elements=(_tree(kind.keyType), _tree(kind.valueType)))
+        case StructType():
+            return SparkType("struct", fields=tuple(Field(f.name, _tree(f.dataType)) for f in kind))
+        case _:
+            return parse_type(kind.simpleString())
 
 
 @lru_cache(maxsize=10_000)

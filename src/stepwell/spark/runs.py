@@ -12,10 +12,10 @@ Here Spark reads and writes files of this machine. `shared` is for workers on ot
 
 from __future__ import annotations
 
-import re
 import shutil
 import weakref
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -26,6 +26,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from stepwell.env import Env
+from stepwell.errors import InvalidError
+from stepwell.query.types import parse_type
 from stepwell.state.manifest import Run
 from stepwell.state.runs import write_run
 from stepwell.store.base import Store
@@ -36,11 +38,11 @@ ROW_GROUP_ROWS = 128 * 1024
 FILE_ROWS = 1_000_000
 """About as many rows as one file of a large run holds."""
 
-_PLAIN = re.compile(
-    r"boolean|tinyint|smallint|int|bigint|float|double|string|binary|date|timestamp|timestamp_ntz"
-    r"|decimal\(\d+,\d+\)"
+_SCALAR = frozenset(
+    {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary"}
+    | {"date", "timestamp", "timestamp_ntz", "decimal", "interval"}
 )
-
+_PLAIN = _SCALAR | {"array", "map", "struct"}
 
 PARQUET: dict[str, Any] = {
     "compression": "zstd",
@@ -198,8 +200,22 @@ def parquet_bytes(table: pa.Table, key: Sequence[int]) -> bytes:
 
 def plain(types: Sequence[str]) -> bool:
     """Whether Arrow and Spark agree on how these types look in Parquet."""
-    return all(_PLAIN.fullmatch(type_) for type_ in types)
+    return all(_made_of(_PLAIN, type_) for type_ in types)
+
+
+def scalar(types: Sequence[str]) -> bool:
+    """Whether they are plain, and nothing is nested."""
+    return all(_made_of(_SCALAR, type_) for type_ in types)
 
 
 def sortable(types: Sequence[str], key: Sequence[int]) -> bool:
-    return all(_PLAIN.fullmatch(types[i]) for i in key)
+    return scalar([types[i] for i in key])
+
+
+@lru_cache(maxsize=10_000)
+def _made_of(names: frozenset[str], type_: str) -> bool:
+    try:
+        inside = list(parse_type(type_).walk())
+    except InvalidError:
+        return False  # What Spark calls a field need not be a name.
+    return all(part.name in names and part.collation is None for part in inside)

@@ -37,7 +37,7 @@ from stepwell.query.reasons import Unsupported, about
 from stepwell.query.select import Catalog
 from stepwell.query.source import Source
 from stepwell.query.statements import MaterializedView, Policy, Table, View, parse_statements
-from stepwell.query.types import can_be_stored, contains_map_or_variant
+from stepwell.query.types import contains_map_or_variant, why_not_kept
 from stepwell.spark.blocks import Blocks
 from stepwell.spark.changes import Lookup, normalise, typed_items
 from stepwell.spark.compiler import Compiler
@@ -155,12 +155,13 @@ class Views:
                     "which cannot be kept yet",
                     hint="declare it as VARCHAR or STRING",
                 )
-            if not can_be_stored(column.type):
+            refused = why_not_kept(column.type)
+            if refused is not None:
                 raise table.source.error_at(
                     table.name_span,
-                    f"{table.name}: the column {column.name} is {column.type.upper()}, of which "
-                    "two cannot be compared, so that rows could not be taken out",
-                    hint="declare it as STRING, and read it with parse_json or the like",
+                    f"{table.name}: the column {column.name} is {column.type.upper()}, "
+                    f"{refused.why}",
+                    hint=f"declare it as {refused.declare}",
                 )
         types = tuple(stored_type(column.type) for column in table.columns)
         names = [column.name.lower() for column in table.columns]
@@ -406,7 +407,7 @@ class Views:
                 if not contains_map_or_variant(relation.types[p])
             ]
             test = " AND ".join(compared) or "TRUE"
-            return self._evaluator.run(
+            return self._evaluator.whole(
                 f"SELECT {every}, sum(w) AS w FROM (SELECT /*+ BROADCAST(k) */ x.* FROM "
                 f"{self._relations.old(name)} x LEFT SEMI JOIN {_KEYS} k ON {test}) "
                 f"GROUP BY {every} HAVING sum(w) <> 0"
@@ -451,9 +452,7 @@ class Views:
         reads = [r for name in block.reads for r in self._behind(name)]
         rows = self._relations[block.relation].rows
         rows = rows or max((self._relations[r].rows for r in reads), default=0)
-        if rows > COLLECT_ROWS_MAX:
-            return self._evaluator.written(block.relation, changed, rows)
-        return self._relations.in_memory(block.relation, self._evaluator.run(changed))
+        return self._evaluator.result(block.relation, changed, rows)
 
     # Reading
 
