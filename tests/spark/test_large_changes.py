@@ -33,7 +33,7 @@ def test_changes_of_every_size(
     monkeypatch.setattr(relations, "SHIPPED_ROWS_MAX", SHIPPED)
     monkeypatch.setattr(evaluate, "COLLECT_ROWS_MAX", 40)
     monkeypatch.setattr(blocks, "COLLECT_ROWS_MAX", 40)
-    monkeypatch.setattr(blocks, "COLLECT_GROUPS_MAX", groups)
+    monkeypatch.setattr(evaluate, "COLLECT_GROUPS_MAX", groups)
     written: list[tuple[str, int]] = []
     write = LocalRuns.write
 

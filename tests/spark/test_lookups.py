@@ -15,12 +15,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from stepwell.errors import BugError
-from stepwell.query.algebra import Expr, Filter, Project, Scan
+from stepwell.query.algebra import Expr
 from stepwell.spark.conditions import fulfilling
 from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
 from stepwell.spark.merge import consolidated, merged
-from stepwell.spark.present import shown
 from stepwell.spark.runs import RunFiles
 
 KINDS: dict[str, tuple[pa.DataType, Any]] = {
@@ -196,43 +195,3 @@ def test_rows_are_compared_whole() -> None:
     mask = among_rows(columns, values)
     assert mask is not None
     assert mask.to_pylist() == [True, False, True]
-
-
-COUNTS = pa.table(
-    {
-        "c0": ["a", "b"],
-        "c1": pa.array([2, 0], pa.int64()),
-        "c2": pa.array([Decimal(7), Decimal(0)], pa.decimal128(38, 0)),
-    }
-)
-STORED = Scan("v$1", ("k", "n", "s"))
-
-
-def test_a_sum_of_nothing_is_null() -> None:
-    """S3: as Spark shows it."""
-    text = "CASE WHEN n = 0 THEN NULL ELSE CAST(s AS BIGINT) END"
-    items = (("x", Expr("k", frozenset("k"))), ("y", Expr(text, frozenset("ns"))))
-    found = shown(COUNTS, Project(STORED, items), [pa.string(), pa.int64()])
-    assert found is not None
-    assert found.to_pylist() == [{"p0": "a", "p1": 7}, {"p0": "b", "p1": None}]
-
-
-@pytest.mark.parametrize("text", ["s / n", "upper(k)", "CASE WHEN n = 1 THEN 2 ELSE n END"])
-def test_any_other_expression_is_for_spark(text: str) -> None:
-    """S3: only what is certain is shown from here."""
-    made = Project(STORED, (("x", Expr(text, frozenset("kns"))),))
-    assert shown(COUNTS, made, [pa.int64()]) is None
-    assert shown(COUNTS, Filter(STORED, Expr("n > 0", frozenset("n"))), [pa.int64()]) is None
-
-
-def test_a_sum_that_does_not_fit_its_type_is_for_spark() -> None:
-    """S3: which has the words for it."""
-    large = pa.table(
-        {
-            "c0": ["a"],
-            "c1": pa.array([1], pa.int64()),
-            "c2": pa.array([Decimal(2**63)], pa.decimal128(38, 0)),
-        }
-    )
-    made = Project(STORED, (("x", Expr("CAST(s AS BIGINT)", frozenset("s"))),))
-    assert shown(large, made, [pa.int64()]) is None

@@ -18,7 +18,7 @@ from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import Sink
 from stepwell.engine.settings import Settings
 from stepwell.env import SystemEnv
-from stepwell.spark import blocks, evaluate, reading, relations, views
+from stepwell.spark import blocks, evaluate, reading, relations
 from stepwell.spark import executor as executors
 from stepwell.spark.executor import spark_executor
 from stepwell.spark.views import Change, Views
@@ -46,7 +46,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that is decided by numbers of rows, with small numbers."""
     for module in (relations, executors):
         monkeypatch.setattr(module, "MEMORY_ROWS_MAX", LIMIT)
-    for module in (evaluate, blocks, reading, views):
+    for module in (evaluate, blocks, reading):
         monkeypatch.setattr(module, "COLLECT_ROWS_MAX", LIMIT)
     monkeypatch.setattr(relations, "MERGED_ROWS_MAX", LIMIT)
 
@@ -160,7 +160,8 @@ CREATE MATERIALIZED VIEW most AS
 CREATE MATERIALIZED VIEW numbers AS SELECT kind, number
   FROM kinds LATERAL VIEW explode(sequence(1, times)) AS number;
 CREATE MATERIALIZED VIEW lists AS
-  SELECT id, array(kind, times) AS both, named_struct('of', map(kind, timestamp_seconds(times))) AS m
+  SELECT id, array(kind, times) AS both,
+    named_struct('of', map(kind, timestamp_seconds(times))) AS m
   FROM items JOIN kinds USING (kind);
 CREATE MATERIALIZED VIEW spans AS
   SELECT id, make_dt_interval(times) AS days FROM items JOIN kinds USING (kind);

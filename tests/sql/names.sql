@@ -71,3 +71,12 @@ CREATE MATERIALIZED VIEW w AS SELECT `key` + total AS both FROM v;
 (1, 12)
 -- expect w
 (13)
+
+-- trap 43: the fields of a struct may have any name
+CREATE TABLE t (id INT PRIMARY KEY, s STRUCT<`a b`: INT, `c.d`: ARRAY<STRING>, `ë``f`: INT>);
+CREATE MATERIALIZED VIEW v AS SELECT id, s, named_struct('x y', s.`a b`) AS other, max(s) OVER () AS m FROM t;
+-- put t
+(1, named_struct('a b', 1, 'c.d', array('p'), 'ë`f', 2))
+-- apply
+-- expect v
+(1, named_struct('a b', 1, 'c.d', array('p'), 'ë`f', 2), named_struct('x y', 1), named_struct('a b', 1, 'c.d', array('p'), 'ë`f', 2))

@@ -17,21 +17,19 @@ from pyspark.sql import DataFrame, functions
 from stepwell.engine.ports import WEIGHT as SHOWN_WEIGHT
 from stepwell.query.algebra import Leaf, Node, When
 from stepwell.query.cost import Costs, costs
-from stepwell.query.maintain import STAGE, Maintenance
+from stepwell.query.maintain import Maintenance
 from stepwell.query.program import Block, Full, Program, Sums, Top
 from stepwell.query.reasons import Code
 from stepwell.query.render import presented
-from stepwell.spark.evaluate import COLLECT_GROUPS_MAX, COLLECT_ROWS_MAX, WRITTEN_ROWS, Evaluator
+from stepwell.spark.evaluate import ADDED, COLLECT_ROWS_MAX, WRITTEN_ROWS, Evaluator
 from stepwell.spark.finder import LookUps
 from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
 from stepwell.spark.merge import consolidated, mergeable, merged
-from stepwell.spark.present import shown
 from stepwell.spark.reading import mapped
 from stepwell.spark.relations import Part, Relations, arrow_schema
 from stepwell.spark.runs import WEIGHT, plain, scalar
 
-_SUMMED = f"{STAGE}0"
 _FLOATING = ("float", "double")
 
 
@@ -90,22 +88,22 @@ class Blocks:
             if summed is None:
                 return None
             self._stage(maintenance, known)
-            added = self._evaluator.part(_SUMMED, summed, known, COLLECT_GROUPS_MAX)
+            added = self._evaluator.added(summed, block.accumulators, known)
             result = self._merged(block, added)
             if result is not None:
                 return self._show_change(block, result, program, known, outputs)
-            known[_SUMMED] = added
-            node = maintenance.merge(block, Leaf(_SUMMED, summed.columns, When.DELTA))
+            known[ADDED] = added
+            node = maintenance.merge(block, Leaf(ADDED, summed.columns, When.DELTA))
             return self._finish(block, node, program, known, outputs)
         if isinstance(block, Top) and self._rows_stay(block):
             candidates = maintenance.candidates(block)
             if candidates is None:
                 return None
             self._stage(maintenance, known)
-            come = self._added(block, self._evaluator.part(_SUMMED, candidates, known))
+            come = self._added(block, self._evaluator.part(ADDED, candidates, known))
             if come is not None:
-                known[_SUMMED] = come
-                leaf = Leaf(_SUMMED, candidates.columns, When.DELTA)
+                known[ADDED] = come
+                leaf = Leaf(ADDED, candidates.columns, When.DELTA)
                 node = maintenance.first_of(block, leaf)
                 return self._finish(block, node, program, known, outputs)
         change = maintenance.plan(block)
@@ -128,9 +126,15 @@ class Blocks:
         known: Mapping[str, Part],
         outputs: dict[str, pa.Table],
     ) -> Part:
+        node, lookups, small = self._evaluator.reduced(change, known)
+        types = tuple(f.type for f in block.fields)
+        table = self._evaluator.computed(node, lookups, types)
+        if table is not None:
+            moved = self._relations.in_memory(block.relation, table)
+            return self._show_change(block, moved, program, known, outputs)
         if program is None:
-            return self._evaluator.part(block.relation, change, known)
-        return self._presented(block, change, program, known, outputs)
+            return self._evaluator.part_of(block.relation, node, lookups, small, known)
+        return self._presented(block, (node, lookups, small), program, known, outputs)
 
     def _rows_stay(self, block: Top) -> bool:
         """Whether it can be told here that no row goes which was among the first."""
@@ -163,8 +167,8 @@ class Blocks:
         if added.table is None:
             return None
         relation = self._relations[block.relation]
-        lookups = LookUps(self._relations, self._indexes, {_SUMMED: added})
-        leaf = Leaf(_SUMMED, tuple(f"c{i}" for i in range(len(block.fields))), When.DELTA)
+        lookups = LookUps(self._relations, self._indexes, {ADDED: added})
+        leaf = Leaf(ADDED, tuple(f"c{i}" for i in range(len(block.fields))), When.DELTA)
         wanted = {i: lookups.values(leaf, i) for i in range(len(block.keys))}
         old = lookups.rows(relation, wanted)
         self._evaluator.rows_read += lookups.rows_read
@@ -182,29 +186,26 @@ class Blocks:
         """A change that is known already, and what it changes in the view."""
         if program is None or not moved.rows:
             return moved
-        kinds = arrow_schema(program.types)
-        seen = None
-        if moved.table is not None:
-            types = [kinds.field(i).type for i in range(len(program.types))]
-            seen = shown(moved.table, program.output, types)
-        if seen is not None and moved.table is not None:
-            seen = seen.append_column(WEIGHT, moved.table.column(WEIGHT))
-            if all(map(comparable, program.types)):
-                _give(consolidated(seen), program, outputs)
-                return moved
+        seen = self._evaluator.shown(moved, program.output, program.types)
+        if seen is not None:
+            _give(seen, program, outputs)
+            return moved
         columns = self._evaluator.names.several(len(block.fields))
         change = Leaf(block.relation, columns, When.DELTA)
-        return self._presented(block, change, program, {**known, block.relation: moved}, outputs)
+        known = {**known, block.relation: moved}
+        reduced = self._evaluator.reduced(change, known)
+        return self._presented(block, reduced, program, known, outputs)
 
     def _presented(
         self,
         block: Block,
-        change: Node,
+        reduced: tuple[Node, LookUps, bool],
         program: Program,
         known: Mapping[str, Part],
         outputs: dict[str, pa.Table],
     ) -> Part:
-        change, lookups, small = self._evaluator.reduced(change, known)
+        """A change that Spark computes, and what it changes in the view."""
+        change, lookups, small = reduced
         sql = presented(change, program.output, self._evaluator.table(known, lookups), single=small)
         width = len(change.columns)
         rows = self._evaluator.rows(change, known, lookups)

@@ -8,7 +8,8 @@ taken for small is only fetched as far as it is: if it goes on, it is asked for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -20,10 +21,13 @@ from stepwell.query.maintain import STAGE, Maintenance
 from stepwell.query.order import Estimates
 from stepwell.query.reduce import reduced
 from stepwell.query.render import render
+from stepwell.query.sums import Accumulator
+from stepwell.spark.exact import Computing, Unknown, constants
 from stepwell.spark.failures import translated
 from stepwell.spark.finder import LookUps
 from stepwell.spark.flatten import flattened
 from stepwell.spark.index import Indexes
+from stepwell.spark.linear import Linear, from_lookups
 from stepwell.spark.relations import Part, Relations, arrow_schema, nothing, type_of
 from stepwell.spark.runs import WEIGHT
 
@@ -33,6 +37,8 @@ COLLECT_ROWS_MAX = 200_000
 """What may have more rows than this is written by Spark."""
 COLLECT_GROUPS_MAX = 1_000_000
 """Groups are guessed high, and a row of sums is small: as a rule there are far fewer of them."""
+ADDED = f"{STAGE}0"
+"""What a change adds to sums."""
 WRITTEN_ROWS = 10_000_000
 """What is said of a result of which is known only that it is larger than was thought."""
 _ROW_OF_TASK = "(monotonically_increasing_id() & 8589934591)"
@@ -63,6 +69,8 @@ class Evaluator:
         self._unique = unique
         # Of what maintenance adds to the nodes of a view, whose names begin with _c.
         self.names = Names(prefix="_m")
+        precision = spark.conf.get("spark.sql.decimalOperations.allowPrecisionLoss", "true")
+        self._computing = Computing(constants(spark), divides=precision == "true")
         self._own = {key: spark.conf.get(key, None) for key in _SMALL}
         self._hurried = False
         self.queries = 0
@@ -112,9 +120,48 @@ class Evaluator:
 
         What may have more rows than `most` is written by Spark.
         """
-        node, lookups, small = self.reduced(node, deltas)
+        return self.part_of(relation, *self.reduced(node, deltas), deltas, most)
+
+    def part_of(
+        self,
+        relation: str,
+        node: Node,
+        lookups: LookUps,
+        small: bool,
+        deltas: Mapping[str, Part],
+        most: int | None = None,
+    ) -> Part:
+        """The same for a plan that has been reduced."""
         sql = render(node, self.table(deltas, lookups), single=small).sql
         return self.result(relation, sql, self.rows(node, deltas, lookups), most, small=small)
+
+    def added(
+        self, node: Node, accumulators: Sequence[Accumulator], deltas: Mapping[str, Part]
+    ) -> Part:
+        """What a change adds to sums: the rows of `Accumulate`."""
+        reduced = self.reduced(node, deltas)
+        with suppress(Unknown):
+            table, types = self._linear(reduced[1]).added(reduced[0], accumulators)
+            return Part(types, table.num_rows, table)
+        return self.part_of(ADDED, *reduced, deltas, COLLECT_GROUPS_MAX)
+
+    def computed(self, node: Node, lookups: LookUps, types: tuple[str, ...]) -> pa.Table | None:
+        """A change set of a relation with these types, if it can be computed here."""
+        with suppress(Unknown):
+            return self._linear(lookups).changes(node, types)[0]
+        return None
+
+    def shown(self, moved: Part, output: Node, types: tuple[str, ...]) -> pa.Table | None:
+        """What a change of a stored relation changes in its view, if it can be computed here."""
+        if moved.table is None:
+            return None
+        rows = (moved.table, moved.types)
+        with suppress(Unknown):
+            return Linear(lambda _: rows, self._computing).shown(output, types)
+        return None
+
+    def _linear(self, lookups: LookUps) -> Linear:
+        return Linear(from_lookups(lookups), self._computing)
 
     def result(
         self, relation: str, sql: str, rows: float, most: int | None = None, *, small: bool = False

@@ -41,7 +41,7 @@ from stepwell.query.types import contains_map_or_variant, why_not_kept
 from stepwell.spark.blocks import Blocks
 from stepwell.spark.changes import Lookup, normalise, typed_items
 from stepwell.spark.compiler import Compiler
-from stepwell.spark.evaluate import COLLECT_ROWS_MAX, Evaluator
+from stepwell.spark.evaluate import Evaluator
 from stepwell.spark.failures import translated
 from stepwell.spark.finder import LookUps, unique
 from stepwell.spark.flatten import among_rows
