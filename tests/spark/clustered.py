@@ -25,7 +25,7 @@ from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.settings import Settings
 from stepwell.env import SystemEnv
 from stepwell.errors import StepwellError
-from stepwell.spark import blocks, evaluate, reading, relations, shared, views
+from stepwell.spark import blocks, evaluate, linear, reading, relations, shared
 from stepwell.spark import executor as executors
 from stepwell.spark.executor import spark_executor
 from stepwell.spark.session import SessionSettings, open_session
@@ -58,8 +58,9 @@ def everything_in_files() -> Iterator[None]:
         for module in (relations, executors):
             patch.setattr(module, "MEMORY_ROWS_MAX", 30)
         patch.setattr(relations, "SHIPPED_ROWS_MAX", 20)
+        patch.setattr(linear, "ROWS_MAX", -1)
         patch.setattr(relations, "MERGED_ROWS_MAX", 20)
-        for module in (evaluate, blocks, reading, views):
+        for module in (evaluate, blocks, reading):
             patch.setattr(module, "COLLECT_ROWS_MAX", 40)
         patch.setattr(shared, "FILE_ROWS", 150)
         yield

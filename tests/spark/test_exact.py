@@ -63,6 +63,8 @@ class Draw:
                 ["BIGINT", "INT", "DECIMAL(38,6)", "DECIMAL(20,0)", "DECIMAL(12,3)", "DOUBLE"]
             )
             return f"CAST({self.number(depth - 1)} AS {to})"
+        if kind == 10:
+            return f"CASE {self.number(0)} WHEN {self.number(0)} THEN {self.number(depth - 1)} END"
         return self.case(self.number, depth)
 
     def case(self, make: Any, depth: int) -> str:
@@ -212,6 +214,17 @@ def test_anything_else_is_for_spark(spark: SparkSession, text: str) -> None:
     }
     with pytest.raises(Unknown):
         Computing(constants(spark)).value(Expr(text, frozenset(TYPES)), columns)
+
+
+def test_decimals_that_have_other_digits_are_for_spark() -> None:
+    """S3, S6: a session may say that no digits are lost, and then other digits are."""
+    columns = {"p": Value(pa.array([Decimal("1.50")], pa.decimal128(15, 2)), "decimal(15,2)")}
+    other = Computing(lambda sql: None, decimals=False)
+    for text in ("p * p", "p + 1", "p / p"):
+        assert Computing(lambda sql: None).value(Expr(text, frozenset("p")), columns)
+        with pytest.raises(Unknown):
+            other.value(Expr(text, frozenset("p")), columns)
+    assert other.value(Expr("p > 1", frozenset("p")), columns).data.to_pylist() == [True]
 
 
 def test_a_constant_is_asked_for_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from stepwell.engine.target import Goal, Target
 from stepwell.env import Env, Rising, SystemEnv
 from stepwell.errors import CorruptError, InvalidError, TruncatedError
 from stepwell.journal import paths
-from stepwell.spark import evaluate, relations
+from stepwell.spark import evaluate, linear, relations
 from stepwell.spark import executor as executors
 from stepwell.spark import runs as run_files
 from stepwell.spark.executor import spark_executor
@@ -91,6 +91,7 @@ def test_what_workers_wrote_goes_when_it_is_not_needed(
     for module in (relations, executors):
         monkeypatch.setattr(module, "MEMORY_ROWS_MAX", 1)
     monkeypatch.setattr(evaluate, "COLLECT_ROWS_MAX", 1)
+    monkeypatch.setattr(linear, "ROWS_MAX", -1)
     env = ManualEnv()
     executor = opened(spark, local, env)
     for id in range(0, 40, 2):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from stepwell.spark import blocks, evaluate, relations
+from stepwell.spark import blocks, evaluate, linear, relations
 from stepwell.spark.runs import LocalRuns
 from stepwell.spark.views import Change, Views
 from tests.comparing import difference
@@ -34,6 +34,7 @@ def test_changes_of_every_size(
     monkeypatch.setattr(evaluate, "COLLECT_ROWS_MAX", 40)
     monkeypatch.setattr(blocks, "COLLECT_ROWS_MAX", 40)
     monkeypatch.setattr(evaluate, "COLLECT_GROUPS_MAX", groups)
+    monkeypatch.setattr(linear, "ROWS_MAX", 50)
     written: list[tuple[str, int]] = []
     write = LocalRuns.write
 

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stepwell.spark import executor as executors
-from stepwell.spark import relations
+from stepwell.spark import linear, relations
 from stepwell.spark.session import SessionSettings, adopt
 from tests.spark.replaying import TRANSACTIONS, crash, replay, sent_to
 
@@ -25,6 +25,8 @@ def crashed(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
     """The folder of a pipeline that has all of its transactions in the journal only."""
     for module in (relations, executors):
         monkeypatch.setattr(module, "MEMORY_ROWS_MAX", module.MEMORY_ROWS_MAX)
+    # Else there would be little for Spark to do.
+    monkeypatch.setattr(linear, "ROWS_MAX", -1)
     crash(tmp_path / "crashed", spark)
     return tmp_path / "crashed"
 

@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 from stepwell.errors import InvalidError
 from stepwell.query import cost
 from stepwell.query.reference import Bag, bag, evaluate
-from stepwell.spark import finder, flatten, relations
+from stepwell.spark import finder, flatten, linear, relations
 from tests.comparing import Compared, difference, difference_of_rows
 from tests.random_views.case import Batch, Case, Row, Rows
 from tests.random_views.cases import VIEWS, case_of
@@ -54,7 +54,7 @@ def pairs(seeds: Iterable[int]) -> list[tuple[int, ...]]:
 
 
 def way(seed: int) -> str:
-    return ("runs", "alone", "anew", "", "", "", "", "anew", "", "")[seed % 10]
+    return ("runs", "alone", "anew", "", "", "spark", "", "anew", "", "")[seed % 10]
 
 
 def asked_for() -> list[tuple[int, ...]]:
@@ -77,8 +77,8 @@ def test_any_of_thousands_of_views_is_what_spark_computes(spark: SparkSession, f
 
 
 def check(spark: SparkSession, seeds: Sequence[int]) -> None:
-    """Small tables as they are, and as if they were large, too large to be looked into, or such
-    that computing a view anew were cheaper."""
+    """Small tables as they are, and as if they were large, too large to be looked into, too large
+    to be computed with but by Spark, or such that computing a view anew were cheaper."""
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(seeds)) as threads:
         match way(seeds[0]):
             case "runs":
@@ -86,7 +86,10 @@ def check(spark: SparkSession, seeds: Sequence[int]) -> None:
             case "alone":
                 patch.setattr(finder, "INDEX_ROWS_MAX", -1)
                 patch.setattr(flatten, "ROWS_MAX", -1)
+                patch.setattr(linear, "ROWS_MAX", -1)
                 patch.setattr(following, "SETTINGS", SETTINGS)
+            case "spark":
+                patch.setattr(linear, "ROWS_MAX", -1)
             case "anew":
                 patch.setattr(cost, "WORTH_ASKING", 0)
                 patch.setattr(cost, "LOOK_UP", 10**6)

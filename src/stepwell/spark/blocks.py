@@ -26,6 +26,7 @@ from stepwell.spark.finder import LookUps
 from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
 from stepwell.spark.merge import consolidated, mergeable, merged
+from stepwell.spark.ranking import moved_among
 from stepwell.spark.reading import mapped
 from stepwell.spark.relations import Part, Relations, arrow_schema
 from stepwell.spark.runs import WEIGHT, plain, scalar
@@ -100,9 +101,15 @@ class Blocks:
             if candidates is None:
                 return None
             self._stage(maintenance, known)
-            come = self._added(block, self._evaluator.part(ADDED, candidates, known))
-            if come is not None:
-                known[ADDED] = come
+            found = self._evaluator.part(ADDED, candidates, known)
+            staying = self._staying(block, found)
+            if staying is not None:
+                come, first = staying
+                ranked = moved_among(first, come, block.input, candidates.columns)
+                if ranked is not None:
+                    part = self._relations.in_memory(block.relation, ranked)
+                    return self._show_change(block, part, program, known, outputs)
+                known[ADDED] = Part(found.types, come.num_rows, come)
                 leaf = Leaf(ADDED, candidates.columns, When.DELTA)
                 node = maintenance.first_of(block, leaf)
                 return self._finish(block, node, program, known, outputs)
@@ -141,8 +148,11 @@ class Blocks:
         few = block.input.limit is not None and block.input.offset == 0
         return few and all(comparable(f.type) for f in block.fields)
 
-    def _added(self, block: Top, found: Part) -> Part | None:
-        """The rows that come, unless one goes that was among the first, or nobody can tell."""
+    def _staying(self, block: Top, found: Part) -> tuple[pa.Table, pa.Table] | None:
+        """The rows that come, and the first ones so far.
+
+        None if one goes that was among the first, or nobody can tell.
+        """
         lookups = LookUps(self._relations, self._indexes, {})
         first = lookups.rows(self._relations[block.relation], {})
         if found.table is None or first is None:
@@ -155,8 +165,7 @@ class Blocks:
             mask = among_rows(gone.select(names).columns, first.select(names).columns)
             if mask is None or pc.any(mask).as_py():
                 return None
-        come = found.table.filter(pc.greater(found.table.column(WEIGHT), 0))
-        return Part(found.types, come.num_rows, come)
+        return found.table.filter(pc.greater(found.table.column(WEIGHT), 0)), first
 
     def _mergeable(self, block: Sums) -> bool:
         types = tuple(f.type for f in block.fields)

@@ -45,6 +45,11 @@ _ROW_OF_TASK = "(monotonically_increasing_id() & 8589934591)"
 """Which row of those that one task gives; the bits above are the task's number."""
 _TOO_LARGE = "spark.driver.maxResultSize"
 """Named by Spark when it does not fetch a result, because it has too many bytes."""
+_DECIMALS = (
+    "spark.sql.decimalOperations.allowPrecisionLoss",
+    "spark.sql.legacy.literal.pickMinimumPrecision",
+)
+"""What says how many digits a result has."""
 _SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -69,8 +74,8 @@ class Evaluator:
         self._unique = unique
         # Of what maintenance adds to the nodes of a view, whose names begin with _c.
         self.names = Names(prefix="_m")
-        precision = spark.conf.get("spark.sql.decimalOperations.allowPrecisionLoss", "true")
-        self._computing = Computing(constants(spark), divides=precision == "true")
+        usual = all(spark.conf.get(key, "true") == "true" for key in _DECIMALS)
+        self._computing = Computing(constants(spark), decimals=usual)
         self._own = {key: spark.conf.get(key, None) for key in _SMALL}
         self._hurried = False
         self.queries = 0
@@ -120,7 +125,12 @@ class Evaluator:
 
         What may have more rows than `most` is written by Spark.
         """
-        return self.part_of(relation, *self.reduced(node, deltas), deltas, most)
+        reduced = self.reduced(node, deltas)
+        with suppress(Unknown):
+            known = self._relations[relation].types if relation in self._relations else None
+            table, types = self._linear(reduced[1]).changes(reduced[0], known)
+            return Part(types, table.num_rows, table.cast(arrow_schema(types)))
+        return self.part_of(relation, *reduced, deltas, most)
 
     def part_of(
         self,

@@ -103,10 +103,10 @@ Constants = Callable[[str], Value | None]
 class Computing:
     """Computes expressions over columns by their names."""
 
-    def __init__(self, constants: Constants, *, divides: bool = True) -> None:
+    def __init__(self, constants: Constants, *, decimals: bool = True) -> None:
         self._constants = constants
-        self._divides = divides
-        """Whether quotients of decimals have as many digits as they have by default."""
+        self._decimals = decimals
+        """Whether results of decimals have as many digits as they have by default."""
 
     def value(self, expr: Expr, columns: Columns) -> Value:
         """Raises Unknown."""
@@ -212,7 +212,7 @@ class Computing:
         for branch in node.args.get("ifs", []):
             test = branch.this
             if node.this is not None:
-                test = exp.EQ(this=node.this, expression=test)
+                test = exp.EQ(this=node.this.copy(), expression=test.copy())
             branches.append((test, branch.args["true"]))
         return self._chosen(branches, node.args.get("default"), columns)
 
@@ -268,8 +268,8 @@ class Computing:
                 raise Unknown("division by zero")
             return Value(pc.divide_checked(over, under), _DOUBLE)
         a, b = _as_decimal(a, node.left), _as_decimal(b, node.right)
-        if not self._divides:
-            raise Unknown("division")
+        if not self._decimals:
+            raise Unknown("decimals")
         (p1, s1), (p2, s2) = _decimal(a.type), _decimal(b.type)
         scale = max(6, s1 + p2 + 1)
         precision = p1 - s1 + s2 + scale

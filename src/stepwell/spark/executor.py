@@ -133,7 +133,7 @@ class SparkExecutor:
     def chore(self) -> Merge | None:
         # Asked for the next one, the last one is over. Its runs have ids above this one.
         self._below = self._env.new_id()
-        merge = self._relations.next_merge()
+        merge = self._relations.chore()
         if merge is None:
             self._below = None
         return merge

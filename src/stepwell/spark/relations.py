@@ -257,7 +257,7 @@ class Relations:
         run = self.runs.write(relation.name, table, relation.sort)
         return Part(relation.types, run.rows, run=run)
 
-    def next_merge(self) -> Merge | None:
+    def chore(self) -> Merge | None:
         """What is to be merged now, if anything is.
 
         What was asked for last, and is still to be merged, has failed: it waits for another run.
