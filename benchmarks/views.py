@@ -136,7 +136,7 @@ def tpch(spark: SparkSession, options: Options) -> list[Table]:
         ours = statistics.median(o.seconds_of[name] for o in outcomes)
         theirs = data.recompute(name, 3 if options.scale <= 1 else 1)
         last = outcomes[-1]
-        if last.queries_of[name]:
+        if last.queries_of[name] or last.rows_of[name]:
             ratios.append(theirs / ours)
         counts = (last.queries_of[name], last.jobs_of[name], last.rows_of[name])
         table.add(name, ours, theirs, theirs / ours, *counts)

@@ -17,8 +17,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from stepwell.query.algebra import Expr
+from stepwell.query.algebra import Accumulate, Expr, Leaf, When
+from stepwell.query.sums import Accumulator
 from stepwell.spark.exact import Computing, Unknown, Value, constants
+from stepwell.spark.linear import Linear
 from stepwell.spark.relations import arrow_schema, type_of
 
 TYPES = {
@@ -99,7 +101,9 @@ class Draw:
         if kind == 3:
             return f"({self.random.choice([self.number, self.text, self.date])(0)} IS NULL)"
         if kind == 4:
-            return self.random.choice(["f", "NOT f", "TRUE", "(x IS NOT NULL)"])
+            return self.random.choice(
+                ["f", "NOT f", "TRUE", "(x IS NOT NULL)", "f = s NOT LIKE 'P%'", "f = i < j"]
+            )
         if kind == 5:
             return f"({self.test(depth - 1)} AND {self.test(depth - 1)})"
         if kind == 6:
@@ -119,7 +123,7 @@ class Draw:
         pattern = self.random.choice(
             ["PROMO%", "%b", "%a%", "a", "a_", "%", "", "a%b", "%R%S%", "P%%D", "\\\\%"]
         )
-        return f"s LIKE '{pattern}'"
+        return f"s {self.random.choice(['LIKE', 'NOT LIKE'])} '{pattern}'"
 
     def expression(self) -> str:
         make = self.random.choice([self.number, self.number, self.test, self.text, self.year])
@@ -206,6 +210,19 @@ def repr_of(value: object) -> str:
 )
 def test_anything_else_is_for_spark(spark: SparkSession, text: str) -> None:
     """S3: only what is certain is computed here; what fails, fails in Spark's words."""
+    for_spark(spark, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["f = f < f", "f = s LIKE 'P%'", "s = 'a\\tb'", "i + -2147483648", "f = f IN (TRUE, FALSE)"],
+)
+def test_what_spark_may_read_otherwise_is_for_spark(spark: SparkSession, text: str) -> None:
+    """S3: comparisons of comparisons, backslashes, the least number."""
+    for_spark(spark, text)
+
+
+def for_spark(spark: SparkSession, text: str) -> None:
     most = {"i": 2**31 - 1, "b": 2**63 - 1, "r": Decimal("1e31"), "p": Decimal(1)}
     schema = arrow_schema(tuple(TYPES.values()))
     columns = {
@@ -239,3 +256,29 @@ def test_a_constant_is_asked_for_once(spark: SparkSession, monkeypatch: pytest.M
         assert (found.data.as_py(), found.type) == (datetime.date(1998, 9, 2), "date")
         assert ask("CAST('x' AS INT)") is None
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("type_", ["bigint", "decimal(38,0)"])
+@pytest.mark.parametrize("weight", [1, -1, 2, 0])
+def test_a_sum_that_may_be_too_large_is_for_spark(
+    spark: SparkSession, type_: str, weight: int
+) -> None:
+    """S3: also where a row is there more than once."""
+    kind = arrow_schema((type_,)).field(0).type
+    for value, fits in ((5, True), (2**62 if type_ == "bigint" else 9 * 10**37, False)):
+        rows = pa.table(
+            {
+                "c0": pa.array([Decimal(value)] * 2, pa.decimal128(38, 0)).cast(kind),
+                "w": pa.array([weight] * 2),
+            }
+        )
+        leaf = Leaf("t", ("v",), When.DELTA)
+        plan = Accumulate(leaf, (), "n", (("s", Expr("", frozenset())),))
+        sums = [Accumulator(Expr("v", frozenset("v")), None, type_)]
+        ours = Linear(lambda _, rows=rows: (rows, (type_,)), Computing(lambda sql: None))
+        if fits or not weight:
+            made, _ = ours.added(plan, sums)
+            assert [int(c[0].as_py()) for c in made.columns] == [2 * weight, 2 * weight * value, 1]
+        else:
+            with pytest.raises(Unknown):
+                ours.added(plan, sums)

@@ -156,3 +156,44 @@ CREATE MATERIALIZED VIEW both AS SELECT a.k AS k, b.k AS k2, a.l, b.l AS l2 FROM
 (1, 2, 7, 7), (1, 2, 7, 9)
 -- expect both
 (1, 1, 2, 2)
+
+-- trap 38: what stands in every part of an OR joins
+CREATE TABLE t (k INT, x INT);
+CREATE TABLE u (k INT, y INT);
+CREATE MATERIALIZED VIEW v AS SELECT x, y FROM t, u WHERE (t.k = u.k AND x > 1 AND y > 1) OR (x = 9 AND t.k = u.k) OR (t.k = u.k AND y IS NULL);
+CREATE MATERIALIZED VIEW w AS SELECT x, y FROM t, u WHERE t.k = u.k AND x > 1 OR t.k = u.k;
+CREATE MATERIALIZED VIEW r AS SELECT x FROM t WHERE (k = 1 AND x > 1) OR (k = 1 AND x IS NULL) OR NULL;
+-- expect incremental
+-- put t
+(1, 2), (1, 9), (2, 1), (2, NULL), (NULL, 9)
+-- put u
+(1, 2), (1, NULL), (2, 0), (NULL, 5)
+-- apply
+-- expect v
+(2, 2), (2, NULL), (9, 2), (9, NULL)
+-- expect w
+(2, 2), (2, NULL), (9, 2), (9, NULL), (1, 0), (NULL, 0)
+-- expect r
+(2), (9)
+-- delete u
+(1, 2)
+-- put u
+(2, NULL)
+-- apply
+-- expect v
+(2, NULL), (9, NULL), (1, NULL), (NULL, NULL)
+
+-- trap 38: NOT LIKE is not LIKE
+CREATE TABLE t (s STRING, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT COUNT(*) AS n, SUM(x) AS total, COUNT_IF(s LIKE '%b%c') AS c FROM t WHERE s NOT LIKE 'a%';
+-- expect incremental
+-- put t
+('ab', 1), ('ba', 2), (NULL, 4), ('b_c', 8), ('bcd', 16)
+-- apply
+-- expect v
+(3, 26, 1)
+-- delete t
+('ba', 2)
+-- apply
+-- expect v
+(2, 24, 1)

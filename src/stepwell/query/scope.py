@@ -138,11 +138,36 @@ def shorten(text: str, most: int = 60) -> str:
 
 
 def conjuncts(node: exp.Expr | None) -> list[exp.Expr]:
-    """The parts of a condition joined by AND."""
+    """The parts of a condition joined by AND.
+
+    What stands in every part of an OR stands before it: `a = b AND x OR a = b AND y` is a join.
+    """
     if node is None:
         return []
     if isinstance(node, exp.Paren):
         return conjuncts(node.this)
     if isinstance(node, exp.And):
         return conjuncts(node.left) + conjuncts(node.right)
+    if isinstance(node, exp.Or) and node.find(exp.Query) is None:
+        return _factored(node)
+    return [node]
+
+
+def _factored(node: exp.Or) -> list[exp.Expr]:
+    branches = [{c.sql(): c for c in conjuncts(branch)} for branch in _disjuncts(node)]
+    common = [text for text in branches[0] if all(text in branch for branch in branches)]
+    if not common:
+        return [node]
+    shared = [branches[0][text] for text in common]
+    rests = [[c for text, c in branch.items() if text not in common] for branch in branches]
+    if not all(rests):
+        return shared
+    return [*shared, exp.or_(*(exp.and_(*rest) for rest in rests))]
+
+
+def _disjuncts(node: exp.Expr) -> list[exp.Expr]:
+    if isinstance(node, exp.Paren):
+        return _disjuncts(node.this)
+    if isinstance(node, exp.Or):
+        return _disjuncts(node.left) + _disjuncts(node.right)
     return [node]

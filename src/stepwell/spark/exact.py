@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from stepwell.query.algebra import Expr
 from stepwell.query.conditions import parse_scalar
@@ -77,6 +78,9 @@ _EXACT = Context(prec=200, rounding=ROUND_HALF_UP)
 _SPARK = [Context(prec=digits, rounding=ROUND_HALF_UP) for digits in (SURE_DIGITS, _WIDEST)]
 
 
+_TESTS = (*_COMPARE, exp.Between, exp.In, exp.Like, exp.Is)
+
+
 class Unknown(Exception):  # noqa: N818 - nothing has gone wrong
     """Spark must be asked."""
 
@@ -100,6 +104,15 @@ Constants = Callable[[str], Value | None]
 """The value of a text without columns; None: it is of a type we do not compute with."""
 
 
+@contextmanager
+def certain() -> Iterator[None]:
+    """What goes wrong in it is Unknown: Spark tells whether it is an error, and which."""
+    try:
+        yield
+    except (pa.ArrowException, ArithmeticError, SqlglotError, RecursionError) as error:
+        raise Unknown(str(error)) from error
+
+
 class Computing:
     """Computes expressions over columns by their names."""
 
@@ -112,10 +125,8 @@ class Computing:
         """Raises Unknown."""
         if expr.column is not None and expr.column in columns:
             return columns[expr.column]
-        try:
+        with certain():
             return self._of(parse_scalar(expr.sql), columns)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, InvalidOperation) as error:
-            raise Unknown(str(error)) from error
 
     def mask(self, condition: Expr, columns: Columns, rows: int) -> pa.ChunkedArray | pa.Array:
         """Where a condition holds. Raises Unknown."""
@@ -136,12 +147,15 @@ class Computing:
             case exp.Add() | exp.Sub() | exp.Mul():
                 if node.find(exp.Column) is None:
                     return self._constant(node)
-                return _arithmetic(
-                    node, self._of(node.left, columns), self._of(node.right, columns)
-                )
+                a, b = self._of(node.left, columns), self._of(node.right, columns)
+                whole = a.type in _WHOLE and b.type in _WHOLE
+                if not whole and not self._decimals:
+                    raise Unknown("decimals")
+                return _arithmetic(node, a, b)
             case exp.Div():
                 return self._quotient(node, columns)
             case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
+                _check_precedence(node.left, node.right)
                 a, b = _alike(self._of(node.left, columns), self._of(node.right, columns))
                 return Value(_COMPARE[type(node)](a.data, b.data), "boolean")
             case exp.Between():
@@ -152,7 +166,7 @@ class Computing:
                 return Value(both(_boolean(a).data, _boolean(b).data), "boolean")
             case exp.Not():
                 return Value(pc.invert(_boolean(self._of(node.this, columns)).data), "boolean")
-            case exp.Is() if isinstance(node.expression, exp.Null):
+            case exp.Is() if isinstance(node.expression, exp.Null) and not _negated(node):
                 return Value(pc.is_null(self._of(node.this, columns).data), "boolean")
             case exp.In():
                 return self._in(node, columns)
@@ -165,7 +179,8 @@ class Computing:
             case exp.Cast():  # And TRY_CAST, which differs only where it fails.
                 return self._cast(node, columns)
             case exp.Like():
-                return self._like(node, columns)
+                found = self._like(node, columns)
+                return Value(pc.invert(found.data), "boolean") if _negated(node) else found
             case exp.Extract() | exp.Year():
                 return self._year(node, columns)
             case _:
@@ -181,12 +196,15 @@ class Computing:
 
     def _negative(self, node: exp.Neg, columns: Columns) -> Value:
         value = self._of(node.this, columns)
+        if isinstance(node.this, exp.Literal) and node.this.name in ("2147483648", str(2**63)):
+            raise Unknown("the least number there is")
         if value.type in _WHOLE:
             return Value(pc.negate_checked(value.data), value.type)
         _decimal(value.type)
         return Value(pc.negate(value.data), value.type)
 
     def _between(self, node: exp.Between, columns: Columns) -> Value:
+        _check_precedence(node.this, node.args["low"], node.args["high"])
         value = self._of(node.this, columns)
         low, a = _alike(value, self._of(node.args["low"], columns))
         high, b = _alike(value, self._of(node.args["high"], columns))
@@ -199,11 +217,16 @@ class Computing:
         given = node.expressions
         if not given or any(node.args.get(k) for k in ("query", "unnest", "field")):
             raise Unknown("IN")
-        value = self._of(node.this, columns)
+        _check_precedence(node.this)
+        values = [self._of(item, columns) for item in (node.this, *given)]
+        # All have one type in Spark, and none may lose a digit by that.
+        type_ = _common([value.type for value in values])
+        if type_ == _DOUBLE:
+            raise Unknown("floating point is compared")
+        value, *others = (value.cast(type_) for value in values)
         found: Data | None = None
-        for item in given:
-            a, b = _alike(value, self._of(item, columns))
-            same = pc.equal(a.data, b.data)
+        for other in others:
+            same = pc.equal(value.data, other.data)
             found = same if found is None else pc.or_kleene(found, same)
         return Value(found, "boolean")
 
@@ -238,6 +261,7 @@ class Computing:
 
     def _like(self, node: exp.Like, columns: Columns) -> Value:
         """Patterns in which only % is special."""
+        _check_precedence(node.this)
         value, pattern = self._of(node.this, columns), node.expression
         if value.type != "string" or not isinstance(pattern, exp.Literal) or not pattern.is_string:
             raise Unknown("LIKE")
@@ -302,6 +326,16 @@ class Computing:
         raise Unknown(f"{value.type} as {kind}")
 
 
+def _check_precedence(*operands: exp.Expr) -> None:
+    """Which of two comparisons is made first, Spark and sqlglot see differently."""
+    if any(isinstance(operand, _TESTS) for operand in operands):
+        raise Unknown("a comparison of comparisons")
+
+
+def _negated(node: exp.Expr) -> bool:
+    return bool(node.args.get("negate"))
+
+
 def _column(node: exp.Column, columns: Columns) -> Value:
     if node.table or node.name not in columns:
         raise Unknown(node.sql())
@@ -310,6 +344,8 @@ def _column(node: exp.Column, columns: Columns) -> Value:
 
 def _literal(node: exp.Literal) -> Value:
     if node.is_string:
+        if not node.name.isprintable() or "\\" in node.name:
+            raise Unknown("what a backslash means is a setting")
         return Value(pa.scalar(node.name), "string")
     text = node.name
     if text.isdigit():
@@ -347,7 +383,8 @@ def _as_decimal(value: Value, node: exp.Expr) -> Value:
         node = node.unnest()
         if isinstance(node, exp.Neg) and isinstance(node.this.unnest(), exp.Literal):
             raise Unknown("a negative number beside a decimal")
-        digits = len(node.name) if isinstance(node, exp.Literal) else _DIGITS[value.type]
+        written = isinstance(node, exp.Literal)
+        digits = len(str(int(node.name))) if written else _DIGITS[value.type]
         return value.cast(f"decimal({digits},0)")
     _decimal(value.type)
     return value

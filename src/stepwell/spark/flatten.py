@@ -164,17 +164,27 @@ class _Flattening:
             return None
         equal = [pair for pair in map(equal_columns, node.on) if pair is not None]
         places = [np.arange(rows[0].num_rows)]
-        for i in range(1, len(known)):
-            found = self._match(known, rows, places, i, equal)
-            if found is None:
+        joined, waiting = [0], list(range(1, len(known)))
+        while waiting:
+            # In the order that was planned, but what would give too many rows waits for another
+            # table, by which there are fewer of them.
+            for i in waiting:
+                found = self._match(known, rows, joined, places, i, equal)
+                if found is not None:
+                    break
+            else:
                 return None
             places = found
+            joined.append(i)
+            waiting.remove(i)
+        known, rows = [known[i] for i in joined], [rows[i] for i in joined]
         return self._joined(node, known, rows, places, paired)
 
     def _match(
         self,
         chains: list[_Chain],
         rows: list[pa.Table],
+        joined: list[int],
         places: list[np.ndarray],
         i: int,
         equal: list[tuple[str, str, bool]],
@@ -184,7 +194,7 @@ class _Flattening:
         for a, b, null_safe in equal:
             for here, there in ((a, b), (b, a)):
                 mine = chains[i].place(there)
-                theirs = [(j, chains[j].place(here)) for j in range(i)]
+                theirs = [(j, chains[j].place(here)) for j in joined]
                 other = next(((j, p) for j, p in theirs if p is not None), None)
                 if mine is None or other is None:
                     continue
@@ -199,7 +209,7 @@ class _Flattening:
                     one, two = one.cast(pa.int64()), two.cast(pa.int64())
                 if null_safe and one.null_count and two.null_count:
                     continue
-                left.append(one.take(pa.array(places[j])))
+                left.append(one.take(pa.array(places[joined.index(j)])))
                 right.append(two)
                 break
         if not left:

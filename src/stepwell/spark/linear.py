@@ -27,7 +27,7 @@ from stepwell.query.algebra import (
     When,
 )
 from stepwell.query.sums import Accumulator
-from stepwell.spark.exact import SURE_DIGITS, Computing, Unknown, Value
+from stepwell.spark.exact import SURE_DIGITS, Computing, Unknown, Value, certain
 from stepwell.spark.finder import LookUps
 from stepwell.spark.index import comparable
 from stepwell.spark.merge import consolidated
@@ -110,6 +110,7 @@ class Linear:
             case _:
                 raise Unknown(type(node).__name__)
 
+    @certain()
     def changes(
         self, node: Node, types: tuple[str, ...] | None = None
     ) -> tuple[pa.Table, tuple[str, ...]]:
@@ -124,11 +125,13 @@ class Linear:
             raise Unknown("what cannot be compared")
         return consolidated(_table(rows, values, kinds)), kinds
 
+    @certain()
     def shown(self, node: Node, types: Sequence[str]) -> pa.Table:
         """What a plan gives whose columns have these types. Raises Unknown."""
         rows = self.rows(node, frozenset(node.columns))
         return consolidated(_table(rows, [rows.columns[name] for name in node.columns], types))
 
+    @certain()
     def added(
         self, node: Node, accumulators: Sequence[Accumulator]
     ) -> tuple[pa.Table, tuple[str, ...]]:
@@ -142,7 +145,8 @@ class Linear:
         if not all(map(comparable, types)):
             raise Unknown("what cannot be compared")
         weight = rows.weight
-        signed = rows.count == 0 or pc.max(pc.abs(weight)).as_py() == 1
+        often = pc.min_max(pc.abs(weight)).as_py()
+        signed = rows.count == 0 or often == {"min": 1, "max": 1}
         columns = [key.column(rows.count) for key in keys]
         sums = [weight, *(self._signed(a, rows, signed) for a in accumulators)]
         for column in sums:
