@@ -49,6 +49,8 @@ class Options:
     scale: float
     quick: bool
     views: Sequence[str] = ()
+    largest: float = 10.0
+    """Of the scales that are compared."""
 
     @property
     def rounds(self) -> int:
@@ -61,11 +63,16 @@ class Options:
 
 def main() -> None:
     parser = section_parser(__doc__ or "", SECTIONS)
-    parser.add_argument("--scale", type=float, help="TPC-H scale factor (1, or 0.1 if quick)")
+    parser.add_argument(
+        "--scale",
+        type=float,
+        help="TPC-H scale factor (1, or 0.1 if quick); for growth the largest",
+    )
     parser.add_argument("--views", default="", help="only these of TPC-H, as in q01,q03")
     arguments = parser.parse_args()
     scale = arguments.scale or (0.1 if arguments.quick else 1.0)
-    options = Options(scale, arguments.quick, arguments.views.split(",") if arguments.views else ())
+    views = arguments.views.split(",") if arguments.views else ()
+    options = Options(scale, arguments.quick, views, arguments.scale or 10.0)
     spark = open_session(SessionSettings(driver_memory="4g"))
     show_sections(arguments, SECTIONS, lambda name: SECTIONS[name](spark, options))
 
@@ -228,8 +235,9 @@ GROWTH_ORDERS = 1_500
 
 def growth(spark: SparkSession, options: Options) -> list[Table]:
     """The same change to tables of different sizes."""
-    scales = (0.03, 0.1) if options.quick else (0.1, 1.0, 10.0)
-    names = ["q01", "q03", "q05", "q10", "q12", "q18", "q21"]
+    every = (0.03, 0.1) if options.quick else (0.1, 1.0, 10.0)
+    scales = [scale for scale in every if scale <= options.largest]
+    names = list(options.views) or ["q01", "q03", "q05", "q10", "q12", "q18", "q21"]
     table = Table(
         f"{GROWTH_ORDERS:,} orders come and as many go, with their lines: seconds by scale",
         ("view", *(f"scale {scale:g}" for scale in scales), "times by step"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import datetime, timezone
 
 import pyarrow as pa
@@ -246,3 +247,23 @@ def test_a_plain_view_that_was_misread_is_not_built_upon(
     assert Views.open(spark, f"{sql}SELECT * FROM p").explain("v").reasons == ()
     monkeypatch.setattr(views_module, "written", lambda tree: "SELECT id FROM t WHERE x < 1")
     assert Views.open(spark, f"{sql}SELECT * FROM p").explain("v").recomputed
+
+
+@pytest.mark.parametrize("cuts", [(2, 2), (0, 0), (2, 2, 3), (1, 1, 5)])
+def test_rows_behind_an_empty_chunk_are_not_lost(
+    spark: SparkSession, cuts: tuple[int, ...]
+) -> None:
+    """J2, S2: Spark 4.3 reads an Arrow table up to its first empty batch, and says nothing."""
+    ends = [0, *cuts, 5]
+    numbers = [pa.array(range(a, b), pa.int64()) for a, b in itertools.pairwise(ends)]
+    views = Views.open(
+        spark,
+        "CREATE TABLE t (n BIGINT); CREATE MATERIALIZED VIEW v AS SELECT hex(n) AS h FROM t;",
+    )
+    outcome = views.apply({"t": Change(put=pa.table({"n": pa.chunked_array(numbers)}))})
+    assert outcome.changes["v"].num_rows == 5
+    part = views.stored["t"].parts[0]
+    weights = pa.chunked_array([[1] * 2, [], [1] * 3], pa.int64())
+    part.table = pa.table({"c0": pa.chunked_array(numbers), "w": weights})
+    part.shown = None
+    assert sorted(views.read("t").column("n").to_pylist()) == list(range(5))

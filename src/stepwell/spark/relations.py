@@ -319,7 +319,9 @@ class Relations:
         if not table.num_rows:
             # Without chunks, which pyspark cannot take.
             return self._spark.sql(f"SELECT * FROM {nothing(types)}")
-        return self._spark.createDataFrame(table, schema=schema_of(tuple(types)))
+        # In one chunk: Spark 4.3 reads batches up to the first empty one, and drops the rest.
+        whole = table.combine_chunks()
+        return self._spark.createDataFrame(whole, schema=schema_of(tuple(types)))
 
     def old(self, name: str) -> str:
         """The table that shows a relation as it is stored."""
