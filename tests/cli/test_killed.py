@@ -113,6 +113,8 @@ def test_killed_on_spark_every_sink_ends_up_as_if_nothing_had_happened(
                 process.kill()
         process = Process(folder, "run")
         try:
+            # Everything may have been taken in before: then it would be told to end too early.
+            process.until("running")
             world.finish()
             process.send(signal.SIGTERM)
             assert process.end() == 130, process.text

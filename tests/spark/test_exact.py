@@ -215,7 +215,15 @@ def test_anything_else_is_for_spark(spark: SparkSession, text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["f = f < f", "f = s LIKE 'P%'", "s = 'a\\tb'", "i + -2147483648", "f = f IN (TRUE, FALSE)"],
+    [
+        "f = f < f",
+        "f = s LIKE 'P%'",
+        "s = 'a\\tb'",
+        "i + -2147483648",
+        "f = f IN (TRUE, FALSE)",
+        "f = f NOT IN (TRUE, FALSE)",
+        "s LIKE 'a\\tb%'",
+    ],
 )
 def test_what_spark_may_read_otherwise_is_for_spark(spark: SparkSession, text: str) -> None:
     """S3: comparisons of comparisons, backslashes, the least number."""

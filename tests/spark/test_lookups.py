@@ -170,6 +170,10 @@ def test_rows_that_come_and_go_cancel_out(rows: list[tuple[tuple[object, ...], i
         ("d < CAST('2024-01-02' AS DATE)", [1]),
         ("d < '2024-01-02'", [1, 2, 3, None]),
         ("m = 1.5", [2]),
+        ("m = 15e-1", [1, 2, 3, None]),
+        ("m > 0.00000000000000000000000000000000000001", [1, 2, 3, None]),
+        ("a < 9223372036854775808", [1, 2, 3, None]),
+        ("b = 'x\\t'", [1, 2, 3, None]),
         ("a IS NULL", [1, 2, 3, None]),
     ],
 )

@@ -183,6 +183,21 @@ CREATE MATERIALIZED VIEW r AS SELECT x FROM t WHERE (k = 1 AND x > 1) OR (k = 1 
 -- expect v
 (2, NULL), (9, NULL), (1, NULL), (NULL, NULL)
 
+-- trap 38: what only looks alike in two parts of an OR is not the same
+CREATE TABLE t (k INT, a ARRAY<INT>, m MAP<INT, INT>);
+CREATE MATERIALIZED VIEW v AS SELECT k FROM t WHERE exists(a, x -> x > 5) AND k = 1 OR exists(a, x -> x > 1) AND k = 2;
+CREATE MATERIALIZED VIEW w AS SELECT k FROM t WHERE exists(a, x -> x > 5) OR exists(a, x -> x > 1);
+CREATE MATERIALIZED VIEW r AS SELECT k FROM t WHERE sort_array(a)[0] = 3 AND k < 3 OR sort_array(a, false)[0] = 3 AND k < 3;
+-- put t
+(1, array(6), NULL), (1, array(3), NULL), (2, array(3), NULL), (2, array(1, 3), NULL), (2, array(1), NULL)
+-- apply
+-- expect v
+(1), (2), (2)
+-- expect w
+(1), (1), (2), (2)
+-- expect r
+(1), (2), (2)
+
 -- trap 38: NOT LIKE is not LIKE
 CREATE TABLE t (s STRING, x INT);
 CREATE MATERIALIZED VIEW v AS SELECT COUNT(*) AS n, SUM(x) AS total, COUNT_IF(s LIKE '%b%c') AS c FROM t WHERE s NOT LIKE 'a%';

@@ -154,7 +154,11 @@ def conjuncts(node: exp.Expr | None) -> list[exp.Expr]:
 
 
 def _factored(node: exp.Or) -> list[exp.Expr]:
-    branches = [{c.sql(): c for c in conjuncts(branch)} for branch in _disjuncts(node)]
+    # Equal as Spark's text, which is what runs: another dialect's may leave out what matters.
+    branches = [
+        {c.sql(dialect="spark", comments=False): c for c in conjuncts(branch)}
+        for branch in _disjuncts(node)
+    ]
     common = [text for text in branches[0] if all(text in branch for branch in branches)]
     if not common:
         return [node]

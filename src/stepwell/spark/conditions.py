@@ -8,7 +8,9 @@ What is not understood lets every row through.
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -47,7 +49,9 @@ def fulfilling(
         test = _test(part.unnest(), kinds)
         if test is not None:
             column, compare, value = test
-            rows = rows.filter(compare(rows.column(places[column]), value))
+            # What Arrow cannot compare, Spark will.
+            with suppress(pa.ArrowException):
+                rows = rows.filter(compare(rows.column(places[column]), value))
     return rows
 
 
@@ -77,13 +81,15 @@ def _constant(node: exp.Expr, type_: str) -> pa.Scalar | None:
         if not isinstance(node, exp.Literal):
             return None
         if type_ == "string":
-            return pa.scalar(node.name) if node.is_string else None
+            # What a backslash means is a setting.
+            plain = node.is_string and node.name.isprintable() and "\\" not in node.name
+            return pa.scalar(node.name) if plain else None
         if node.is_string:
             return None
         if type_ in _WHOLE and node.name.isdigit():
             return pa.scalar(int(node.name), pa.int64())
-        if type_.startswith("decimal"):
+        if type_.startswith("decimal") and re.fullmatch(r"\d+|\d*\.\d+|\d+\.", node.name):
             return pa.scalar(Decimal(node.name))
-    except (ValueError, InvalidOperation, pa.ArrowInvalid):
+    except (ValueError, OverflowError, InvalidOperation, pa.ArrowException):
         return None
     return None

@@ -78,7 +78,7 @@ _EXACT = Context(prec=200, rounding=ROUND_HALF_UP)
 _SPARK = [Context(prec=digits, rounding=ROUND_HALF_UP) for digits in (SURE_DIGITS, _WIDEST)]
 
 
-_TESTS = (*_COMPARE, exp.Between, exp.In, exp.Like, exp.Is)
+_TESTS = (*_COMPARE, exp.Between, exp.In, exp.Like, exp.Is, exp.Not)
 
 
 class Unknown(Exception):  # noqa: N818 - nothing has gone wrong
@@ -265,7 +265,8 @@ class Computing:
         value, pattern = self._of(node.this, columns), node.expression
         if value.type != "string" or not isinstance(pattern, exp.Literal) or not pattern.is_string:
             raise Unknown("LIKE")
-        if set(pattern.name) & {"_", "\\"}:
+        _literal(pattern)
+        if "_" in pattern.name:
             raise Unknown("LIKE")
         first, *rest = pattern.name.split("%")
         if not rest:

@@ -214,9 +214,9 @@ class _Flattening:
                 break
         if not left:
             return None
-        at_left, at_right = _pairs(left, right)
-        if len(at_left) > ROWS_MAX:
+        if _count(left, right) > ROWS_MAX:
             return None
+        at_left, at_right = _pairs(left, right)
         return [*(p[at_left] for p in places), at_right]
 
     def _joined(
@@ -350,6 +350,17 @@ class _Chain:
 
 def _there(rows: pa.Table) -> pa.Table:
     return rows.filter(pc.not_equal(rows.column(WEIGHT), 0))
+
+
+def _count(left: list[pa.ChunkedArray], right: list[pa.ChunkedArray]) -> int:
+    """How many pairs of rows have equal values, before any of them is made."""
+    names = [f"k{i}" for i in range(len(left))]
+    sides = []
+    for columns, times in ((left, "l"), (right, "r")):
+        counted = pa.table(columns, names=names).group_by(names).aggregate([([], "count_all")])
+        sides.append(counted.select([*names, "count_all"]).rename_columns([*names, times]))
+    both = sides[0].join(sides[1], keys=names, join_type="inner")
+    return int(pc.sum(pc.multiply(both.column("l"), both.column("r"))).as_py() or 0)
 
 
 def _pairs(left: list[pa.ChunkedArray], right: list[pa.ChunkedArray]) -> tuple[np.ndarray, ...]:
