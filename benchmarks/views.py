@@ -236,7 +236,7 @@ GROWTH_ORDERS = 1_500
 def growth(spark: SparkSession, options: Options) -> list[Table]:
     """The same change to tables of different sizes."""
     every = (0.03, 0.1) if options.quick else (0.1, 1.0, 10.0)
-    scales = [scale for scale in every if scale <= options.largest]
+    scales = [scale for scale in every if scale <= options.largest] or every[:1]
     names = list(options.views) or ["q01", "q03", "q05", "q10", "q12", "q18", "q21"]
     table = Table(
         f"{GROWTH_ORDERS:,} orders come and as many go, with their lines: seconds by scale",

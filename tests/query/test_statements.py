@@ -26,12 +26,12 @@ from stepwell.query.statements import (
     parse_statements,
 )
 from stepwell.query.types import (
-    contains_collation,
     contains_floating,
     contains_map_or_variant,
     is_exact_numeric,
     is_floating,
     normalise_type,
+    why_not_kept,
 )
 
 NOWHERE = Span(0, 0)
@@ -288,9 +288,19 @@ def test_equal_types_are_written_alike(text: str, canonical: str) -> None:
             ["struct<map:int,variant:int>", "array<string>"],
         ),
         (
-            contains_collation,
+            lambda type: why_not_kept(type) is not None,
             ["string collate unicode", "array<char(3) collate UTF8_LCASE>"],
             ["string", "string collate UTF8_BINARY", "struct<collate:string>"],
+        ),
+        (
+            lambda type: why_not_kept(type) is not None,
+            ["array<variant>", "interval year to month", "struct<a:interval>", "map<int,time(3)>"],
+            ["interval day to second", "map<int,int>", "struct<time:int,variant:int>"],
+        ),
+        (
+            lambda type: why_not_kept(type, shown=False) is not None,
+            ["struct<a:string collate unicode,b:interval month>"],
+            ["string collate unicode"],
         ),
     ],
 )

@@ -100,8 +100,11 @@ class Refused:
     select: str
 
 
-def why_not_kept(type: str) -> Refused | None:
-    """Of a column that Spark has, but that cannot be a table's or a materialized view's."""
+def why_not_kept(type: str, *, shown: bool = True) -> Refused | None:
+    """Of a column that Spark has, but that cannot be a table's or a materialized view's.
+
+    What is not shown, only kept behind a view, may have a collation: it groups as the view does.
+    """
     for part in parse_type(type).walk():
         if part.name in _UNORDERED - {"map"}:
             return _INCOMPARABLE
@@ -109,14 +112,9 @@ def why_not_kept(type: str) -> Refused | None:
             return _MONTHS
         if part.name == "time":
             return _TIME
-        if part.collation is not None:
+        if part.collation is not None and shown:
             return _COLLATED
     return None
-
-
-def contains_collation(type: str) -> bool:
-    """Whether strings that differ may count as equal."""
-    return any(part.collation is not None for part in parse_type(type).walk())
 
 
 def can_be_key(type: str) -> bool:

@@ -26,7 +26,7 @@ from stepwell.query.reasons import Code, Reason, Unsupported
 from stepwell.query.render import render
 from stepwell.query.select import Catalog
 from stepwell.query.statements import MaterializedView, Policy, View
-from stepwell.query.types import contains_collation, why_not_kept
+from stepwell.query.types import why_not_kept
 from stepwell.spark.relations import Relation, Relations, nothing, type_of
 
 _DISTINCT = re.compile(r"\(\s*DISTINCT\b", re.IGNORECASE)
@@ -138,8 +138,7 @@ class Compiler:
                 )
             for block in lowering.blocks:
                 for stored in block.fields:
-                    collated = contains_collation(stored.type)
-                    if not collated and why_not_kept(stored.type) is not None:
+                    if why_not_kept(stored.type, shown=False) is not None:
                         raise Unsupported(
                             Code.UNSUPPORTED_TYPE,
                             f"a value of type {stored.type.upper()} would have to be stored",

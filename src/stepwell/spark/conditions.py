@@ -15,21 +15,13 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from sqlglot import exp
 
 from stepwell.query.algebra import Expr
 from stepwell.query.conditions import parse_scalar
+from stepwell.spark.exact import COMPARE
 
 _WHOLE = {"tinyint", "smallint", "int", "bigint"}
-_COMPARE: dict[type[exp.Expr], Callable[..., Any]] = {
-    exp.EQ: pc.equal,
-    exp.NEQ: pc.not_equal,
-    exp.LT: pc.less,
-    exp.LTE: pc.less_equal,
-    exp.GT: pc.greater,
-    exp.GTE: pc.greater_equal,
-}
 _MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {
     exp.LT: exp.GT,
     exp.LTE: exp.GTE,
@@ -60,7 +52,7 @@ def _test(
 ) -> tuple[str, Callable[..., Any], pa.Scalar] | None:
     """The column, the comparison and the constant of `column < constant`."""
     kind: type[exp.Expr] = type(part)
-    if kind not in _COMPARE or not isinstance(part, exp.Binary):
+    if kind not in COMPARE or not isinstance(part, exp.Binary):
         return None
     left, right = part.left.unnest(), part.right.unnest()
     if isinstance(right, exp.Column):
@@ -68,7 +60,7 @@ def _test(
     if not isinstance(left, exp.Column) or left.name not in types:
         return None
     value = _constant(right, types[left.name])
-    return None if value is None else (left.name, _COMPARE[kind], value)
+    return None if value is None else (left.name, COMPARE[kind], value)
 
 
 def _constant(node: exp.Expr, type_: str) -> pa.Scalar | None:

@@ -5,7 +5,7 @@ that are added and multiplied, comparisons, CASE. Spark takes longer to plan suc
 rows take to compute. So what is understood in full is computed here; `Unknown` is raised for
 everything else, and Spark is asked. Nothing is approximated:
 
-    floating point    only whole numbers divided, as an average is
+    floating point    only divided by whole numbers, as for an average
     overflow, errors  Unknown: Spark says it in its own words
     decimals          without rounding, but for quotients of a few rows, rounded as Spark's are
     constants         `DATE '1998-12-01' - INTERVAL '90' DAY`: Spark is asked once
@@ -47,7 +47,7 @@ _WIDEST = 38
 _WHOLE = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
 _DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 _ORDERED = {"boolean", "string", "date", "timestamp", "timestamp_ntz"}
-_COMPARE: dict[type[exp.Expr], Callable[..., Any]] = {
+COMPARE: dict[type[exp.Expr], Callable[..., Any]] = {
     exp.EQ: pc.equal,
     exp.NEQ: pc.not_equal,
     exp.LT: pc.less,
@@ -78,7 +78,7 @@ _EXACT = Context(prec=200, rounding=ROUND_HALF_UP)
 _SPARK = [Context(prec=digits, rounding=ROUND_HALF_UP) for digits in (SURE_DIGITS, _WIDEST)]
 
 
-_TESTS = (*_COMPARE, exp.Between, exp.In, exp.Like, exp.Is, exp.Not)
+_TESTS = (*COMPARE, exp.Between, exp.In, exp.Like, exp.Is, exp.Not)
 
 
 class Unknown(Exception):  # noqa: N818 - nothing has gone wrong
@@ -157,7 +157,7 @@ class Computing:
             case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE():
                 _check_precedence(node.left, node.right)
                 a, b = _alike(self._of(node.left, columns), self._of(node.right, columns))
-                return Value(_COMPARE[type(node)](a.data, b.data), "boolean")
+                return Value(COMPARE[type(node)](a.data, b.data), "boolean")
             case exp.Between():
                 return self._between(node, columns)
             case exp.And() | exp.Or():
