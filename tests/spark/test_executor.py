@@ -376,6 +376,7 @@ def test_the_files_of_a_large_run_stay_one_run(
     monkeypatch.setattr(executors, "MEMORY_ROWS_MAX", 0)
     monkeypatch.setattr(relations, "MERGED_ROWS_MAX", 0)
     monkeypatch.setattr(run_files, "FILE_ROWS", 2)
+    monkeypatch.setattr(run_files, "ROW_GROUP_ROWS", 1)
     env = ManualEnv()
     executor = opened(spark, local, env)
     run(executor, env, {"orders": Change(orders(*((id, "a", id) for id in range(7))))})

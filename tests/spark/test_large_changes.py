@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pytest
@@ -38,9 +39,12 @@ def test_changes_of_every_size(
     written: list[tuple[str, int]] = []
     write = LocalRuns.write
 
-    def noted(runs: LocalRuns, relation: str, table: pa.Table, key: tuple[int, ...]) -> object:
-        written.append((relation, table.num_rows))
-        return write(runs, relation, table, key)
+    def noted(
+        runs: LocalRuns, relation: str, pieces: Iterable[pa.Table], key: tuple[int, ...]
+    ) -> object:
+        tables = list(pieces)
+        written.append((relation, sum(table.num_rows for table in tables)))
+        return write(runs, relation, tables, key)
 
     monkeypatch.setattr(LocalRuns, "write", noted)
     draw = random.Random(groups)

@@ -149,6 +149,22 @@ def test_a_view_that_is_built_anew_stays_with_spark(
         assert max(collected, default=0) <= LIMIT
 
 
+def test_a_delete_from_a_table_of_maps_collects_what_it_names(
+    spark: SparkSession, small: None, collected: list[int]
+) -> None:
+    """J7, S4: maps that differ in one value are not taken for each other by the look-up."""
+    rows = spark.range(ROWS).selectExpr("map('id', id, 'same', 0L) AS m")
+    text = """CREATE TABLE t (m MAP<STRING, BIGINT>);
+        CREATE MATERIALIZED VIEW v AS SELECT m['id'] AS id FROM t;"""
+    pipeline = Views.open(spark, text, tables={"t": rows})
+    maps = pa.array([[("same", 0), ("id", 5)], [("id", -1)]], pa.map_(pa.string(), pa.int64()))
+    collected.clear()
+    outcome = pipeline.apply({"t": Change(delete=pa.table({"m": maps}))})
+    assert max(collected) <= 2
+    assert outcome.changes["v"].to_pylist() == [{"id": 5, "_w": -1}]
+    assert len(outcome.rejected) == 1
+
+
 FAN_OUT = """
 CREATE TABLE items (id BIGINT NOT NULL PRIMARY KEY, kind BIGINT);
 CREATE TABLE kinds (kind BIGINT, times INT);

@@ -1,9 +1,10 @@
 """What keeping a block costs, and what computing it anew would: rows handled, roughly.
 
-Computing anew reads every relation once. Keeping reads the change, and looks up what each of its
-rows meets in the other relations; a row that is looked up and joined costs as much as several that
-are only read past. While changes are small the difference is so large that none of this matters;
-near the border it is a rule of thumb, measured by `benchmarks/views.py --only shares`.
+Computing anew reads every relation once. Keeping reads each change, and looks up what its rows meet
+in the other relations. A row that is looked up and joined costs as much as several that are only
+read past; but to meet all of a small relation costs no more than to read it. While changes are
+small the difference is so large that none of this matters; near the border it is a rule of thumb,
+measured by `benchmarks/views.py --only shares`.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ def costs(block: Block, rows: Mapping[str, int], changed: Mapping[str, int]) -> 
     if isinstance(block, Full | Top):
         return None
     read = [node.relation for node in walk(block.input) if isinstance(node, Scan)]
-    moved = sum(changed.get(name, 0) for name in read)
-    if moved < WORTH_ASKING:
+    moved = [changed.get(name, 0) for name in read]
+    if sum(moved) < WORTH_ASKING:
         return None
-    anew = sum(rows.get(name, 0) for name in read) + rows.get(block.relation, 0)
-    return Costs(keep=moved * (1 + LOOK_UP * (len(read) - 1)), anew=anew)
+    there = [rows.get(name, 0) for name in read]
+    keep = sum(moved)
+    for i, change in enumerate(moved):
+        keep += sum(min(LOOK_UP * change, all_of) for all_of in there[:i] + there[i + 1 :])
+    return Costs(keep=keep, anew=sum(there) + rows.get(block.relation, 0))

@@ -74,12 +74,12 @@ def parse_type(text: str) -> SparkType:
     return type
 
 
-def is_exact_numeric(type: str) -> bool:
-    return parse_type(type).name in _EXACT
-
-
 def is_floating(type: str) -> bool:
     return parse_type(type).name in _FLOATING
+
+
+def is_nested(type: str) -> bool:
+    return parse_type(type).name in _NESTED
 
 
 def contains_floating(type: str) -> bool:
@@ -100,10 +100,11 @@ class Refused:
     select: str
 
 
-def why_not_kept(type: str, *, shown: bool = True) -> Refused | None:
-    """Of a column that Spark has, but that cannot be a table's or a materialized view's.
+@functools.lru_cache(maxsize=10_000)
+def why_not_kept(type: str) -> Refused | None:
+    """Of a column that Spark has, but that no relation can: a table's, a view's, or one behind it.
 
-    What is not shown, only kept behind a view, may have a collation: it groups as the view does.
+    What is left looks the same in Parquet to Arrow and to Spark.
     """
     for part in parse_type(type).walk():
         if part.name in _UNORDERED - {"map"}:
@@ -112,9 +113,32 @@ def why_not_kept(type: str, *, shown: bool = True) -> Refused | None:
             return _MONTHS
         if part.name == "time":
             return _TIME
-        if part.collation is not None and shown:
+        if part.name == "void":
+            return _VOID
+        if part.collation is not None:
             return _COLLATED
     return None
+
+
+def without_maps(value: str, type: str) -> str:
+    """SQL for a value that can be compared: a map is the array of its entries, sorted by key."""
+    return _without_maps(value, parse_type(type), 0)
+
+
+def _without_maps(value: str, type: SparkType, depth: int) -> str:
+    if all(part.name != "map" for part in type.walk()):
+        return value
+    one = f"e{depth}"
+    if type.name == "struct":
+        fields = [
+            _without_maps(f"{value}.{quote_name(f.name)}", f.type, depth) for f in type.fields
+        ]
+        return f"IF({value} IS NULL, NULL, struct({', '.join(fields)}))"
+    inside = type.elements[-1]
+    if type.name == "array":
+        return f"transform({value}, {one} -> {_without_maps(one, inside, depth + 1)})"
+    entry = f"struct({one}.key, {_without_maps(f'{one}.value', inside, depth + 1)})"
+    return f"array_sort(transform(map_entries({value}), {one} -> {entry}))"
 
 
 def can_be_key(type: str) -> bool:
@@ -296,6 +320,9 @@ _MONTHS = Refused(
 )
 _TIME = Refused(
     "which Spark does not have by default", "STRING, or as a TIMESTAMP", "it CAST to STRING"
+)
+_VOID = Refused(
+    "which is always NULL and of no type", "a type", "it CAST, as in CAST(NULL AS STRING)"
 )
 _COLLATED = Refused(
     "under which strings that differ are equal, so that one could not take the other's place",

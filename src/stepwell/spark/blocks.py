@@ -29,7 +29,7 @@ from stepwell.spark.merge import consolidated, mergeable, merged
 from stepwell.spark.ranking import moved_among
 from stepwell.spark.reading import mapped
 from stepwell.spark.relations import Part, Relations, arrow_schema
-from stepwell.spark.runs import WEIGHT, plain, scalar
+from stepwell.spark.runs import WEIGHT, scalar
 
 _FLOATING = ("float", "double")
 
@@ -240,8 +240,6 @@ class Blocks:
 
     def _many(self, many: DataFrame, program: Program, rows: int) -> pa.Table:
         """What changes in a view, consolidated; so many rows that they are left on the disk."""
-        if not plain(program.types):
-            return consolidated(many.toArrow())
         names = [f"c{i}" for i in range(len(program.types))]
         many = many.toDF(*names, WEIGHT)
         if scalar(program.types):
@@ -259,7 +257,7 @@ class Blocks:
 
     def _rows(self, part: Part) -> pa.Table:
         """The rows of a change, mapped if they are on the disk alone."""
-        if part.table is None and part.run is not None and plain(part.types):
+        if part.table is None and part.run is not None:
             return mapped(part.run, arrow_schema(part.types))
         return self._relations.arrow(part)
 

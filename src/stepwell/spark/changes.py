@@ -20,6 +20,8 @@ from stepwell.engine.fold import check_discards
 from stepwell.engine.ports import Change, Rejected
 from stepwell.errors import InvalidError
 from stepwell.query.statements import Table
+from stepwell.spark.flatten import among_rows
+from stepwell.spark.index import comparable
 from stepwell.spark.merge import consolidated
 from stepwell.spark.relations import arrow_schema, stored_type
 from stepwell.spark.runs import WEIGHT
@@ -58,7 +60,7 @@ def _keyed(
         return _weighted(put, 1), []
     old = lookup(touched, key)
     rejected: list[Rejected] = []
-    if deleted.num_rows:
+    if not _all_there(deleted, discarded, old, [table.columns[i].type for i in key]):
         there = set(_rows(old, names)).difference(_rows(discarded, names))
         for row in _rows(deleted, names):
             if row in there:
@@ -69,6 +71,19 @@ def _keyed(
         return _weighted(put, 1), rejected
     change = pa.concat_tables([_weighted(old.drop_columns([WEIGHT]), -1), _weighted(put, 1)])
     return consolidated(change), rejected
+
+
+def _all_there(deleted: pa.Table, discarded: pa.Table, old: pa.Table, types: Sequence[str]) -> bool:
+    """Whether every delete certainly finds its row, told without looking at rows one by one."""
+    if not deleted.num_rows:
+        return True
+    if discarded.num_rows or not all(comparable(stored_type(kind)) for kind in types):
+        return False
+    names = deleted.column_names
+    if deleted.group_by(names).aggregate([]).num_rows < deleted.num_rows:
+        return False
+    mask = among_rows(deleted.columns, old.select(names).columns)
+    return mask is not None and bool(pc.all(mask).as_py())
 
 
 def _bag(

@@ -138,7 +138,7 @@ class Compiler:
                 )
             for block in lowering.blocks:
                 for stored in block.fields:
-                    if why_not_kept(stored.type, shown=False) is not None:
+                    if why_not_kept(stored.type) is not None:
                         raise Unsupported(
                             Code.UNSUPPORTED_TYPE,
                             f"a value of type {stored.type.upper()} would have to be stored",

@@ -33,7 +33,7 @@ from stepwell.spark.index import comparable
 from stepwell.spark.merge import consolidated
 from stepwell.spark.outcome import Prepared
 from stepwell.spark.relations import MEMORY_ROWS_MAX, Merge, Part, Relation, arrow_schema
-from stepwell.spark.runs import RunFiles, parquet_bytes, plain
+from stepwell.spark.runs import RunFiles, parquet_bytes
 from stepwell.spark.session import SessionSettings, on_this_machine, open_session
 from stepwell.spark.shared import SharedRuns
 from stepwell.spark.views import MakeRuns, Views
@@ -245,7 +245,7 @@ class SparkExecutor:
     def _part(self, relation: Relation, runs: tuple[Run, ...], before: Sequence[Part]) -> Part:
         here = sum(part.rows for part in before if part.table is not None)
         rows = sum(run.rows for run in runs)
-        if here + rows <= MEMORY_ROWS_MAX or not plain(relation.types):
+        if here + rows <= MEMORY_ROWS_MAX:
             bodies = [read_run(self._store, run, self._env) for run in runs]
             table = pa.concat_tables(
                 pq.read_table(pa.BufferReader(body)).cast(arrow_schema(relation.types))

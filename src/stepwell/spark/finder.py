@@ -16,11 +16,11 @@ from stepwell.spark.index import Indexes, comparable, ordered
 from stepwell.spark.relations import Part, Relation, Relations, arrow_schema
 
 FOUND = "$found"
-FOUND_ROWS_MAX = 300_000
+FOUND_ROWS_MAX = 1_000_000
 """More rows than this are left to Spark, which reads them where they are."""
 INDEX_ROWS_MAX = 200_000_000
 """Relations with more rows are left to Spark, which may run on many machines."""
-VALUES_MAX = 300_000
+VALUES_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,14 @@ class Found:
 class LookUps:
     """The look-ups of one query. What was found is shown to Spark under names of its own."""
 
-    def __init__(self, relations: Relations, indexes: Indexes, deltas: Mapping[str, Part]) -> None:
+    def __init__(
+        self,
+        relations: Relations,
+        indexes: Indexes,
+        deltas: Mapping[str, Part],
+        most: int | None = None,
+    ) -> None:
+        self._most = most or FOUND_ROWS_MAX
         self._relations = relations
         self._indexes = indexes
         self._deltas = deltas
@@ -116,7 +123,7 @@ class LookUps:
             delta = None
         if any(p.table is None for p in olds) or (delta is not None and delta.table is None):
             return None
-        if sum(p.rows for p in olds) > FOUND_ROWS_MAX:
+        if sum(p.rows for p in olds) > self._most:
             return None
         old = None
         if leaf.when is not When.DELTA:
@@ -148,7 +155,7 @@ class LookUps:
             if table is None:
                 return None
             tables.append(table)
-            if sum(t.num_rows for t in tables) > FOUND_ROWS_MAX:
+            if sum(t.num_rows for t in tables) > self._most:
                 return None
         whole = pa.concat_tables(tables) if tables else schema.empty_table()
         self.rows_read += whole.num_rows
@@ -188,7 +195,7 @@ class LookUps:
         for place in sorted(sought, key=lambda p: not ordered(schema.field(p).type)):
             if places is not None and len(places) <= 1000:
                 break
-            found = index.find(place, sought[place], FOUND_ROWS_MAX)
+            found = index.find(place, sought[place], self._most)
             if found is not None:
                 places = found if places is None else np.intersect1d(places, found)
         if places is None:

@@ -40,7 +40,7 @@ from stepwell.spark.finder import LookUps
 from stepwell.spark.index import comparable
 from stepwell.spark.runs import WEIGHT
 
-ROWS_MAX = 300_000
+ROWS_MAX = 1_000_000
 _BEFORE, _AFTER = "w0", "w1"
 
 

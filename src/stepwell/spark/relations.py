@@ -12,7 +12,7 @@ many rows are in memory they become a run. Runs become one as `engine/tiers` say
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import cast
@@ -27,7 +27,9 @@ from stepwell.errors import ensure
 from stepwell.query.types import Field, SparkType, contains_map_or_variant, parse_type
 from stepwell.spark.index import comparable
 from stepwell.spark.merge import consolidated
+from stepwell.spark.ranges import by_ranges
 from stepwell.spark.runs import WEIGHT, RunFiles, Runs, plain, sortable
+from stepwell.spark.session import beside, within
 from stepwell.state.manifest import Run
 
 _PARTS_MAX = 6
@@ -39,7 +41,7 @@ SHIPPED_ROWS_MAX = 50_000
 BROADCAST_ROWS_MAX = 1_000_000
 """Rows that every worker can hold."""
 MERGED_ROWS_MAX = 5_000_000
-"""Up to here they are merged in memory, which is sooner done than by a job of Spark's."""
+"""Up to here they are merged all at once, which is sooner done than by a job of Spark's."""
 
 
 @dataclass(slots=True, eq=False)
@@ -130,6 +132,8 @@ class Relations:
 
     def __init__(self, spark: SparkSession, runs: Runs) -> None:
         self._spark = spark
+        self._merging = beside(spark)
+        """For merges, which should not have what a transaction sets for a few rows."""
         self.runs = runs
         self._all: dict[str, Relation] = {}
         self._shown: dict[str, object] = {}
@@ -171,8 +175,8 @@ class Relations:
     def taken_in(self, name: str, table: pa.Table) -> Part:
         """A change of a table. A large one is a run at once, which Spark reads and which stays."""
         part, relation = self.in_memory(name, table), self._all[name]
-        if part.rows > MEMORY_ROWS_MAX and plain(relation.types):
-            part.run = self.runs.write(name, table, relation.sort)
+        if part.rows > MEMORY_ROWS_MAX:
+            part.run = self.runs.write(name, [table], relation.sort)
         return part
 
     def as_run(self, name: str, frame: DataFrame, rows: float) -> Part:
@@ -181,7 +185,7 @@ class Relations:
         key = relation.sort if relation is not None else ()
         run = self.runs.write_frame(name, frame, key, rows)
         if relation is not None:
-            if run.rows <= MEMORY_ROWS_MAX and plain(relation.types):
+            if run.rows <= MEMORY_ROWS_MAX:
                 # Nobody knew that it would be so few.
                 table = self.runs.read(run).cast(arrow_schema(relation.types))
                 return Part(relation.types, run.rows, table)
@@ -194,7 +198,7 @@ class Relations:
         if part.shown is None:
             large = part.rows > SHIPPED_ROWS_MAX and plain(part.types)
             if part.run is None and part.table is not None and large:
-                part.shipped = self.runs.write("$shipped", part.table, ())
+                part.shipped = self.runs.write("$shipped", [part.table], ())
             files = part.run or part.shipped
             if files is not None:
                 part.shown = self.runs.frame(files, schema_of(part.types))
@@ -228,7 +232,7 @@ class Relations:
         """Make few parts of many."""
         small = [p for p in relation.parts if p.table is not None]
         rest = [p for p in relation.parts if p.table is None]
-        if sum(p.rows for p in small) > MEMORY_ROWS_MAX and plain(relation.types):
+        if sum(p.rows for p in small) > MEMORY_ROWS_MAX:
             folded = self._folded(relation, [p.table for p in small])
             relation.parts = [*rest, *([folded] if folded.rows else [])]
             if not self.defer:
@@ -254,7 +258,7 @@ class Relations:
             table = consolidated(table)
             if table.num_rows <= MEMORY_ROWS_MAX // 2:
                 return Part(relation.types, table.num_rows, table)
-        run = self.runs.write(relation.name, table, relation.sort)
+        run = self.runs.write(relation.name, [table], relation.sort)
         return Part(relation.types, run.rows, run=run)
 
     def chore(self) -> Merge | None:
@@ -287,7 +291,7 @@ class Relations:
             table = consolidated(table) if _consolidates(relation) else table
             parts = [Part(relation.types, table.num_rows, table)]
             if large:
-                run = self.runs.write(relation.name, table, relation.sort)
+                run = self.runs.write(relation.name, [table], relation.sort)
                 parts = [self.summed(relation, [*large, Part(relation.types, run.rows, run=run)])]
         elif large:
             parts = [self.summed(relation, large)]
@@ -296,21 +300,33 @@ class Relations:
     def summed(self, relation: Relation, last: Sequence[Part]) -> Part:
         """Several runs as one, in which rows that came and went are no more."""
         rows = sum(p.rows for p in last)
-        if rows <= MERGED_ROWS_MAX and _consolidates(relation):
-            runs = [self.runs.read(cast(RunFiles, p.run)) for p in last]
-            types = arrow_schema(relation.types)
-            table = consolidated(pa.concat_tables([run.cast(types) for run in runs]))
-            run = self.runs.write(relation.name, table, relation.sort)
+        pieces = self._summed_here(relation, [cast(RunFiles, p.run) for p in last], rows)
+        if pieces is not None:
+            run = self.runs.write(relation.name, pieces, relation.sort)
             return Part(relation.types, run.rows, run=run)
         columns = [f"c{i}" for i in range(len(relation.types))]
         summed = (
-            self._together(last)
+            within(self._merging, self._together(last))
             .groupBy(*columns)
             .agg({WEIGHT: "sum"})
             .toDF(*columns, WEIGHT)
             .where(f"{WEIGHT} <> 0")
         )
         return self.as_run(relation.name, summed, rows)
+
+    def _summed_here(
+        self, relation: Relation, runs: Sequence[RunFiles], rows: int
+    ) -> Iterable[pa.Table] | None:
+        """The same in this process; None if Spark has to do it."""
+        if not _consolidates(relation):
+            return None
+        schema = arrow_schema(relation.types)
+        if rows <= MERGED_ROWS_MAX:
+            tables = [self.runs.read(run).cast(schema) for run in runs]
+            return [consolidated(pa.concat_tables(tables))]
+        if self.runs.elsewhere or not relation.sort:
+            return None
+        return by_ranges(runs, relation.sort[0], schema)
 
     # What Spark sees
 
@@ -383,7 +399,7 @@ class Relations:
 def _to_merge(relation: Relation) -> tuple[Part, ...]:
     """The runs of a relation that should be one."""
     runs = [part for part in relation.parts if part.table is None]
-    if len(runs) < 2 or not plain(relation.types):
+    if len(runs) < 2:
         return ()
     return tuple(runs[place] for place in to_merge([part.rows for part in runs]))
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -26,8 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from stepwell.env import Env
-from stepwell.errors import InvalidError
-from stepwell.query.types import parse_type
+from stepwell.query.types import is_nested, why_not_kept
 from stepwell.state.manifest import Run
 from stepwell.state.runs import write_run
 from stepwell.store.base import Store
@@ -37,12 +35,6 @@ WEIGHT = "w"
 ROW_GROUP_ROWS = 128 * 1024
 FILE_ROWS = 1_000_000
 """About as many rows as one file of a large run holds."""
-
-_SCALAR = frozenset(
-    {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary"}
-    | {"date", "timestamp", "timestamp_ntz", "decimal", "interval"}
-)
-_PLAIN = _SCALAR | {"array", "map", "struct"}
 
 PARQUET: dict[str, Any] = {
     "compression": "zstd",
@@ -86,8 +78,11 @@ class RunFiles:
 class Runs(Protocol):
     """Writes and reads runs, where Spark's workers can do so as well."""
 
-    def write(self, relation: str, table: pa.Table, key: Sequence[int]) -> RunFiles:
-        """Write rows that are in memory."""
+    elsewhere: bool
+    """Whether workers run on other machines."""
+
+    def write(self, relation: str, pieces: Iterable[pa.Table], key: Sequence[int]) -> RunFiles:
+        """Write rows that are in memory, a piece at a time."""
 
     def write_frame(
         self, relation: str, frame: DataFrame, key: Sequence[int], rows: float
@@ -113,16 +108,20 @@ class Runs(Protocol):
 class LocalRuns:
     """Below a folder that Spark sees as well. Files go when nobody holds their run any more."""
 
+    elsewhere = False
+
     def __init__(self, spark: SparkSession, folder: Path, env: Env) -> None:
         self._spark = spark
         self._folder = folder
         self._env = env
 
-    def write(self, relation: str, table: pa.Table, key: Sequence[int]) -> RunFiles:
-        path = self._new(relation).with_suffix(".parquet")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(parquet_bytes(table, key))
-        return own(RunFiles((path,), table.num_rows))
+    def write(self, relation: str, pieces: Iterable[pa.Table], key: Sequence[int]) -> RunFiles:
+        def new() -> Path:
+            path = self._new(relation).with_suffix(".parquet")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path
+
+        return own(RunFiles(*write_files(pieces, key, new)))
 
     def write_frame(
         self, relation: str, frame: DataFrame, key: Sequence[int], rows: float
@@ -171,6 +170,30 @@ def arranged(frame: DataFrame, key: Sequence[int], rows: float) -> DataFrame:
     return frame.coalesce(files).sortWithinPartitions(*names)
 
 
+def write_files(
+    pieces: Iterable[pa.Table], key: Sequence[int], new: Callable[[], Path]
+) -> tuple[tuple[Path, ...], int]:
+    """A file of each piece that has rows, one in any case; and how many rows they hold."""
+    files: list[Path] = []
+    rows, piece = 0, None
+
+    def write(piece: pa.Table) -> None:
+        files.append(new())
+        files[-1].write_bytes(parquet_bytes(piece, key))
+
+    try:
+        for piece in pieces:
+            if piece.num_rows:
+                write(piece)
+                rows += piece.num_rows
+        if piece is not None and not files:
+            write(piece)
+    except BaseException:
+        _remove(tuple(files))
+        raise
+    return tuple(files), rows
+
+
 def read_files(run: RunFiles) -> pa.Table:
     return pa.concat_tables([pq.read_table(file, partitioning=None) for file in run.files])
 
@@ -200,22 +223,13 @@ def parquet_bytes(table: pa.Table, key: Sequence[int]) -> bytes:
 
 def plain(types: Sequence[str]) -> bool:
     """Whether Arrow and Spark agree on how these types look in Parquet."""
-    return all(_made_of(_PLAIN, type_) for type_ in types)
+    return all(why_not_kept(type_) is None for type_ in types)
 
 
 def scalar(types: Sequence[str]) -> bool:
     """Whether they are plain, and nothing is nested."""
-    return all(_made_of(_SCALAR, type_) for type_ in types)
+    return plain(types) and not any(map(is_nested, types))
 
 
 def sortable(types: Sequence[str], key: Sequence[int]) -> bool:
     return scalar([types[i] for i in key])
-
-
-@lru_cache(maxsize=10_000)
-def _made_of(names: frozenset[str], type_: str) -> bool:
-    try:
-        inside = list(parse_type(type_).walk())
-    except InvalidError:
-        return False  # What Spark calls a field need not be a name.
-    return all(part.name in names and part.collation is None for part in inside)

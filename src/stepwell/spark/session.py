@@ -23,13 +23,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from py4j.java_gateway import java_import
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from stepwell.env import with_variables
 from stepwell.errors import ConfigError, StepwellError, UnavailableError
@@ -138,8 +139,7 @@ def adopt(spark: SparkSession, settings: SessionSettings | None = None) -> Spark
     settings = settings or SessionSettings()
     for name in _NAMED_OFTEN:
         java_import(spark._jvm, name)
-    # newSession would not do: the functions that a view calls are registered in the caller's.
-    ours = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    ours = beside(spark)
     for key in ours.conf.getAll:
         if changes_meaning(key) and ours.conf.isModifiable(key):
             ours.conf.unset(key)
@@ -150,6 +150,20 @@ def adopt(spark: SparkSession, settings: SessionSettings | None = None) -> Spark
             ours.conf.set(name, value)
     _set_partitions(ours, settings)
     return ours
+
+
+def beside(spark: SparkSession) -> SparkSession:
+    """A session like this one, whose settings are its own from now on."""
+    # newSession would not do: the functions that a view calls are registered in the caller's.
+    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+
+
+def within(spark: SparkSession, frame: DataFrame) -> DataFrame:
+    """The same rows, computed with the settings of another session."""
+    jvm: Any = spark._jvm
+    plan = frame._jdf.queryExecution().analyzed()
+    rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
+    return DataFrame(rows, spark)
 
 
 def _to_start_with(settings: SessionSettings, environ: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,9 +36,9 @@ from stepwell.spark.runs import (
     RunFiles,
     arranged,
     own,
-    parquet_bytes,
     publish_files,
     read_files,
+    write_files,
 )
 from stepwell.spark.worker import WRITTEN, MapArrow, Piece, copying, missing, reading, writing
 from stepwell.state.manifest import Run
@@ -98,6 +98,8 @@ class SharedRun(RunFiles):
 class SharedRuns:
     """Implements `Runs`. Safe to use from several threads."""
 
+    elsewhere = True
+
     def __init__(self, spark: SparkSession, store: Store, env: Env, folder: Path) -> None:
         self._spark = spark
         self._store = store
@@ -112,10 +114,9 @@ class SharedRuns:
         """What nobody needs any more, and since when; a merge beside us may still read it."""
         weakref.finalize(self, _remove, store, self._spilled)
 
-    def write(self, relation: str, table: pa.Table, key: Sequence[int]) -> RunFiles:
-        path = self._new()
-        path.write_bytes(parquet_bytes(table, key))
-        return own(SharedRun(table.num_rows, self._fetch, files=(path,)))
+    def write(self, relation: str, pieces: Iterable[pa.Table], key: Sequence[int]) -> RunFiles:
+        files, rows = write_files(pieces, key, self._new)
+        return own(SharedRun(rows, self._fetch, files=files))
 
     def write_frame(
         self, relation: str, frame: DataFrame, key: Sequence[int], rows: float

@@ -37,13 +37,13 @@ from stepwell.query.reasons import Unsupported, about
 from stepwell.query.select import Catalog
 from stepwell.query.source import Source
 from stepwell.query.statements import MaterializedView, Policy, Table, View, parse_statements
-from stepwell.query.types import contains_map_or_variant, why_not_kept
+from stepwell.query.types import why_not_kept, without_maps
 from stepwell.spark.blocks import Blocks
 from stepwell.spark.changes import Lookup, normalise, typed_items
 from stepwell.spark.compiler import Compiler
 from stepwell.spark.evaluate import Evaluator
 from stepwell.spark.failures import translated
-from stepwell.spark.finder import LookUps, unique
+from stepwell.spark.finder import FOUND_ROWS_MAX, LookUps, unique
 from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
 from stepwell.spark.merge import consolidated
@@ -400,13 +400,10 @@ class Views:
             keys = keys.rename_columns([*(f"c{i}" for i in range(len(places))), WEIGHT])
             self._relations.frame(keys, wanted).createOrReplaceTempView(_KEYS)
             every = ", ".join(f"c{i}" for i in range(len(relation.types)))
-            # Maps cannot be compared by a join. Rows that are found beyond need not be there.
-            compared = [
-                f"x.c{p} <=> k.c{i}"
-                for i, p in enumerate(places)
-                if not contains_map_or_variant(relation.types[p])
-            ]
-            test = " AND ".join(compared) or "TRUE"
+            test = " AND ".join(
+                f"{without_maps(f'x.c{p}', kind)} <=> {without_maps(f'k.c{i}', kind)}"
+                for i, (p, kind) in enumerate(zip(places, wanted, strict=True))
+            )
             return self._evaluator.whole(
                 f"SELECT {every}, sum(w) AS w FROM (SELECT /*+ BROADCAST(k) */ x.* FROM "
                 f"{self._relations.old(name)} x LEFT SEMI JOIN {_KEYS} k ON {test}) "
@@ -421,7 +418,9 @@ class Views:
         """The same without Spark, where Arrow compares values as Spark does."""
         if not all(map(comparable, relation.types)):
             return None
-        lookups = LookUps(self._relations, self._indexes, {})
+        # As many as the change has are held in any case.
+        most = max(FOUND_ROWS_MAX, 2 * rows.num_rows)
+        lookups = LookUps(self._relations, self._indexes, {}, most)
         wanted = {p: unique(rows.column(i)) for i, p in enumerate(places)}
         found = lookups.rows(relation, wanted)
         if found is None or not found.num_rows:
