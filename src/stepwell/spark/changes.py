@@ -59,31 +59,37 @@ def _keyed(
     if not touched.num_rows:
         return _weighted(put, 1), []
     old = lookup(touched, key)
-    rejected: list[Rejected] = []
-    if not _all_there(deleted, discarded, old, [table.columns[i].type for i in key]):
-        there = set(_rows(old, names)).difference(_rows(discarded, names))
-        for row in _rows(deleted, names):
-            if row in there:
-                there.remove(row)
-            else:
-                rejected.append(Rejected(table.name, row, "delete of a key that is not there"))
+    types = [stored_type(table.columns[i].type) for i in key]
+    rejected = [
+        Rejected(table.name, row, "delete of a key that is not there")
+        for row in _absent(deleted, discarded, old, types)
+    ]
     if not old.num_rows:
         return _weighted(put, 1), rejected
     change = pa.concat_tables([_weighted(old.drop_columns([WEIGHT]), -1), _weighted(put, 1)])
     return consolidated(change), rejected
 
 
-def _all_there(deleted: pa.Table, discarded: pa.Table, old: pa.Table, types: Sequence[str]) -> bool:
-    """Whether every delete certainly finds its row, told without looking at rows one by one."""
+def _absent(
+    deleted: pa.Table, discarded: pa.Table, old: pa.Table, types: Sequence[str]
+) -> list[tuple[object, ...]]:
+    """The keys to be deleted that are not there, or no more."""
     if not deleted.num_rows:
-        return True
-    if discarded.num_rows or not all(comparable(stored_type(kind)) for kind in types):
-        return False
+        return []
     names = deleted.column_names
-    if deleted.group_by(names).aggregate([]).num_rows < deleted.num_rows:
-        return False
-    mask = among_rows(deleted.columns, old.select(names).columns)
-    return mask is not None and bool(pc.all(mask).as_py())
+    once = not discarded.num_rows and all(map(comparable, types))
+    if once and deleted.group_by(names).aggregate([]).num_rows == deleted.num_rows:
+        found = among_rows(deleted.columns, old.select(names).columns)
+        if found is not None:
+            return _rows(deleted.filter(pc.invert(found)), names)
+    there = set(_rows(old, names)).difference(_rows(discarded, names))
+    absent = []
+    for row in _rows(deleted, names):
+        if row in there:
+            there.remove(row)
+        else:
+            absent.append(row)
+    return absent
 
 
 def _bag(
