@@ -92,7 +92,7 @@ def check(spark: SparkSession, seeds: Sequence[int]) -> None:
                 patch.setattr(linear, "ROWS_MAX", -1)
             case "anew":
                 patch.setattr(cost, "WORTH_ASKING", 0)
-                patch.setattr(cost, "LOOK_UP", 10**6)
+                patch.setattr(cost.Costs, "cheaper_anew", True)
             case _:
                 pass
         for followed in threads.map(lambda seed: check_one(spark, seed), seeds):

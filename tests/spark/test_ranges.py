@@ -8,6 +8,7 @@ from datetime import UTC
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -92,14 +93,46 @@ def test_a_range_holds_about_as_many_rows_as_a_file_should(tmp_path: Path) -> No
     assert pieces is not None
     sizes = [piece.num_rows for piece in pieces]
     assert sum(sizes) == 50
-    assert max(sizes) <= 3
+    assert max(sizes) <= runs.FILE_ROWS
+
+
+def test_keys_that_came_later_have_ranges_of_their_own(tmp_path: Path) -> None:
+    """S5: as where keys ascend; the largest run alone would put all others into its last range."""
+    schema = schema_of(pa.int64())
+    base = pa.table([range(100), [1] * 100], schema=schema)
+    later = [pa.table([range(n, n + 20), [1] * 20], schema=schema) for n in range(100, 180, 20)]
+    made = [written(tmp_path, [table]) for table in (base, *later)]
+    pieces = by_ranges(made, 0, schema)
+    assert pieces is not None
+    sizes = [piece.num_rows for piece in pieces]
+    assert sum(sizes) == 180
+    assert max(sizes) <= 2 * runs.FILE_ROWS
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_is_damaged_is_not_merged(tmp_path: Path, place: int) -> None:
+    """K7: written again it would have a checksum that fits."""
+    schema = schema_of(pa.int64(), pa.string())
+    good = pa.table([range(100), ["text"] * 100, [1] * 100], schema=schema)
+    made = [written(tmp_path, [good]), written(tmp_path, [good.slice(20, 40)])]
+    path = made[place].files[0]
+    column = pq.ParquetFile(path).metadata.row_group(9).column(1)
+    body = bytearray(path.read_bytes())
+    body[column.data_page_offset + column.total_compressed_size - 2] ^= 1
+    path.write_bytes(body)
+    pieces = by_ranges(made, 0, schema)
+    assert pieces is not None
+    with pytest.raises(OSError, match=r"(?i)checksum|crc"):
+        list(pieces)
 
 
 def test_few_keys_are_left_to_spark(tmp_path: Path) -> None:
     """S5: all rows of one key are in one range, and would have to be in memory together."""
     schema = schema_of(pa.int64(), pa.int64())
     rows = pa.table([[0] * 5 + [1] * 95, range(100), [1] * 100], schema=schema)
+    many = pa.table([range(200), range(200), [1] * 200], schema=schema)
     assert by_ranges([written(tmp_path, [rows])], 0, schema) is None
+    assert by_ranges([written(tmp_path, [many]), written(tmp_path, [rows])], 0, schema) is None
 
 
 def test_a_run_without_rows_has_a_file(tmp_path: Path) -> None:

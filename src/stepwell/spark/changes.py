@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -203,20 +204,24 @@ def _weighted(rows: pa.Table, weight: int) -> pa.Table:
 
 def _rows(table: pa.Table, names: list[str]) -> list[tuple[object, ...]]:
     """Rows as values that can be compared and hashed; NaN equals NaN."""
-    columns = [[_value(v) for v in table.column(name).to_pylist()] for name in names]
+    columns = [
+        [_value(v, table.schema.field(name).type) for v in table.column(name).to_pylist()]
+        for name in names
+    ]
     return list(zip(*columns, strict=True)) if columns else []
 
 
-def _value(value: object) -> object:
-    if isinstance(value, float):
+def _value(value: Any, kind: pa.DataType) -> object:
+    if value is None:
+        return None
+    if pa.types.is_floating(kind):
         return "NaN" if value != value else value + 0.0
-    if isinstance(value, list):
-        made = [_value(v) for v in value]
-        pairs = made and all(isinstance(v, tuple) and len(v) == 2 for v in made)
-        # A map comes as pairs, and their order means nothing.
-        return tuple(sorted(made, key=repr) if pairs else made)
-    if isinstance(value, tuple):
-        return tuple(_value(v) for v in value)
-    if isinstance(value, dict):
-        return tuple((k, _value(v)) for k, v in value.items())
+    if pa.types.is_map(kind):
+        pairs = [(_value(k, kind.key_type), _value(v, kind.item_type)) for k, v in value]
+        # Their order means nothing.
+        return tuple(sorted(pairs, key=repr))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return tuple(_value(v, kind.value_type) for v in value)
+    if pa.types.is_struct(kind):
+        return tuple((field.name, _value(value[field.name], field.type)) for field in kind)
     return value

@@ -41,6 +41,8 @@ from stepwell.spark.index import comparable
 from stepwell.spark.runs import WEIGHT
 
 ROWS_MAX = 1_000_000
+FAN_OUT = 10
+"""A join that gives so many rows for each it has is made after the others."""
 _BEFORE, _AFTER = "w0", "w1"
 
 
@@ -166,10 +168,11 @@ class _Flattening:
         places = [np.arange(rows[0].num_rows)]
         joined, waiting = [0], list(range(1, len(known)))
         while waiting:
-            # In the order that was planned, but what would give too many rows waits for another
-            # table, by which there are fewer of them.
-            for i in waiting:
-                found = self._match(known, rows, joined, places, i, equal)
+            # In the order that was planned, but what would give many rows waits for another table,
+            # by which there may be fewer of them.
+            few = min(ROWS_MAX, FAN_OUT * len(places[0]))
+            for i, most in [*((i, few) for i in waiting), *((i, ROWS_MAX) for i in waiting)]:
+                found = self._match(known, rows, joined, places, i, equal, most)
                 if found is not None:
                     break
             else:
@@ -188,6 +191,7 @@ class _Flattening:
         places: list[np.ndarray],
         i: int,
         equal: list[tuple[str, str, bool]],
+        most: int,
     ) -> list[np.ndarray] | None:
         """Join what was joined so far with one more table: places in each of them."""
         left, right = [], []
@@ -214,7 +218,7 @@ class _Flattening:
                 break
         if not left:
             return None
-        if _count(left, right) > ROWS_MAX:
+        if _count(left, right) > most:
             return None
         at_left, at_right = _pairs(left, right)
         return [*(p[at_left] for p in places), at_right]

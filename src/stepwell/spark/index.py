@@ -129,7 +129,9 @@ class RunIndex:
         wanted = pa.schema([self._schema.field(place)])
         path = self._folder / f"{place}.arrow"
         parts = [
-            pq.read_table(file, columns=[name], partitioning=None).cast(wanted)
+            pq.read_table(
+                file, columns=[name], partitioning=None, page_checksum_verification=True
+            ).cast(wanted)
             for file in self._files
         ]
         table = pa.concat_tables(parts).combine_chunks()

@@ -1,15 +1,18 @@
 """Large runs become one without Spark: a range of keys at a time.
 
 Runs are sorted by their key, so rows that cancel out lie in the same range of each. The borders are
-keys of the largest run, about as many rows apart as a file should hold. Between two of them all
-runs are read and summed up. Only one range is in memory, whatever the runs hold.
+keys of the runs, about as many rows apart as a file should hold. Between two of them all runs are
+read and summed up. Only one range is in memory, whatever the runs hold.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -22,60 +25,95 @@ from stepwell.spark.runs import RunFiles
 SKEW_MAX = 4
 """A range may hold so many times what it should, because many rows have one key."""
 
+_CHECKED = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
+
+
+@dataclass(slots=True)
+class _File:
+    """A file, and what is known of its key."""
+
+    path: Path
+    low: pa.Scalar
+    high: pa.Scalar
+    nulls: bool
+    some: list[tuple[pa.Array, int]]
+    """A key of every so many rows, and of how many."""
+
+    def within(self, low: pa.Scalar | None, high: pa.Scalar | None) -> bool:
+        """Whether it may hold keys from one to below the other. What is NULL comes first."""
+        if self.nulls and low is None:
+            return True
+        if not self.low.is_valid:
+            return False
+        above = low is None or pc.greater_equal(self.high, low).as_py()
+        return bool(above and (high is None or pc.less(self.low, high).as_py()))
+
 
 def by_ranges(runs: Sequence[RunFiles], key: int, schema: pa.Schema) -> Iterator[pa.Table] | None:
     """The rows of all runs, summed up, by ranges of a column; None if it has too few values."""
-    column = f"c{key}"
-    borders = _borders(max(runs, key=lambda run: run.rows), column)
-    return None if borders is None else _summed(runs, column, borders, schema)
+    column = schema.field(key)
+    known = [_sampled(path, column) for run in runs for path in run.files]
+    borders = _borders([sample for file in known for sample in file.some], column.type)
+    return None if borders is None else _summed(known, column.name, borders, schema)
 
 
-def _borders(run: RunFiles, column: str) -> list[pa.Scalar] | None:
-    """Values of a column, in order, about `FILE_ROWS` rows apart."""
-    some: list[pa.Array] = []
-    for file in run.files:
-        with pq.ParquetFile(file) as parquet:
-            batches = parquet.iter_batches(files.ROW_GROUP_ROWS, columns=[column])
-            some += [batch.column(0).slice(0, 1) for batch in batches]
-    if not some:
-        return []
-    values = pa.concat_arrays(some)
-    last = -values.null_count  # What is NULL comes first.
-    values = values.drop_null()
-    values = values.take(pc.sort_indices(values))
-    step = max(1, files.FILE_ROWS // files.ROW_GROUP_ROWS)
+def _sampled(path: Path, column: pa.Field) -> _File:
+    some: list[tuple[pa.Array, int]] = []
+    ends: list[pa.Scalar] = []
+    nulls = False
+    with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
+        for batch in parquet.iter_batches(files.ROW_GROUP_ROWS, columns=[column.name]):
+            keys = batch.column(0).cast(column.type)
+            nulls = nulls or bool(keys.null_count)
+            most = pc.min_max(keys)
+            ends += [most["min"], most["max"]]
+            # Taken, not sliced: that would hold all of them.
+            some.append((keys.take(pa.array([0])), len(keys)))
+    found = pc.min_max(pa.array([end.as_py() for end in ends], column.type))
+    return _File(path, found["min"], found["max"], nulls, some)
+
+
+def _borders(some: Sequence[tuple[pa.Array, int]], kind: pa.DataType) -> list[pa.Scalar] | None:
+    """Keys in order, about `FILE_ROWS` rows apart; None if some cannot be."""
+    keys = pa.concat_arrays([key for key, _ in some]) if some else pa.array([], kind)
+    counts = np.array([count for _, count in some], dtype=np.int64)
+    there = keys.is_valid().to_numpy(zero_copy_only=False)
+    rows = int(counts[~there].sum())  # What is NULL comes first.
+    keys, counts = keys.drop_null(), counts[there]
     borders: list[pa.Scalar] = []
-    for place in range(len(values)):
-        before = borders[-1] if borders else values[0]
-        if place - last < step or values[place].equals(before):
-            continue
-        if place - last > SKEW_MAX * step:
+    for place in pc.sort_indices(keys).to_pylist():
+        key = keys[place]
+        if rows > SKEW_MAX * files.FILE_ROWS:
             return None
-        borders.append(values[place])
-        last = place
-    return None if len(values) - last > SKEW_MAX * step else borders
+        if rows >= files.FILE_ROWS and not (borders and key.equals(borders[-1])):
+            borders.append(key)
+            rows = 0
+        rows += int(counts[place])
+    return None if rows > SKEW_MAX * files.FILE_ROWS else borders
 
 
 def _summed(
-    runs: Sequence[RunFiles], column: str, borders: Sequence[pa.Scalar], schema: pa.Schema
+    known: Sequence[_File], column: str, borders: Sequence[pa.Scalar], schema: pa.Schema
 ) -> Iterator[pa.Table]:
     for low, high in itertools.pairwise([None, *borders, None]):
-        wanted = _within(ds.field(column), low, high)
-        parts = [_read(run, wanted).cast(schema) for run in runs if run.files]
-        yield consolidated(pa.concat_tables([schema.empty_table(), *parts]))
+        wanted = _wanted(ds.field(column), low, high)
+        yield _together([f.path for f in known if f.within(low, high)], wanted, schema)
 
 
-def _within(
+def _wanted(
     value: ds.Expression, low: pa.Scalar | None, high: pa.Scalar | None
 ) -> ds.Expression | None:
-    """The first range has what is NULL."""
     if low is None:
         return None if high is None else (value < high) | value.is_null()
     return value >= low if high is None else (value >= low) & (value < high)
 
 
-def _read(run: RunFiles, wanted: ds.Expression | None) -> pa.Table:
+def _together(paths: Sequence[Path], wanted: ds.Expression | None, schema: pa.Schema) -> pa.Table:
     # One by one: what Spark wrote may say otherwise than what we wrote what can be NULL.
-    return pa.concat_tables(
-        ds.dataset(str(file), format="parquet").to_table(filter=wanted) for file in run.files
-    )
+    parts = [
+        ds.dataset(str(path), format=_CHECKED).to_table(filter=wanted).cast(schema)
+        for path in paths
+    ]
+    return consolidated(pa.concat_tables([schema.empty_table(), *parts]))

@@ -175,7 +175,8 @@ def write_files(
 ) -> tuple[tuple[Path, ...], int]:
     """A file of each piece that has rows, one in any case; and how many rows they hold."""
     files: list[Path] = []
-    rows, piece = 0, None
+    rows = 0
+    schema: pa.Schema | None = None
 
     def write(piece: pa.Table) -> None:
         files.append(new())
@@ -183,11 +184,13 @@ def write_files(
 
     try:
         for piece in pieces:
+            schema = piece.schema
             if piece.num_rows:
                 write(piece)
                 rows += piece.num_rows
-        if piece is not None and not files:
-            write(piece)
+            del piece  # Before the next one is made.
+        if schema is not None and not files:
+            write(schema.empty_table())
     except BaseException:
         _remove(tuple(files))
         raise
@@ -195,7 +198,10 @@ def write_files(
 
 
 def read_files(run: RunFiles) -> pa.Table:
-    return pa.concat_tables([pq.read_table(file, partitioning=None) for file in run.files])
+    return pa.concat_tables(
+        pq.read_table(file, partitioning=None, page_checksum_verification=True)
+        for file in run.files
+    )
 
 
 def publish_files(store: Store, env: Env, relation: str, run: RunFiles) -> tuple[Run, ...]:
