@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from stepwell.query.algebra import Expr, Leaf, When
 from stepwell.query.reduce import Values
 from stepwell.spark.conditions import fulfilling
-from stepwell.spark.index import Indexes, comparable, ordered
+from stepwell.spark.index import Indexes, comparable
 from stepwell.spark.relations import Part, Relation, Relations, arrow_schema
 
 FOUND = "$found"
@@ -191,9 +191,12 @@ class LookUps:
             return None
         index = self._indexes.of(part.run, schema)
         places = None
-        # First by columns that have an order, which costs next to nothing.
-        for place in sorted(sought, key=lambda p: not ordered(schema.field(p).type)):
-            if places is not None and len(places) <= 1000:
+        # First by columns that have an order, in which counting costs next to nothing; and by those
+        # that leave few rows, after which the others hardly leave fewer.
+        counts = {place: index.count(place, values) for place, values in sought.items()}
+        many = {place: self._most if n is None else n for place, n in counts.items()}
+        for place in sorted(sought, key=lambda p: (counts[p] is None, many[p])):
+            if places is not None and (len(places) <= 1000 or many[place] > 10 * len(places)):
                 break
             found = index.find(place, sought[place], self._most)
             if found is not None:

@@ -89,13 +89,8 @@ class RunIndex:
                 pc.is_in(stored, value_set=values).to_numpy(zero_copy_only=False)
             )
             return None if len(found) > most else found
-        sought = numbers(values.drop_null())
-        in_order, places = self._order(column)
-        if len(in_order) and len(sought):
-            sought = sought[(sought >= in_order[0]) & (sought <= in_order[-1])]
-            sought = np.sort(sought)
-        first = np.searchsorted(in_order, sought, side="left")
-        last = np.searchsorted(in_order, sought, side="right")
+        places = self._order(column)[1]
+        first, last = self._bounds(column, values)
         total = int((last - first).sum())
         if total > most:
             return None
@@ -107,6 +102,23 @@ class RunIndex:
                 return None
             found = np.concatenate([found, nothing])
         return np.sort(found)
+
+    def count(self, column: int, values: pa.Array) -> int | None:
+        """How many rows have one of these values, NULL left out; None if that is not known soon."""
+        if not ordered(self._schema.field(column).type):
+            return None
+        first, last = self._bounds(column, values)
+        return int((last - first).sum())
+
+    def _bounds(self, column: int, values: pa.Array) -> tuple[Array, Array]:
+        """Where each value begins and ends in the order of the column."""
+        sought = numbers(values.drop_null())
+        in_order = self._order(column)[0]
+        if len(in_order) and len(sought):
+            sought = sought[(sought >= in_order[0]) & (sought <= in_order[-1])]
+            sought = np.sort(sought)
+        left, right = (np.searchsorted(in_order, sought, side=side) for side in ("left", "right"))
+        return left, right
 
     def take(self, places: Array, columns: Sequence[int] | None) -> pa.Table:
         """The rows at these places; columns that are not asked for are empty."""
