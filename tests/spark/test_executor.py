@@ -54,7 +54,7 @@ class TestSmallRuns(ExecutorContract):
 
 
 class TestLargeRuns(ExecutorContract):
-    """Everything in files that are looked up, merged by Spark and copied from the store."""
+    """Everything in files that are looked up, merged by ranges and copied from the store."""
 
     @pytest.fixture
     def factory(self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> ExecutorFactory:

@@ -27,7 +27,7 @@ from pyspark.sql import functions as f
 
 from stepwell.errors import ConfigError
 from stepwell.spark import session
-from stepwell.spark.session import SessionSettings, adopt, open_session
+from stepwell.spark.session import SessionSettings, adopt, beside, open_session, within
 from tests.spark.conftest import SETTINGS
 
 OPTIONS = "spark.driver.extraJavaOptions"
@@ -85,8 +85,8 @@ def test_a_damaged_page_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.range(1000).select((f.col("id") * 1000003).alias("n")).coalesce(1)
     frame.write.option("compression", "none").parquet(written)
     (file,) = Path(written).glob("*.parquet")
-    for beside in Path(written).glob(".*.crc"):
-        beside.unlink()
+    for checksum in Path(written).glob(".*.crc"):
+        checksum.unlink()
     good = sorted(row.n for row in spark.read.parquet(written).collect())
     data = bytearray(file.read_bytes())
     data[len(data) // 4] ^= 1
@@ -161,6 +161,20 @@ def test_an_adopted_session_is_left_as_it_was(spark: SparkSession) -> None:
     assert ours.sql("SELECT twice(id) AS x FROM of_the_caller WHERE id = 2").collect() == [(4,)]
     ours.range(1).createOrReplaceTempView("of_ours")
     assert not callers.catalog.tableExists("of_ours")
+
+
+def test_a_session_beside_computes_with_its_own_settings(spark: SparkSession) -> None:
+    """S5: a merge that is done beside a transaction is compiled, whatever that has set."""
+    ours = adopt(spark)
+    other = beside(ours)
+    ours.conf.set("spark.sql.codegen.wholeStage", "false")
+    frame = ours.range(30).selectExpr("id % 3 AS k").groupBy("k").count()
+    plans = [
+        rows._jdf.queryExecution().executedPlan().toString()
+        for rows in (frame, within(other, frame))
+    ]
+    assert ["*(1)" in plan for plan in plans] == [False, True]
+    assert sorted(within(other, frame).toArrow().column(0).to_pylist()) == [0, 1, 2]
 
 
 def test_an_adopted_session_writes_and_checks_page_checksums(
