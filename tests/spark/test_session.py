@@ -166,6 +166,7 @@ def test_an_adopted_session_is_left_as_it_was(spark: SparkSession) -> None:
 def test_a_session_beside_computes_with_its_own_settings(spark: SparkSession) -> None:
     """S5: a merge that is done beside a transaction is compiled, whatever that has set."""
     ours = adopt(spark)
+    ours.conf.set("spark.sql.codegen.wholeStage", "true")
     other = beside(ours)
     ours.conf.set("spark.sql.codegen.wholeStage", "false")
     frame = ours.range(30).selectExpr("id % 3 AS k").groupBy("k").count()
