@@ -171,7 +171,7 @@ def test_a_session_beside_computes_with_its_own_settings(
     ours.conf.set("spark.sql.shuffle.partitions", "3")
     other = beside(ours)
     ours.conf.set("spark.sql.shuffle.partitions", "1")
-    frame = ours.range(300).groupBy("id").count()
+    frame = ours.range(900).selectExpr("id % 300 AS k").groupBy("k").count()
     for name, rows, tasks in (("ours", frame, 1), ("other", within(other, frame), 3)):
         rows.write.parquet(str(tmp_path / name))
         assert len(list((tmp_path / name).glob("part-*"))) == tasks
