@@ -109,6 +109,21 @@ def test_keys_that_came_later_have_ranges_of_their_own(tmp_path: Path) -> None:
     assert max(sizes) <= 2 * runs.FILE_ROWS
 
 
+def test_moments_that_python_does_not_have_are_keys_too(tmp_path: Path) -> None:
+    """S5: Spark has the years before 1 and after 9999."""
+    moment = pa.timestamp("us", "UTC")
+    schema = schema_of(moment)
+    far = pa.array(range(-(2**62), 2**62, 2**57), pa.int64()).cast(moment)
+    rows = pa.table([far, [1] * len(far)], schema=schema)
+    gone = rows.set_column(1, "w", pa.array([-1] * len(far)))
+    pieces = by_ranges(
+        [written(tmp_path, [rows]), written(tmp_path, [gone.slice(0, 9)])], 0, schema
+    )
+    assert pieces is not None
+    left = pa.concat_tables(pieces).column(0).cast(pa.int64()).to_pylist()
+    assert sorted(left) == far.cast(pa.int64()).to_pylist()[9:]
+
+
 @pytest.mark.parametrize("place", [0, 1])
 def test_what_is_damaged_is_not_merged(tmp_path: Path, place: int) -> None:
     """K7: written again it would have a checksum that fits."""

@@ -61,17 +61,17 @@ def by_ranges(runs: Sequence[RunFiles], key: int, schema: pa.Schema) -> Iterator
 
 def _sampled(path: Path, column: pa.Field) -> _File:
     some: list[tuple[pa.Array, int]] = []
-    ends: list[pa.Scalar] = []
+    ends = [pa.array([], column.type)]
     nulls = False
     with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
         for batch in parquet.iter_batches(files.ROW_GROUP_ROWS, columns=[column.name]):
             keys = batch.column(0).cast(column.type)
             nulls = nulls or bool(keys.null_count)
             most = pc.min_max(keys)
-            ends += [most["min"], most["max"]]
+            ends += [pa.repeat(most["min"], 1), pa.repeat(most["max"], 1)]
             # Taken, not sliced: that would hold all of them.
             some.append((keys.take(pa.array([0])), len(keys)))
-    found = pc.min_max(pa.array([end.as_py() for end in ends], column.type))
+    found = pc.min_max(pa.concat_arrays(ends))
     return _File(path, found["min"], found["max"], nulls, some)
 
 
