@@ -11,7 +11,9 @@ import ast
 import graphlib
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -55,6 +57,9 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 # Libraries that only one layer may import, so that replacing one of them touches one folder.
 ONLY_IMPORTED_BY = {"pyspark": "spark", "obstore": "store", "typer": "cli", "rich": "cli"}
+
+# Libraries that are installed under another name than they are imported by. Spark's is half of it.
+DISTRIBUTION_OF = {"py4j": "pyspark", "yaml": "pyyaml"}
 
 # What a pure layer has no use for.
 INPUT_OUTPUT = {
@@ -107,6 +112,17 @@ def libraries_stay_in_their_layer(path: PurePosixPath, source: str) -> list[Find
         if owner is not None and owner != layer_of(path):
             findings.append(finding(path, node.lineno, f"only {owner} may import {name}"))
     return findings
+
+
+def libraries_are_declared(path: PurePosixPath, source: str) -> list[Finding]:
+    """What is installed for another package's sake may be missing where that one is not."""
+    return [
+        finding(path, node.lineno, f"{name} is not among the dependencies of pyproject.toml")
+        for node, name in imported_names(ast.parse(source), path)
+        if (top := name.partition(".")[0]) != PACKAGE.name
+        and top not in sys.stdlib_module_names
+        and not declared_libraries() & {top, DISTRIBUTION_OF.get(top, top)}
+    ]
 
 
 def query_is_pure(path: PurePosixPath, source: str) -> list[Finding]:
@@ -226,6 +242,7 @@ def no_path_of_one_machine(path: PurePosixPath, source: str) -> list[Finding]:
 PACKAGE_RULES: tuple[Rule, ...] = (
     imports_go_down,
     libraries_stay_in_their_layer,
+    libraries_are_declared,
     query_is_pure,
     nondeterminism_comes_through_env,
     only_the_command_line_prints,
@@ -294,6 +311,8 @@ BROKEN: list[tuple[Rule, str, str]] = [
     (libraries_stay_in_their_layer, "connectors/kafka.py", "from pyspark.sql import DataFrame"),
     (libraries_stay_in_their_layer, "journal/journal.py", "from obstore.store import S3Store"),
     (libraries_stay_in_their_layer, "engine/run.py", "import rich"),
+    (libraries_are_declared, "engine/run.py", "import hypothesis"),
+    (libraries_are_declared, "engine/run.py", "def f():\n    from pandas import DataFrame"),
     (query_is_pure, "query/parse.py", "import os"),
     (query_is_pure, "query/parse.py", "from pathlib import Path"),
     (query_is_pure, "query/parse.py", "text = open('a.sql').read()"),
@@ -352,6 +371,8 @@ CLEAN: list[tuple[Rule, str, str]] = [
     (imports_go_down, "__init__.py", "from stepwell.errors import FencedError"),
     (libraries_stay_in_their_layer, "spark/session.py", "from pyspark.sql import SparkSession"),
     (libraries_stay_in_their_layer, "store/objects.py", "import obstore"),
+    (libraries_are_declared, "engine/run.py", "import json, yaml\nfrom stepwell import errors"),
+    (libraries_are_declared, "connectors/postgres.py", "def f():\n    import psycopg.rows"),
     (query_is_pure, "query/parse.py", "import re\nfrom stepwell.model import Relation"),
     (query_is_pure, "store/local.py", "import os\nopen('a')"),
     (nondeterminism_comes_through_env, "env.py", "import time, random, uuid, secrets"),
@@ -395,6 +416,18 @@ def test_every_rule_is_itself_tested() -> None:
     rules = {rule.__name__ for rule in PACKAGE_RULES + REPOSITORY_RULES}
     assert {rule.__name__ for rule, _, _ in BROKEN} == rules
     assert {rule.__name__ for rule, _, _ in CLEAN} == rules
+
+
+@lru_cache
+def declared_libraries() -> frozenset[str]:
+    """By the name they are installed by; those of the extras too, but for the developers' own."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    section = re.search(
+        r"^dependencies = \[$.*?^\[project.scripts\]$", text, re.DOTALL | re.MULTILINE
+    )
+    assert section is not None
+    for_users = re.sub(r"^dev = \[$.*?^\]$", "", section[0], flags=re.DOTALL | re.MULTILINE)
+    return frozenset(re.findall(r'"([A-Za-z0-9_-]+)', for_users))
 
 
 def finding(path: PurePosixPath, line: int, text: str) -> Finding:
