@@ -118,10 +118,11 @@ def in_turns(
     warm_up: int = 3,
     seed: int = 1,
     in_a_row: int = 1,
+    before: Callable[[], None] = lambda: None,
 ) -> dict[Key, Times]:
     """Time each action, so often in a row, once a round, in a random order.
 
-    The first rounds are done, not counted.
+    The first rounds are done, not counted; nor is what is done before each action.
     """
     order = list(actions)
     shuffler = random.Random(seed)
@@ -131,6 +132,7 @@ def in_turns(
         for name in order:
             action = actions[name]
             for index in range(in_a_row):
+                before()
                 begin = time.perf_counter()
                 action(number * in_a_row + index)
                 end = time.perf_counter()
