@@ -13,9 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
+from stepwell.engine.ports import Change
 from stepwell.errors import BugError
 from stepwell.query.algebra import Expr
+from stepwell.query.source import Source
+from stepwell.query.statements import Table, parse_statements
+from stepwell.spark import index as index_module
+from stepwell.spark.changes import normalise
 from stepwell.spark.conditions import fulfilling
 from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
@@ -26,6 +32,7 @@ KINDS: dict[str, tuple[pa.DataType, Any]] = {
     "int": (pa.int32(), st.integers(-3, 9)),
     "bigint": (pa.int64(), st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3)),
     "string": (pa.string(), st.sampled_from(["", "a", "b", "ä", "a\0"])),
+    "binary": (pa.binary(), st.sampled_from([b"", b"\xff", b"a"])),
     "date": (pa.date32(), st.dates(datetime.date(2024, 1, 1), datetime.date(2024, 1, 4))),
     "decimal(12,2)": (pa.decimal128(12, 2), st.sampled_from([Decimal("1.10"), Decimal("-2.00")])),
 }
@@ -35,7 +42,7 @@ KINDS: dict[str, tuple[pa.DataType, Any]] = {
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_what_is_looked_up_is_what_a_scan_finds(kind: str, tmp_path: Path, data: Any) -> None:
-    """S3: also NULLs, values that are not there, duplicates, and several files."""
+    """S3: also NULLs, values that are not there, duplicates, several files, and much text."""
     type_, values = KINDS[kind]
     stored = data.draw(st.lists(values | st.none(), max_size=30))
     sought = data.draw(st.lists(values | st.none(), max_size=6, unique=True))
@@ -50,7 +57,10 @@ def test_what_is_looked_up_is_what_a_scan_finds(kind: str, tmp_path: Path, data:
     folder = tmp_path / "index" / str(len(list(tmp_path.glob("index/*"))))
     run = RunFiles(tuple(files), len(stored))
     index = Indexes(folder).of(run, schema)
-    places = index.find(0, pa.array(sought, type_), 1000)
+    with pytest.MonkeyPatch.context() as patch:
+        if data.draw(st.booleans()):
+            patch.setattr(index_module, "TEXT_BYTES_MAX", -1)
+        places = index.find(0, pa.array(sought, type_), 1000)
     assert places is not None
     expected = [i for i, value in enumerate(stored) if value in sought]
     assert index.take(places, None).column("c1").to_pylist() == expected
@@ -67,6 +77,23 @@ def test_what_is_looked_up_is_what_a_scan_finds(kind: str, tmp_path: Path, data:
 def test_what_spark_compares_otherwise_is_left_to_spark(kind: str) -> None:
     """S3: NaN equals NaN there, 0.0 equals -0.0, and a collation whatever it likes."""
     assert not comparable(kind)
+
+
+@pytest.mark.parametrize("key", ["", "NOT NULL PRIMARY KEY"])
+def test_moments_that_python_does_not_have_are_deleted(spark: SparkSession, key: str) -> None:
+    """S4: Spark's timestamps reach beyond the year 9999."""
+    text = f"CREATE TABLE t (ts TIMESTAMP {key})"
+    table = parse_statements(Source("t.sql", text))[0]
+    assert isinstance(table, Table)
+    kind = pa.timestamp("us", "UTC")
+    old = pa.table({"c0": pa.array([10**18], kind), "w": pa.array([1], pa.int64())})
+    deleted = pa.table({"ts": pa.array([10**18, 10**18 + 1], kind)})
+    change, rejected = normalise(
+        table, (0,) if key else (), Change(None, deleted), lambda rows, places: old
+    )
+    assert change.column("c0").cast(pa.int64()).to_pylist() == [10**18]
+    assert change.column("w").to_pylist() == [-1]
+    assert [item.row for item in rejected] == [(10**18 + 1,)]
 
 
 ROW = st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 3), st.integers(-5, 5))

@@ -132,3 +132,28 @@ CREATE MATERIALIZED VIEW v AS SELECT SUM(d) AS s, COUNT(d) AS n FROM t;
 -- apply
 -- expect v
 (CAST(CAST(1e-20 AS FLOAT) AS DOUBLE), 1)
+
+-- trap 6: the sign of a zero is seen in its text, and goes with its row
+CREATE TABLE t (id INT PRIMARY KEY, d DOUBLE);
+CREATE TABLE u (d DOUBLE);
+CREATE MATERIALIZED VIEW v AS SELECT id, CAST(d AS STRING) AS d FROM t;
+CREATE MATERIALIZED VIEW w AS SELECT CAST(d AS STRING) AS d FROM u;
+-- put t
+(1, -0.0D), (2, 0.0D)
+-- put u
+(-0.0D), (0.0D), (1.0)
+-- apply
+-- put t
+(1, 1.0)
+-- delete t
+(2)
+-- delete u
+(0.0D)
+-- apply
+-- expect v
+(1, '1.0')
+-- delete u
+(0.0D)
+-- apply
+-- expect w
+('1.0')

@@ -212,3 +212,35 @@ CREATE MATERIALIZED VIEW v AS SELECT COUNT(*) AS n, SUM(x) AS total, COUNT_IF(s 
 -- apply
 -- expect v
 (2, 24, 1)
+
+-- trap 31: what two columns are compared with does not make them equal, if Spark casts
+CREATE TABLE a (s STRING, x INT);
+CREATE TABLE b (i INT);
+CREATE TABLE c (s STRING);
+CREATE MATERIALIZED VIEW joined AS SELECT a.s, c.s AS other FROM a JOIN b ON a.s = b.i JOIN c ON c.s = b.i;
+CREATE MATERIALIZED VIEW greatest AS SELECT c.s, MAX(x) AS x FROM a JOIN b ON a.s = b.i JOIN c ON c.s = b.i GROUP BY c.s;
+-- expect incremental
+-- put a
+('1', 1), ('2', 5)
+-- put c
+('01'), ('1'), ('3')
+-- apply
+-- put b
+(1)
+-- apply
+-- expect joined
+('1', '01'), ('1', '1')
+-- expect greatest
+('01', 1), ('1', 1)
+-- put a
+('001', 7)
+-- apply
+-- expect joined
+('1', '01'), ('1', '1'), ('001', '01'), ('001', '1')
+-- expect greatest
+('01', 7), ('1', 7)
+-- delete a
+('001', 7)
+-- apply
+-- expect greatest
+('01', 1), ('1', 1)

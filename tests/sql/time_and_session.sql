@@ -30,6 +30,31 @@ CREATE MATERIALIZED VIEW v AS SELECT id FROM t WHERE ts > now() - INTERVAL 7 DAY
 -- expect v
 (3)
 
+-- trap 41: a text that Spark takes for the time at which it reads it is refused
+CREATE TABLE t (d DATE);
+CREATE MATERIALIZED VIEW v AS SELECT d FROM t WHERE d < DATE 'today';
+-- expect error: reads the clock
+
+-- trap 41: such a text is refused where it is cast, too
+CREATE TABLE t (ts TIMESTAMP);
+CREATE VIEW v AS SELECT ts FROM t WHERE ts < CAST(' Now' AS TIMESTAMP);
+-- expect error: reads the clock
+
+-- trap 41: and where Spark casts it by itself
+CREATE TABLE t (d DATE);
+CREATE MATERIALIZED VIEW v AS SELECT d FROM t WHERE d < 'tomorrow';
+-- expect error: reads the clock
+
+-- trap 41: the same words mean nothing elsewhere
+CREATE TABLE t (d DATE, today STRING);
+CREATE MATERIALIZED VIEW v AS SELECT CAST(today AS DATE) AS d FROM t WHERE today <> 'today' AND d > DATE '2000-01-01';
+-- expect incremental
+-- put t
+(DATE'2020-01-01', '2021-01-01'), (DATE'2020-01-01', 'today')
+-- apply
+-- expect v
+(DATE'2021-01-01')
+
 -- trap 41: the current date in an aggregate
 CREATE TABLE t (id INT PRIMARY KEY, d DATE);
 CREATE MATERIALIZED VIEW v AS SELECT COUNT(*) AS n, COUNT_IF(d < current_date()) AS past FROM t;

@@ -258,3 +258,25 @@ CREATE MATERIALIZED VIEW v AS SELECT id, LENGTH(w) AS lw, w = 'ab' AS is_ab FROM
 -- apply
 -- expect v
 (1, 1, false), (2, 2, true)
+
+-- trap 12: the order of a map is seen in its text, and goes with its row
+CREATE TABLE t (id INT PRIMARY KEY, m MAP<STRING, INT>);
+CREATE TABLE u (m MAP<STRING, INT>, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT id, to_json(m) AS m FROM t;
+CREATE MATERIALIZED VIEW w AS SELECT to_json(m) AS m, x FROM u;
+-- put t
+(1, map('b', 1, 'a', 2)), (2, map('b', 1, 'a', 2))
+-- put u
+(map('a', 2, 'b', 1), 1), (map('b', 1), 2)
+-- apply
+-- put t
+(1, map('c', 3))
+-- delete t
+(2)
+-- delete u
+(map('b', 1, 'a', 2), 1)
+-- apply
+-- expect v
+(1, '{"c":3}')
+-- expect w
+('{"b":1}', 2)

@@ -502,17 +502,19 @@ def _linear(node: Node) -> bool:
 
 
 def _equals(node: Inner) -> dict[str, set[str]]:
-    """Which columns are equal to each other in every row of the join."""
-    classes: dict[str, set[str]] = {}
+    """Which columns the join compares with each other.
+
+    What both are compared with does not make two columns equal: `'1' = 1` and `'01' = 1`.
+    """
+    equals: dict[str, set[str]] = {}
     for condition in node.on:
         pair = equality(condition, condition.columns, condition.columns)
         if pair is None or pair[0].column is None or pair[1].column is None:
             continue
         a, b = pair[0].column, pair[1].column
-        merged = classes.get(a, {a}) | classes.get(b, {b})
-        for c in merged:
-            classes[c] = merged
-    return classes
+        equals.setdefault(a, {a}).add(b)
+        equals.setdefault(b, {b}).add(a)
+    return equals
 
 
 def passed_on(node: Node) -> tuple[tuple[str, Expr], ...]:

@@ -69,6 +69,9 @@ class Finder(Protocol):
     def values(self, leaf: Leaf, column: int) -> Values | None:
         """All values of a column of a small leaf."""
 
+    def alike(self, columns: Sequence[tuple[Leaf, int]]) -> bool:
+        """Whether columns of leaves have one type, so that equal values are the same value."""
+
     def union(self, values: list[Values]) -> Values: ...
 
     def common(self, a: Values, b: Values) -> Values:
@@ -193,8 +196,11 @@ class _Reduction:
 
     def _inner(self, node: Inner, wanted: Wanted) -> Node:
         """Along equalities from the inputs whose values are known to the others."""
-        links = [pair for pair in map(equal_columns, node.on) if pair is not None]
-        same = _classes([(a, b) for a, b, _ in links])
+        pairs = [pair for pair in map(equal_columns, node.on) if pair is not None]
+        sources = {c: child for child in node.inputs for c in child.columns}
+        same = _classes(
+            [(a, b) for a, b, _ in pairs if self._alike((sources[a], a), (sources[b], b))]
+        )
         known: Wanted = {}
         for name, values in wanted.items():
             self._learn(known, same.get(name, name), values)
@@ -236,32 +242,46 @@ class _Reduction:
 
     def values(self, node: Node, column: str) -> Values | None:
         """All values a column can have, or more; None: unknown."""
-        match node:
-            case Leaf():
-                return self._finder.values(node, node.columns.index(column))
-            case Project():
-                inside = dict(node.items)[column].column
-                return None if inside is None else self.values(node.input, inside)
-            case Keys():
-                return self.values(node.input, dict(node.items)[column])
-            case Filter() | Restrict() | Negate() | Consolidate() | Distinct() | Diff():
-                return self.values(node.input, column)
-            case Window() | Generate() if column in node.input.columns:
-                return self.values(node.input, column)
-            case Aggregate() | Accumulate() if column in node.keys:
-                return self.values(node.input, column)
-            case Inner():
-                child = next(i for i in node.inputs if column in i.columns)
-                return self.values(child, column)
-            case Join() if column in node.left.columns and node.side is not Side.FULL:
-                return self.values(node.left, column)
-            case Union():
-                place = node.columns.index(column)
-                found = [self.values(child, child.columns[place]) for child in node.inputs]
-                known = [v for v in found if v is not None]
-                return self._finder.union(known) if len(known) == len(found) else None
-            case _:
-                return None
+        found = [self._finder.values(leaf, place) for leaf, place in _origins(node, column)]
+        known = [v for v in found if v is not None]
+        return self._finder.union(known) if known and len(known) == len(found) else None
+
+    def _alike(self, *columns: tuple[Node, str]) -> bool:
+        """Whether columns that are equal hold the same values.
+
+        `'1' = 1` and `'01' = 1`, but what equals one of these texts need not equal the other.
+        """
+        origins = [_origins(node, column) for node, column in columns]
+        return all(origins) and self._finder.alike([o for found in origins for o in found])
+
+
+def _origins(node: Node, column: str) -> list[tuple[Leaf, int]]:
+    """The columns of leaves that all values of a column come from, or none if it is computed."""
+    match node:
+        case Leaf():
+            return [(node, node.columns.index(column))]
+        case Project():
+            inside = dict(node.items)[column].column
+            return [] if inside is None else _origins(node.input, inside)
+        case Keys():
+            return _origins(node.input, dict(node.items)[column])
+        case Filter() | Restrict() | Negate() | Consolidate() | Distinct() | Diff():
+            return _origins(node.input, column)
+        case Window() | Generate() if column in node.input.columns:
+            return _origins(node.input, column)
+        case Aggregate() | Accumulate() if column in node.keys:
+            return _origins(node.input, column)
+        case Inner():
+            child = next(i for i in node.inputs if column in i.columns)
+            return _origins(child, column)
+        case Join() if column in node.left.columns and node.side is not Side.FULL:
+            return _origins(node.left, column)
+        case Union():
+            place = node.columns.index(column)
+            found = [_origins(child, child.columns[place]) for child in node.inputs]
+            return [origin for origins in found for origin in origins] if all(found) else []
+        case _:
+            return []
 
 
 def _known(wanted: Mapping[str | None, Values]) -> Wanted:

@@ -21,6 +21,7 @@ from stepwell.query.maintain import Maintenance
 from stepwell.query.program import Block, Full, Program, Sums, Top
 from stepwell.query.reasons import Code
 from stepwell.query.render import presented
+from stepwell.spark.canonical import canonical, canonical_items
 from stepwell.spark.evaluate import ADDED, COLLECT_ROWS_MAX, WRITTEN_ROWS, Evaluator
 from stepwell.spark.finder import LookUps
 from stepwell.spark.flatten import among_rows
@@ -30,8 +31,6 @@ from stepwell.spark.ranking import moved_among
 from stepwell.spark.reading import mapped
 from stepwell.spark.relations import Part, Relations, arrow_schema
 from stepwell.spark.runs import WEIGHT, scalar
-
-_FLOATING = ("float", "double")
 
 
 class Blocks:
@@ -197,7 +196,7 @@ class Blocks:
             return moved
         seen = self._evaluator.shown(moved, program.output, program.types)
         if seen is not None:
-            _give(seen, program, outputs)
+            _give(canonical(seen), program, outputs)
             return moved
         columns = self._evaluator.names.several(len(block.fields))
         change = Leaf(block.relation, columns, When.DELTA)
@@ -234,24 +233,17 @@ class Blocks:
                 block.relation, found.select(found.column_names[: width + 1])
             )
             seen = found.filter(found.column("shown"))
-            seen = consolidated(seen.select([*seen.column_names[width + 2 :], WEIGHT]))
+            seen = consolidated(canonical(seen.select([*seen.column_names[width + 2 :], WEIGHT])))
         _give(seen, program, outputs)
         return moved
 
     def _many(self, many: DataFrame, program: Program, rows: int) -> pa.Table:
         """What changes in a view, consolidated; so many rows that they are left on the disk."""
         names = [f"c{i}" for i in range(len(program.types))]
-        many = many.toDF(*names, WEIGHT)
+        many = many.toDF(*names, WEIGHT).selectExpr(*canonical_items(program.types), WEIGHT)
         if scalar(program.types):
-            floating = {n for n, t in zip(names, program.types, strict=True) if t in _FLOATING}
-            # A group has one zero only, with or without its sign. What goes must be what came.
-            groups = [
-                functions.expr(f"CAST({n} AS STRING) AS of_{n}") if n in floating else n
-                for n in names
-            ]
-            values = [functions.first(n).alias(n) for n in names if n in floating]
-            sums = many.groupBy(*groups).agg(*values, functions.sum(WEIGHT).alias(WEIGHT))
-            many = sums.where(f"{WEIGHT} <> 0").select(*names, WEIGHT)
+            sums = many.groupBy(*names).agg(functions.sum(WEIGHT).alias(WEIGHT))
+            many = sums.where(f"{WEIGHT} <> 0")
         run = self._relations.runs.write_frame("$shown", many, (), rows)
         return self._rows(Part(program.types, run.rows, run=run))
 

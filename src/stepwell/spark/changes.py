@@ -63,7 +63,7 @@ def _keyed(
     types = [stored_type(table.columns[i].type) for i in key]
     rejected = [
         Rejected(table.name, row, "delete of a key that is not there")
-        for row in _absent(deleted, discarded, old, types)
+        for row in _shown(deleted.take(_absent(deleted, discarded, old, types)))
     ]
     if not old.num_rows:
         return _weighted(put, 1), rejected
@@ -73,24 +73,24 @@ def _keyed(
 
 def _absent(
     deleted: pa.Table, discarded: pa.Table, old: pa.Table, types: Sequence[str]
-) -> list[tuple[object, ...]]:
-    """The keys to be deleted that are not there, or no more."""
+) -> pa.Array:
+    """The places of keys to be deleted that are not there, or no more."""
     if not deleted.num_rows:
-        return []
+        return pa.array([], pa.int64())
     names = deleted.column_names
     once = not discarded.num_rows and all(map(comparable, types))
     if once and deleted.group_by(names).aggregate([]).num_rows == deleted.num_rows:
         found = among_rows(deleted.columns, old.select(names).columns)
         if found is not None:
-            return _rows(deleted.filter(pc.invert(found)), names)
+            return pc.indices_nonzero(pc.invert(found))
     there = set(_rows(old, names)).difference(_rows(discarded, names))
     absent = []
-    for row in _rows(deleted, names):
+    for place, row in enumerate(_rows(deleted, names)):
         if row in there:
             there.remove(row)
         else:
-            absent.append(row)
-    return absent
+            absent.append(place)
+    return pa.array(absent, pa.int64())
 
 
 def _bag(
@@ -104,14 +104,18 @@ def _bag(
     names = [f"c{i}" for i in every]
     for row, weight in zip(_rows(old, names), old.column(WEIGHT).to_pylist(), strict=True):
         there[row] += weight
-    rejected: list[Rejected] = []
+    absent: list[int] = []
     kept: list[int] = []
     for place, row in enumerate(_rows(deleted, names)):
         if there[row] > 0:
             there[row] -= 1
             kept.append(place)
         else:
-            rejected.append(Rejected(table.name, row, "delete of a row that is not there"))
+            absent.append(place)
+    rejected = [
+        Rejected(table.name, row, "delete of a row that is not there")
+        for row in _shown(deleted.take(pa.array(absent, pa.int64())))
+    ]
     gone = deleted.take(pa.array(kept, pa.int64()))
     return pa.concat_tables([_weighted(gone, -1), _weighted(put, 1)]), rejected
 
@@ -204,11 +208,37 @@ def _weighted(rows: pa.Table, weight: int) -> pa.Table:
 
 def _rows(table: pa.Table, names: list[str]) -> list[tuple[object, ...]]:
     """Rows as values that can be compared and hashed; NaN equals NaN."""
-    columns = [
-        [_value(v, table.schema.field(name).type) for v in table.column(name).to_pylist()]
-        for name in names
-    ]
+    columns = []
+    for name in names:
+        kind = _numbered(table.schema.field(name).type)
+        columns.append([_value(v, kind) for v in table.column(name).cast(kind).to_pylist()])
     return list(zip(*columns, strict=True)) if columns else []
+
+
+def _shown(table: pa.Table) -> list[tuple[object, ...]]:
+    """Rows to be told of."""
+    columns = []
+    for column in table.columns:
+        try:
+            columns.append([_value(v, column.type) for v in column.to_pylist()])
+        except (OverflowError, ValueError):  # A moment that Python does not have.
+            columns.append(column.cast(_numbered(column.type)).to_pylist())
+    return list(zip(*columns, strict=True)) if columns else []
+
+
+def _numbered(kind: pa.DataType) -> pa.DataType:
+    """A type with numbers in place of moments, of which Python does not have all."""
+    if pa.types.is_date32(kind):
+        return pa.int32()
+    if pa.types.is_timestamp(kind) or pa.types.is_time64(kind):
+        return pa.int64()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_numbered(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_numbered(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_numbered(kind.key_type), _numbered(kind.item_type))
+    return kind
 
 
 def _value(value: Any, kind: pa.DataType) -> object:

@@ -25,12 +25,20 @@ from stepwell.query.program import Field, Full, Program
 from stepwell.query.reasons import Code, Reason, Unsupported
 from stepwell.query.render import render
 from stepwell.query.select import Catalog
+from stepwell.query.source import Source
 from stepwell.query.statements import MaterializedView, Policy, View
 from stepwell.query.types import why_not_kept
 from stepwell.spark.relations import Relation, Relations, nothing, type_of
 
 _DISTINCT = re.compile(r"\(\s*DISTINCT\b", re.IGNORECASE)
 """As it stands in an aggregate."""
+
+_MOMENT = re.compile(r"""['"]\s*(now|today|tomorrow|yesterday)\b""", re.IGNORECASE)
+_OF_TIME = ("date", "timestamp", "timestamp_ltz", "timestamp_ntz")
+_CAST_MOMENT = re.compile(
+    r"cast\(\s*(now|today|tomorrow|yesterday)\b[^#()]* as (date|timestamp)", re.IGNORECASE
+)
+"""As it stands in a plan, where a column would have a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,7 @@ class Compiler:
                     f"{view.name} names {len(view.columns)} columns, its query has {len(columns)}",
                 )
             columns = view.columns
+        self._refuse_moments(view, frame)
         folded = [c.lower() for c in columns]
         for column in columns:
             if folded.count(column.lower()) > 1:
@@ -171,6 +180,27 @@ class Compiler:
                     f"{view.name} is stored, but its column {column} is {type_.upper()}, "
                     f"{refused.why} ({Code.UNSUPPORTED_TYPE.value})",
                     hint=f"select {refused.select}",
+                )
+
+    def _refuse_moments(self, view: View | MaterializedView, frame: DataFrame) -> None:
+        """J11: a text that Spark takes for the time at which it reads it, as in `DATE 'today'`."""
+        tokens = Source("query", view.query).tokens()
+        before = ["", *(token.text.lower() for token in tokens)]
+        texts = [
+            (token, word)
+            for token, word in zip(tokens, before, strict=False)
+            if token.kind == "string" and _MOMENT.match(token.text)
+        ]
+        if not texts:
+            return
+        with self._in_full():
+            plan = frame._jdf.queryExecution().analyzed().toString()
+        for token, word in texts:
+            if word in _OF_TIME or _CAST_MOMENT.search(plan):
+                raise view.source.error(
+                    view.query_span.start + token.start,
+                    f"{view.name} reads the clock, by a text that Spark takes for a time",
+                    hint="write current_date() or now(), whose time is recorded",
                 )
 
     def _refuse_unstable(self, view: MaterializedView, analysed: Analysed) -> None:

@@ -129,6 +129,8 @@ class Evaluator:
         with suppress(Unknown):
             known = self._relations[relation].types if relation in self._relations else None
             table, types = self._linear(reduced[1]).changes(reduced[0], known)
+            if known is not None:
+                return self._relations.in_memory(relation, table)
             return Part(types, table.num_rows, table.cast(arrow_schema(types)))
         return self.part_of(relation, *reduced, deltas, most)
 

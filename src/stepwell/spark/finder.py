@@ -191,10 +191,10 @@ class LookUps:
             return None
         index = self._indexes.of(part.run, schema)
         places = None
-        # First by columns that have an order, in which counting costs next to nothing; and by those
-        # that leave few rows, after which the others hardly leave fewer.
+        # First by columns that have been put in order, in which counting costs next to nothing; and
+        # by those that leave few rows, after which the others hardly leave fewer.
         counts = {place: index.count(place, values) for place, values in sought.items()}
-        many = {place: self._most if n is None else n for place, n in counts.items()}
+        many = {place: index.guess(place) if n is None else n for place, n in counts.items()}
         for place in sorted(sought, key=lambda p: (counts[p] is None, many[p])):
             if places is not None and (len(places) <= 1000 or many[place] > 10 * len(places)):
                 break
@@ -217,6 +217,10 @@ class LookUps:
         if tables is None or sum(t.num_rows for t in tables if t is not None) > VALUES_MAX:
             return None
         return self.union([unique(t.column(column)) for t in tables if t is not None])
+
+    def alike(self, columns: Sequence[tuple[Leaf, int]]) -> bool:
+        kinds = {arrow_schema(self.types(leaf)).field(place).type for leaf, place in columns}
+        return len(kinds) == 1 or all(map(pa.types.is_integer, kinds))
 
     def common(self, a: Values, b: Values) -> Values:
         if not isinstance(a, pa.Array) or not isinstance(b, pa.Array) or a.type != b.type:

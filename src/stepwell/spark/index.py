@@ -16,6 +16,7 @@ that Arrow compares otherwise (floating point, nested, collated) cannot be looke
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import weakref
@@ -33,6 +34,8 @@ from stepwell.spark.runs import RunFiles
 
 Array = np.ndarray[Any, Any]
 
+TEXT_BYTES_MAX = 2**30
+"""Of a column; Arrow's offsets into text have 32 bits, unless they are asked to have more."""
 
 _COMPARABLE = re.compile(
     r"boolean|tinyint|smallint|int|bigint|string|binary|date|timestamp|timestamp_ntz"
@@ -104,11 +107,17 @@ class RunIndex:
         return np.sort(found)
 
     def count(self, column: int, values: pa.Array) -> int | None:
-        """How many rows have one of these values, NULL left out; None if that is not known soon."""
-        if not ordered(self._schema.field(column).type):
+        """How many rows have one of these values, NULL left out; None if that takes long to say."""
+        if column not in self._orders:
             return None
         first, last = self._bounds(column, values)
         return int((last - first).sum())
+
+    def guess(self, column: int) -> float:
+        """The same for a column whose values have not been put in order: few, or all, if they can
+        not be.
+        """
+        return 0 if ordered(self._schema.field(column).type) else math.inf
 
     def _bounds(self, column: int, values: pa.Array) -> tuple[Array, Array]:
         """Where each value begins and ends in the order of the column."""
@@ -127,7 +136,7 @@ class RunIndex:
         made = []
         for i, field in enumerate(self._schema):
             if columns is None or i in columns or i == width - 1:
-                made.append(self.column(i).take(at))
+                made.append(self.column(i).take(at).cast(field.type))
             else:
                 made.append(pa.nulls(len(places), field.type))
         return pa.table(made, schema=self._schema)
@@ -146,14 +155,15 @@ class RunIndex:
             ).cast(wanted)
             for file in self._files
         ]
-        table = pa.concat_tables(parts).combine_chunks()
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, wanted) as writer:
-            writer.write_table(table)
+        whole = pa.concat_tables(parts)
+        if whole.nbytes > TEXT_BYTES_MAX:
+            whole = whole.cast(pa.schema([(name, _large(wanted.field(0).type))]))
+        whole = whole.combine_chunks()
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
+            writer.write_table(whole)
         with pa.memory_map(str(path)) as source:
             read = pa.ipc.open_file(source).read_all().column(0)
         column = read.combine_chunks() if read.num_chunks != 1 else read.chunk(0)
-        if isinstance(column, pa.ChunkedArray):  # More text than one array can hold.
-            column = column.cast(pa.large_string()).combine_chunks()
         self._columns[place] = column
         return column
 
@@ -191,6 +201,13 @@ def numbers(values: pa.Array) -> Array:
         values = values.view(pa.int64())
     found: Array = values.to_numpy(zero_copy_only=False)
     return found
+
+
+def _large(kind: pa.DataType) -> pa.DataType:
+    """A type like this one, for more text than an array of this one can hold."""
+    if pa.types.is_string(kind):
+        return pa.large_string()
+    return pa.large_binary() if pa.types.is_binary(kind) else kind
 
 
 def _ranges(first: Array, last: Array, total: int) -> Array:

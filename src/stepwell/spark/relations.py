@@ -25,6 +25,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from stepwell.engine.tiers import to_merge
 from stepwell.errors import ensure
 from stepwell.query.types import Field, SparkType, contains_map_or_variant, parse_type
+from stepwell.spark.canonical import canonical, canonical_items
 from stepwell.spark.index import comparable
 from stepwell.spark.merge import consolidated
 from stepwell.spark.ranges import by_ranges
@@ -170,19 +171,23 @@ class Relations:
         """Rows that this process holds, as a part of a relation."""
         relation = self._all[name]
         # Queries differ in what they say cannot be NULL; stored it is all one.
-        return Part(relation.types, table.num_rows, table.cast(arrow_schema(relation.types)))
+        table = canonical(table.cast(arrow_schema(relation.types)))
+        return Part(relation.types, table.num_rows, table)
 
     def taken_in(self, name: str, table: pa.Table) -> Part:
         """A change of a table. A large one is a run at once, which Spark reads and which stays."""
         part, relation = self.in_memory(name, table), self._all[name]
         if part.rows > MEMORY_ROWS_MAX:
-            part.run = self.runs.write(name, [table], relation.sort)
+            part.run = self.runs.write(name, [part.table], relation.sort)
         return part
 
     def as_run(self, name: str, frame: DataFrame, rows: float) -> Part:
         """Rows that Spark computes and writes; they do not pass through this process."""
         relation = self._all.get(name)
         key = relation.sort if relation is not None else ()
+        if relation is not None:
+            names = [f"c{i}" for i in range(len(relation.types))]
+            frame = frame.toDF(*names, WEIGHT).selectExpr(*canonical_items(relation.types), WEIGHT)
         run = self.runs.write_frame(name, frame, key, rows)
         if relation is not None:
             if run.rows <= MEMORY_ROWS_MAX:
