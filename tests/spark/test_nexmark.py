@@ -37,6 +37,8 @@ def follow(spark: SparkSession, names: list[str] | None, *, batches: int) -> Non
         "\n".join([schema, *(queries[name] for name in names)]),
         tables={"side_input": _nexmark.side_input()},
     )
+    anew = [name for name in names if views.explain(name).recomputed]
+    assert not anew, f"computed anew: {anew}"
     for batch in range(1 + batches):
         drawn = changes.mixed(10) if batch else changes.arrivals(500)
         outcome = views.apply({t: Change(c.put, c.delete) for t, c in drawn.items()})
