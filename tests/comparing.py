@@ -131,7 +131,8 @@ def plain(value: Any) -> Any:
             return NAN
         return value + 0.0
     if isinstance(value, dict):
-        return tuple((name, plain(inner)) for name, inner in value.items())
+        # Which may come here again, as pairs: the order of fields is a matter of types.
+        return tuple(sorted(((n, plain(inner)) for n, inner in value.items()), key=repr))
     if isinstance(value, (list, tuple)):
         inner = [plain(inner) for inner in value]
         # Arrow gives a map as a list of pairs, in whatever order; a struct comes as a dict.

@@ -131,6 +131,7 @@ FROM t GROUP BY CAST(from_utc_timestamp(ts, 'Europe/Berlin') AS DATE);
 -- trap 42: windows of ten minutes
 CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP, x INT);
 CREATE MATERIALIZED VIEW v AS SELECT window.start AS start, SUM(x) AS s FROM t GROUP BY window(ts, '10 minutes');
+-- expect incremental
 -- put t
 (1, TIMESTAMP'2024-01-01 00:01:00', 1), (2, TIMESTAMP'2024-01-01 00:09:59', 2), (3, TIMESTAMP'2024-01-01 00:10:00', 4)
 -- apply
@@ -141,3 +142,65 @@ CREATE MATERIALIZED VIEW v AS SELECT window.start AS start, SUM(x) AS s FROM t G
 -- apply
 -- expect v
 (TIMESTAMP'2024-01-01 00:00:00', 1), (TIMESTAMP'2024-01-01 00:10:00', 4)
+
+-- trap 42: windows that overlap, of which HAVING and the result know begin and end
+CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT x, window.start AS start, COUNT(*) AS n FROM t GROUP BY x, window(ts, '10 minutes', '5 minutes') HAVING window.end > TIMESTAMP'2024-01-01 00:06:00' ;
+CREATE MATERIALIZED VIEW whole AS SELECT window, MAX(x) AS x FROM t GROUP BY window(ts, '10 minutes', '10 minutes', '1 minute');
+-- expect incremental
+-- put t
+(1, TIMESTAMP'2024-01-01 00:01:00', 1), (2, TIMESTAMP'2024-01-01 00:09:59', 1), (3, NULL, 4)
+-- apply
+-- expect v
+(1, TIMESTAMP'2024-01-01 00:00:00', 2), (1, TIMESTAMP'2024-01-01 00:05:00', 1)
+-- delete t
+(2)
+-- put t
+(3, TIMESTAMP'2024-01-01 00:00:59', 4)
+-- apply
+-- expect v
+(1, TIMESTAMP'2024-01-01 00:00:00', 1), (4, TIMESTAMP'2024-01-01 00:00:00', 1)
+-- expect whole
+(named_struct('start', TIMESTAMP'2023-12-31 23:51:00', 'end', TIMESTAMP'2024-01-01 00:01:00'), 4), (named_struct('start', TIMESTAMP'2024-01-01 00:01:00', 'end', TIMESTAMP'2024-01-01 00:11:00'), 1)
+
+-- trap 42: windows of two queries that are joined
+CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP, x INT);
+CREATE MATERIALIZED VIEW v AS
+  WITH most AS (SELECT window.start AS start, window.end AS end, MAX(x) AS x FROM t GROUP BY window(ts, '10 minutes'))
+  SELECT t.id, most.start FROM t JOIN most ON t.x = most.x AND t.ts >= most.start AND t.ts < most.end;
+-- expect incremental
+-- put t
+(1, TIMESTAMP'2024-01-01 00:01:00', 1), (2, TIMESTAMP'2024-01-01 00:02:00', 5), (3, TIMESTAMP'2024-01-01 00:12:00', 2)
+-- apply
+-- expect v
+(2, TIMESTAMP'2024-01-01 00:00:00'), (3, TIMESTAMP'2024-01-01 00:10:00')
+-- delete t
+(2)
+-- apply
+-- expect v
+(1, TIMESTAMP'2024-01-01 00:00:00'), (3, TIMESTAMP'2024-01-01 00:10:00')
+
+-- trap 42: a window that is not grouped by makes rows, and is left to Spark
+CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP);
+CREATE MATERIALIZED VIEW v AS SELECT id FROM (SELECT id, window(ts, '10 minutes', '5 minutes') AS w FROM t);
+-- expect recompute UNSUPPORTED_OPERATOR
+-- put t
+(1, TIMESTAMP'2024-01-01 00:01:00'), (2, NULL)
+-- apply
+-- expect v
+(1), (1)
+
+-- trap 42: sessions grow together, and are left to Spark
+CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP);
+CREATE MATERIALIZED VIEW v AS SELECT session_window.start AS start, COUNT(*) AS n FROM t GROUP BY session_window(ts, '5 minutes');
+-- expect recompute UNSUPPORTED_OPERATOR
+-- put t
+(1, TIMESTAMP'2024-01-01 00:01:00'), (2, TIMESTAMP'2024-01-01 00:08:00')
+-- apply
+-- expect v
+(TIMESTAMP'2024-01-01 00:01:00', 1), (TIMESTAMP'2024-01-01 00:08:00', 1)
+-- put t
+(3, TIMESTAMP'2024-01-01 00:05:00')
+-- apply
+-- expect v
+(TIMESTAMP'2024-01-01 00:01:00', 3)

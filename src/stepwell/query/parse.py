@@ -27,7 +27,7 @@ from stepwell.query.source import Source
 
 _NAMED = "named"
 """What is noted of a join: that it is by USING or NATURAL; of a query in FROM or WITH: the names it
-gives to its columns; of a COALESCE, that it is the user's.
+gives to its columns; of a COALESCE, that it is the user's; of a field, that it is of a time window.
 """
 
 
@@ -56,6 +56,7 @@ def read(text: str, catalog: Catalog) -> exp.Query:
     try:
         tree = parse_one(_readable(text), dialect=DIALECT)
         _refuse(tree)
+        _name_time_windows(tree)
         _note(tree)
         qualified = qualify(
             tree,
@@ -70,6 +71,30 @@ def read(text: str, catalog: Catalog) -> exp.Query:
         raise Unsupported(Code.PARSE_MISMATCH, "this is not a query")
     _as_spark_joins(qualified)
     return qualified
+
+
+def _name_time_windows(tree: exp.Expr) -> None:
+    """`window.start`, of a query grouped by `window(...)`, becomes what it is: a field of that.
+
+    Spark knows the column by its name, which no table has.
+    """
+    calls = [call for call in tree.find_all(exp.Anonymous) if call.name.lower() == "window"]
+    for call in calls:
+        group = call.parent
+        if not isinstance(group, exp.Group) or not isinstance(group.parent, exp.Select):
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, "window(...) outside GROUP BY")
+        if sum(other.parent is group for other in calls) > 1:
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, "two time windows in one GROUP BY")
+        for column in list(group.parent.find_all(exp.Column)):
+            if column.find_ancestor(exp.Select) is not group.parent:
+                continue
+            if column.table.lower() == "window":
+                field = exp.Dot(this=call.copy(), expression=column.this.copy())
+                field.meta[_NAMED] = True
+                column.replace(field)
+            elif not column.table and column.name.lower() == "window":
+                item = column.parent is group.parent and column.arg_key == "expressions"
+                column.replace(exp.alias_(call.copy(), "window") if item else call.copy())
 
 
 def _note(tree: exp.Expr) -> None:
@@ -154,6 +179,9 @@ def written(tree: exp.Query) -> str:
             for select in _selects(named.this):
                 for item in list(select.expressions):
                     item.replace(item.unalias())
+    for field in list(copy.find_all(exp.Dot)):
+        if _NAMED in field.meta:
+            field.replace(exp.column(field.expression, "window", quoted=True))
     for select in list(copy.find_all(exp.Select)):
         for part in _made_of_joins(select):
             part.replace(exp.column(exp.to_identifier(part.this.name, quoted=True)))
@@ -213,6 +241,8 @@ def _refuse(tree: exp.Expr) -> None:
         raise Unsupported(Code.NON_DETERMINISTIC, f"{unstable}()")
     if tree.find(exp.TableSample):
         raise Unsupported(Code.NON_DETERMINISTIC, "TABLESAMPLE")
+    if any(call.name.lower() == "session_window" for call in tree.find_all(exp.Anonymous)):
+        raise Unsupported(Code.UNSUPPORTED_OPERATOR, "session_window(...)")
     if functions.reads_clock(tree):
         raise Unsupported(Code.TIME_DEPENDENT, "the query reads the clock")
 
