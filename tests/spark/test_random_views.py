@@ -30,7 +30,7 @@ from pyspark.sql import SparkSession
 from stepwell.errors import InvalidError
 from stepwell.query import cost
 from stepwell.query.reference import Bag, bag, evaluate
-from stepwell.spark import finder, flatten, linear, relations
+from stepwell.spark import blocks, finder, flatten, linear, relations
 from tests.comparing import Compared, difference, difference_of_rows
 from tests.random_views.case import Batch, Case, Row, Rows
 from tests.random_views.cases import VIEWS, case_of
@@ -78,7 +78,8 @@ def test_any_of_thousands_of_views_is_what_spark_computes(spark: SparkSession, f
 
 def check(spark: SparkSession, seeds: Sequence[int]) -> None:
     """Small tables as they are, and as if they were large, too large to be looked into, too large
-    to be computed with but by Spark, or such that computing a view anew were cheaper."""
+    to be computed with but by Spark, or such that computing a view anew were cheaper; and plans as
+    if Spark could read small ones only."""
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(seeds)) as threads:
         match way(seeds[0]):
             case "runs":
@@ -90,6 +91,7 @@ def check(spark: SparkSession, seeds: Sequence[int]) -> None:
                 patch.setattr(following, "SETTINGS", SETTINGS)
             case "spark":
                 patch.setattr(linear, "ROWS_MAX", -1)
+                patch.setattr(blocks, "NODES_MAX", 40)
             case "anew":
                 patch.setattr(cost, "WORTH_ASKING", 0)
                 patch.setattr(cost.Costs, "cheaper_anew", True)

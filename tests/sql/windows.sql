@@ -196,3 +196,26 @@ CREATE MATERIALIZED VIEW v AS SELECT x FROM t LIMIT 10;
 -- apply
 -- expect v
 (2)
+
+-- trap 39: windows over windows, of which the change has more parts than Spark can read
+CREATE TABLE a (k INT, x INT, y INT);
+CREATE TABLE b (k INT, z INT);
+CREATE MATERIALIZED VIEW v AS SELECT a.k, x, y, z,
+  rank() OVER (PARTITION BY x ORDER BY z) AS r1, rank() OVER (PARTITION BY y ORDER BY z) AS r2,
+  rank() OVER (PARTITION BY z ORDER BY x) AS r3, rank() OVER (PARTITION BY a.k ORDER BY y) AS r4,
+  rank() OVER (PARTITION BY x + y ORDER BY z) AS r5
+  FROM a JOIN b ON a.k = b.k;
+-- put a
+(1, 1, 2), (1, 2, 2), (2, 1, 1)
+-- put b
+(1, 5), (2, 6)
+-- apply
+-- expect v
+(1, 1, 2, 5, 1, 1, 1, 1, 1), (1, 2, 2, 5, 1, 1, 2, 1, 1), (2, 1, 1, 6, 2, 1, 1, 1, 1)
+-- delete a
+(1, 1, 2)
+-- put b
+(1, 4)
+-- apply
+-- expect v
+(1, 2, 2, 4, 1, 1, 1, 1, 1), (1, 2, 2, 5, 2, 2, 1, 1, 2), (2, 1, 1, 6, 1, 1, 1, 1, 1)

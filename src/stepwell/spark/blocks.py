@@ -9,13 +9,14 @@ anything is stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, functions
 
 from stepwell.engine.ports import WEIGHT as SHOWN_WEIGHT
-from stepwell.query.algebra import Leaf, Node, When
+from stepwell.query.algebra import Leaf, Node, When, walk
 from stepwell.query.cost import Costs, costs
 from stepwell.query.maintain import Maintenance
 from stepwell.query.program import Block, Full, Program, Sums, Top
@@ -31,6 +32,15 @@ from stepwell.spark.ranking import moved_among
 from stepwell.spark.reading import mapped
 from stepwell.spark.relations import Part, Relations, arrow_schema
 from stepwell.spark.runs import WEIGHT, scalar
+
+NODES_MAX = 1_000
+"""Of a plan. Windows over windows, each with other partitions, need the change of all below them to
+know theirs, and plans double with each; Spark would take longer to read one than to compute the
+view anew, and cannot read much larger ones at all."""
+
+
+class _TooLargeError(Exception):
+    """A plan that is not worth asking Spark for."""
 
 
 class Blocks:
@@ -83,6 +93,23 @@ class Blocks:
                     return None
                 cheaper.append(estimate)
                 return self._finish(block, again, program, known, outputs)
+        try:
+            return self._kept(block, maintenance, known, program, outputs)
+        except _TooLargeError:
+            again = self._evaluator.maintenance(deltas).anew(block)
+            if again is None:
+                return None
+            return self._finish(block, again, program, dict(deltas), outputs)
+
+    def _kept(
+        self,
+        block: Block,
+        maintenance: Maintenance,
+        known: dict[str, Part],
+        program: Program | None,
+        outputs: dict[str, pa.Table],
+    ) -> Part | None:
+        """The change of a block's relation, by what has changed below it."""
         if isinstance(block, Sums) and self._mergeable(block):
             summed = maintenance.summed(block)
             if summed is None:
@@ -116,12 +143,14 @@ class Blocks:
         if change is None:
             return None
         self._stage(maintenance, known)
+        _check_size(change)
         return self._finish(block, change, program, known, outputs)
 
     def _stage(self, maintenance: Maintenance, known: dict[str, Part]) -> None:
         """Run the stages that were planned since."""
         for stage in maintenance.stages:
             if stage.relation not in known:
+                _check_size(stage.node)
                 known[stage.relation] = self._evaluator.part(stage.relation, stage.node, known)
 
     def _finish(
@@ -252,6 +281,11 @@ class Blocks:
         if part.table is None and part.run is not None:
             return mapped(part.run, arrow_schema(part.types))
         return self._relations.arrow(part)
+
+
+def _check_size(node: Node) -> None:
+    if sum(1 for _ in islice(walk(node), NODES_MAX + 1)) > NODES_MAX:
+        raise _TooLargeError
 
 
 def _give(view: pa.Table, program: Program, outputs: dict[str, pa.Table]) -> None:
