@@ -33,7 +33,7 @@ from stepwell.spark.reading import mapped
 from stepwell.spark.relations import Part, Relations, arrow_schema
 from stepwell.spark.runs import WEIGHT, scalar
 
-NODES_MAX = 1_000
+NODES_MAX = 300
 """Of a plan. Windows over windows, each with other partitions, need the change of all below them to
 know theirs, and plans double with each; Spark would take longer to read one than to compute the
 view anew, and cannot read much larger ones at all."""
@@ -142,16 +142,17 @@ class Blocks:
         change = maintenance.plan(block)
         if change is None:
             return None
-        self._stage(maintenance, known)
         _check_size(change)
+        self._stage(maintenance, known)
         return self._finish(block, change, program, known, outputs)
 
     def _stage(self, maintenance: Maintenance, known: dict[str, Part]) -> None:
         """Run the stages that were planned since."""
-        for stage in maintenance.stages:
-            if stage.relation not in known:
-                _check_size(stage.node)
-                known[stage.relation] = self._evaluator.part(stage.relation, stage.node, known)
+        fresh = [stage for stage in maintenance.stages if stage.relation not in known]
+        for stage in fresh:
+            _check_size(stage.node)
+        for stage in fresh:
+            known[stage.relation] = self._evaluator.part(stage.relation, stage.node, known)
 
     def _finish(
         self,
