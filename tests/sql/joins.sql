@@ -244,3 +244,26 @@ CREATE MATERIALIZED VIEW greatest AS SELECT c.s, MAX(x) AS x FROM a JOIN b ON a.
 -- apply
 -- expect greatest
 ('01', 1), ('1', 1)
+
+-- trap 38: HAVING knows the columns that a join by name compares
+CREATE TABLE a (k INT, x INT);
+CREATE TABLE b (k INT, y INT);
+CREATE MATERIALIZED VIEW v AS SELECT SUM(x) AS s FROM a JOIN b USING (k) HAVING COUNT(*) FILTER (WHERE k > 1) < 2;
+CREATE MATERIALIZED VIEW w AS SELECT SUM(y) AS s FROM a RIGHT JOIN b USING (k) HAVING MAX(k) > 1;
+-- expect incremental
+-- put a
+(1, 1), (2, 2)
+-- put b
+(1, 0), (2, 0), (3, 7)
+-- apply
+-- expect v
+(3)
+-- expect w
+(7)
+-- put b
+(2, 1)
+-- apply
+-- expect v
+nothing
+-- expect w
+(8)

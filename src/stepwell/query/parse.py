@@ -141,6 +141,29 @@ def _as_spark_joins(tree: exp.Query) -> None:
             for part in _made_of_joins(select):
                 columns = [part.this, *part.expressions]
                 part.replace(columns[-1 if "RIGHT" in sides else 0])
+        if sides:
+            _name_in_having(select, sides)
+
+
+def _name_in_having(select: exp.Select, sides: set[str]) -> None:
+    """The same in HAVING, where qualifying leaves columns joined by name as they are."""
+    having = select.args.get("having")
+    conditions = [join.args.get("on") for join in select.args["joins"] if _NAMED in join.meta]
+    pairs = {
+        equal.this.name: equal.expression if "RIGHT" in sides else equal.this
+        for on in conditions
+        if on is not None
+        for equal in on.find_all(exp.EQ)
+        if isinstance(equal.this, exp.Column) and isinstance(equal.expression, exp.Column)
+    }
+    for column in list(having.find_all(exp.Column)) if having is not None else []:
+        if column.table or column.name not in pairs:
+            continue
+        if column.find_ancestor(exp.Select) is not select:
+            continue
+        if "FULL" in sides or column.name in select.named_selects:
+            raise Unsupported(Code.PARSE_MISMATCH, f"{column.name}, joined by name, in HAVING")
+        column.replace(pairs[column.name].copy())
 
 
 def _made_of_joins(select: exp.Select) -> list[exp.Coalesce]:
