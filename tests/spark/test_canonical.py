@@ -61,3 +61,15 @@ def texts(frame: Any) -> list[str]:
     """The different texts of a column, where NULL has one."""
     rows = frame.selectExpr("coalesce(CAST(c0 AS STRING), 'NULL') AS c0").collect()
     return sorted({row.c0.replace("null", "NULL") for row in rows})
+
+
+def test_what_lies_behind_a_null_is_left_out() -> None:
+    """S4: Arrow allows elements where there is no list."""
+    offsets, is_null = pa.array([0, 2, 4, 5], pa.int32()), pa.array([False, True, False])
+    lists = pa.ListArray.from_arrays(offsets, pa.array([1.0, 2.0, 3.0, MINUS, 5.0]), mask=is_null)
+    keys = pa.array(["b", "a", "z", "y", "c"])
+    maps = pa.MapArray.from_arrays(offsets, keys, pa.array([1, 2, 3, 4, 5]), mask=is_null)
+    made = canonical(pa.table({"l": lists, "m": maps}))
+    assert made.column("l").to_pylist() == [[1.0, 2.0], None, [5.0]]
+    assert made.column("m").to_pylist() == [[("a", 2), ("b", 1)], None, [("c", 5)]]
+    assert canonical(made.slice(1)).to_pylist() == made.slice(1).to_pylist()

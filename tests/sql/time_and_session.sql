@@ -204,3 +204,28 @@ CREATE MATERIALIZED VIEW v AS SELECT session_window.start AS start, COUNT(*) AS 
 -- apply
 -- expect v
 (TIMESTAMP'2024-01-01 00:01:00', 3)
+
+-- trap 42: windows that overlap, in what is aggregated
+CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT window.start AS start, COUNT(*) AS n, MAX(window.end) AS last, COUNT(*) FILTER (WHERE ts > window.start + INTERVAL 5 MINUTES) AS late FROM t GROUP BY window(ts, '10 minutes', '5 minutes');
+-- expect incremental
+-- put t
+(1, TIMESTAMP'2024-01-01 00:07:00', 1)
+-- apply
+-- expect v
+(TIMESTAMP'2024-01-01 00:00:00', 1, TIMESTAMP'2024-01-01 00:10:00', 1), (TIMESTAMP'2024-01-01 00:05:00', 1, TIMESTAMP'2024-01-01 00:15:00', 0)
+-- put t
+(1, TIMESTAMP'2024-01-01 00:06:00', 1), (2, TIMESTAMP'2024-01-01 00:11:00', 1)
+-- apply
+-- expect v
+(TIMESTAMP'2024-01-01 00:00:00', 1, TIMESTAMP'2024-01-01 00:10:00', 1), (TIMESTAMP'2024-01-01 00:05:00', 2, TIMESTAMP'2024-01-01 00:15:00', 1), (TIMESTAMP'2024-01-01 00:10:00', 1, TIMESTAMP'2024-01-01 00:20:00', 0)
+
+-- trap 42: a table that is called window is no window
+CREATE TABLE t (start INT, ts TIMESTAMP);
+CREATE MATERIALIZED VIEW v AS SELECT MAX(`window`.start) AS m FROM t AS `window` GROUP BY window(ts, '10 minutes');
+-- expect recompute UNSUPPORTED_OPERATOR
+
+-- trap 41: a text that a function takes for a time is refused
+CREATE TABLE t (d DATE);
+CREATE MATERIALIZED VIEW v AS SELECT d FROM t WHERE d < to_date('today');
+-- expect error: reads the clock

@@ -48,6 +48,10 @@ def aggregate(
     calls: dict[str, str] = {}
     items: list[Item] = []
 
+    def as_key(part: exp.Expr) -> exp.Expr:
+        key = made.columns.get(part.sql(dialect=DIALECT, comments=False))
+        return part if key is None else our_column(key)
+
     def visit(part: exp.Expr) -> exp.Expr:
         text = part.sql(dialect=DIALECT, comments=False)
         if text in made.columns and not isinstance(part, exp.Literal | exp.Ordered):
@@ -62,6 +66,11 @@ def aggregate(
         if text not in calls:
             new = names.new()
             calls[text] = new
+            if functions.has_time_window(part):
+                # It makes rows, and so is computed once, where it is a key.
+                part = transform(part, as_key)
+                if sets is not None or functions.has_time_window(part):
+                    raise Unsupported(Code.UNSUPPORTED_OPERATOR, "window(...) in an aggregate")
             items.append((new, to_expr(part, names)))
         return our_column(calls[text])
 

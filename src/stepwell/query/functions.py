@@ -187,6 +187,15 @@ def unstable(node: exp.Expr) -> str | None:
     return None
 
 
+def time_windows(node: exp.Expr) -> list[exp.Anonymous]:
+    """The calls of `window(...)`, which are no expressions: they repeat rows, or drop them."""
+    return [call for call in node.find_all(exp.Anonymous) if call.name.lower() == "window"]
+
+
+def has_time_window(node: exp.Expr) -> bool:
+    return bool(time_windows(node))
+
+
 def reads_clock(node: exp.Expr) -> bool:
     """Whether the clock is read anywhere below."""
     for part in node.walk():

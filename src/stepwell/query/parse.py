@@ -56,7 +56,7 @@ def read(text: str, catalog: Catalog) -> exp.Query:
     try:
         tree = parse_one(_readable(text), dialect=DIALECT)
         _refuse(tree)
-        _name_time_windows(tree)
+        _name_time_windows(tree, catalog)
         _note(tree)
         qualified = qualify(
             tree,
@@ -73,12 +73,16 @@ def read(text: str, catalog: Catalog) -> exp.Query:
     return qualified
 
 
-def _name_time_windows(tree: exp.Expr) -> None:
+def _name_time_windows(tree: exp.Expr, catalog: Catalog) -> None:
     """`window.start`, of a query grouped by `window(...)`, becomes what it is: a field of that.
 
     Spark knows the column by its name, which no table has.
     """
-    calls = [call for call in tree.find_all(exp.Anonymous) if call.name.lower() == "window"]
+    calls = functions.time_windows(tree)
+    if calls and _calls_something_window(tree, catalog):
+        raise Unsupported(
+            Code.UNSUPPORTED_OPERATOR, "a table or column called window beside window(...)"
+        )
     for call in calls:
         group = call.parent
         if not isinstance(group, exp.Group) or not isinstance(group.parent, exp.Select):
@@ -95,6 +99,18 @@ def _name_time_windows(tree: exp.Expr) -> None:
             elif not column.table and column.name.lower() == "window":
                 item = column.parent is group.parent and column.arg_key == "expressions"
                 column.replace(exp.alias_(call.copy(), "window") if item else call.copy())
+
+
+def _calls_something_window(tree: exp.Expr, catalog: Catalog) -> bool:
+    """Whether `window.start` may be something else than the field of a time window."""
+    read = {table.name.lower() for table in tree.find_all(exp.Table)}
+    columns = [
+        c for known, entry in catalog.items() if known.lower() in read for c in entry.columns
+    ]
+    aliases = [alias.name for alias in tree.find_all(exp.TableAlias)]
+    aliases += [alias.alias for alias in tree.find_all(exp.Alias)]
+    deep = any(column.args.get("db") for column in tree.find_all(exp.Column))
+    return deep or "window" in {name.lower() for name in (*columns, *aliases)}
 
 
 def _note(tree: exp.Expr) -> None:

@@ -114,6 +114,7 @@ class Blocks:
             summed = maintenance.summed(block)
             if summed is None:
                 return None
+            _check_size(summed)
             self._stage(maintenance, known)
             added = self._evaluator.added(summed, block.accumulators, known)
             result = self._merged(block, added)
@@ -126,6 +127,7 @@ class Blocks:
             candidates = maintenance.candidates(block)
             if candidates is None:
                 return None
+            _check_size(candidates)
             self._stage(maintenance, known)
             found = self._evaluator.part(ADDED, candidates, known)
             staying = self._staying(block, found)

@@ -5,7 +5,7 @@ give back what they were given. A row that comes as one and goes as the other wo
 what is made of it (`CAST(d AS STRING)`, `to_json(m)`), so everything that is stored goes through
 here, and everything that is given out.
 
-Of a map whose keys are arrays or maps the order stays: nothing here can sort it.
+Of a map whose keys are arrays the order stays: Arrow cannot sort it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def _canonical(array: pa.Array) -> pa.Array:
     if pa.types.is_struct(kind):
         parts = [_canonical(array.field(i)) for i in range(kind.num_fields)]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
-    # Offsets into all elements, also those before a slice; NULL where there is no list.
+    if array.null_count or array.offset:
+        # Without the elements that may lie where there is no list, or outside a slice.
+        array = array.take(pa.array(np.arange(len(array))))
     starts = pc.if_else(array.is_valid(), array.offsets[:-1], pa.scalar(None, array.offsets.type))
     offsets = pa.concat_arrays([starts, array.offsets[-1:]])
     if pa.types.is_map(kind):
@@ -109,9 +111,12 @@ def _sql(value: str, kind: SparkType, depth: int) -> str:
     inside = _sql(one if kind.name == "array" else f"{one}.value", kind.elements[-1], depth + 1)
     if kind.name == "array":
         return f"transform({value}, {one} -> {inside})"
-    entry = f"struct({one}.key AS key, {inside} AS value)"
+    key = _sql(f"{one}.key", kind.elements[0], depth + 1)
+    entry = f"struct({key} AS key, {inside} AS value)"
     before = f"IF({one}.key < {other}.key, -1, IF({one}.key > {other}.key, 1, 0))"
     entries = f"transform(map_entries({value}), {one} -> {entry})"
+    if any(part.name == "array" for part in kind.elements[0].walk()):
+        return f"map_from_entries({entries})"
     return f"map_from_entries(array_sort({entries}, ({one}, {other}) -> {before}))"
 
 

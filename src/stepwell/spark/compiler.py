@@ -36,7 +36,9 @@ _DISTINCT = re.compile(r"\(\s*DISTINCT\b", re.IGNORECASE)
 _MOMENT = re.compile(r"""['"]\s*(now|today|tomorrow|yesterday)\b""", re.IGNORECASE)
 _OF_TIME = ("date", "timestamp", "timestamp_ltz", "timestamp_ntz")
 _CAST_MOMENT = re.compile(
-    r"cast\(\s*(now|today|tomorrow|yesterday)\b[^#()]* as (date|timestamp)", re.IGNORECASE
+    r"(cast\(\s*(now|today|tomorrow|yesterday)\b[^#()]* as (date|timestamp)"
+    r"|(to_date|to_timestamp\w*)\(\s*(now|today|tomorrow|yesterday)\b[^#])",
+    re.IGNORECASE,
 )
 """As it stands in a plan, where a column would have a number."""
 
