@@ -28,7 +28,6 @@ from stepwell.query.statements import (
 from stepwell.query.types import (
     contains_floating,
     contains_map_or_variant,
-    is_floating,
     normalise_type,
     why_not_kept,
 )
@@ -274,7 +273,6 @@ def test_equal_types_are_written_alike(text: str, canonical: str) -> None:
 @pytest.mark.parametrize(
     ("ask", "yes", "no"),
     [
-        (is_floating, ["real", "DOUBLE"], ["int", "decimal", "array<double>"]),
         (
             contains_floating,
             ["float", "map<int,array<double>>", "struct<a:struct<b:real>>"],

@@ -229,3 +229,13 @@ CREATE MATERIALIZED VIEW v AS SELECT MAX(`window`.start) AS m FROM t AS `window`
 CREATE TABLE t (d DATE);
 CREATE MATERIALIZED VIEW v AS SELECT d FROM t WHERE d < to_date('today');
 -- expect error: reads the clock
+
+-- trap 42: fields of a struct beside a time window
+CREATE TABLE t (ts TIMESTAMP, q STRUCT<a: STRUCT<b: INT>>);
+CREATE MATERIALIZED VIEW v AS SELECT window.start AS start, SUM(t.q.a.b) AS b FROM t GROUP BY window(t.ts, '10 minutes');
+-- expect incremental
+-- put t
+(TIMESTAMP'2024-01-01 00:07:00', named_struct('a', named_struct('b', 3)))
+-- apply
+-- expect v
+(TIMESTAMP'2024-01-01 00:00:00', 3)

@@ -109,7 +109,7 @@ def _calls_something_window(tree: exp.Expr, catalog: Catalog) -> bool:
     ]
     aliases = [alias.name for alias in tree.find_all(exp.TableAlias)]
     aliases += [alias.alias for alias in tree.find_all(exp.Alias)]
-    deep = any(column.args.get("db") for column in tree.find_all(exp.Column))
+    deep = any(c.args.get("db") and c.table.lower() == "window" for c in tree.find_all(exp.Column))
     return deep or "window" in {name.lower() for name in (*columns, *aliases)}
 
 

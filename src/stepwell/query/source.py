@@ -228,6 +228,11 @@ def is_text(token: Token, text: str) -> bool:
     return token.kind in ("word", "symbol") and token.text.isascii() and token.text.upper() == text
 
 
+def quote_text(text: str) -> str:
+    """A string of SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 def quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 

@@ -74,10 +74,6 @@ def parse_type(text: str) -> SparkType:
     return type
 
 
-def is_floating(type: str) -> bool:
-    return parse_type(type).name in _FLOATING
-
-
 def is_nested(type: str) -> bool:
     return parse_type(type).name in _NESTED
 

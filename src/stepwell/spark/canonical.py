@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stepwell.query.source import quote_name
+from stepwell.query.source import quote_name, quote_text
 from stepwell.query.types import SparkType, parse_type
 
 
@@ -103,7 +103,7 @@ def _sql(value: str, kind: SparkType, depth: int) -> str:
         return f"{value} + CAST(0 AS {kind})"
     if kind.name == "struct":
         fields = [
-            f"{_text(f.name)}, {_sql(f'{value}.{quote_name(f.name)}', f.type, depth)}"
+            f"{quote_text(f.name)}, {_sql(f'{value}.{quote_name(f.name)}', f.type, depth)}"
             for f in kind.fields
         ]
         return f"IF({value} IS NULL, NULL, named_struct({', '.join(fields)}))"
@@ -118,7 +118,3 @@ def _sql(value: str, kind: SparkType, depth: int) -> str:
     if any(part.name == "array" for part in kind.elements[0].walk()):
         return f"map_from_entries({entries})"
     return f"map_from_entries(array_sort({entries}, ({one}, {other}) -> {before}))"
-
-
-def _text(name: str) -> str:
-    return "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"

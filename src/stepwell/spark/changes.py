@@ -20,6 +20,7 @@ from stepwell.engine.equality import only_last
 from stepwell.engine.fold import check_discards
 from stepwell.engine.ports import Change, Rejected
 from stepwell.errors import InvalidError
+from stepwell.query.source import quote_text
 from stepwell.query.statements import Table
 from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import comparable
@@ -170,8 +171,7 @@ def typed_items(table: Table, types: Sequence[str], given: Sequence[str]) -> lis
         value = "NULL" if found is None else "`" + found.replace("`", "``") + "`"
         if not column.nullable:
             message = f"{table.name}: the column {column.name} is NULL in some rows"
-            message = message.replace("\\", "\\\\").replace("'", "\\'")
-            value = f"COALESCE({value}, raise_error('{message}'))"
+            value = f"COALESCE({value}, raise_error({quote_text(message)}))"
         items.append(f"CAST({value} AS {kind}) AS c{i}")
     if columns:
         raise InvalidError(
