@@ -8,12 +8,13 @@ has memory becomes a stored relation of its own (a block), and stands in the tre
     set operations   sums over both sides: how often on the left, how often on the right
     semi join        inner join with the distinct keys of the right side
     anti join        the left side less the semi join
-    left join        inner join, and the anti join with NULLs; full join: that from both sides
+    full join        inner join, and the anti joins of both sides with NULLs
     first rows       a block over a block
 
-So only three operators are left that are not linear: `Window`, and `Join` where a match depends on
-more than equality, both maintained by key; and nothing is stored for them unless a join above
-needs all of their rows.
+So only two operators are left that are not linear: `Window`, and `Join`, for left joins and where a
+match depends on more than equality. Nothing is stored for them unless an inner join or a third
+window above needs all of their rows. A left join beneath an inner join is made after it, or, if
+that looks at its right side, taken apart.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ from stepwell.query.prune import prune
 from stepwell.query.shape import inner, keep, narrow
 from stepwell.query.types import contains_floating
 
+WINDOWS_MAX = 2
+"""Windows over one another, with nothing stored between them. What changes in the uppermost depends
+on what changes in all below it, and its plan more than doubles with each."""
+
 Types = Callable[[Node], tuple[str, ...]]
 """The Spark types of a node's columns."""
 
@@ -78,6 +83,8 @@ class Lowering:
         self._ansi = ansi
         self._views = views or {}
         """Other materialized views, as what gives them from their stored relations."""
+        self._apart = False
+        """Whether a join above would have to store what is not linear."""
         self.blocks: list[Block] = []
 
     def view(self, node: Node) -> Node:
@@ -99,8 +106,14 @@ class Lowering:
             case Filter() | Project() | Generate():
                 return replace(node, input=self.lower(node.input))
             case Union():
-                return replace(node, inputs=tuple(self.lower(c) for c in node.inputs))
+                first, *rest = (self.lower(c) for c in node.inputs)
+                # Of a long list of unions each holds the one before it.
+                before = first.inputs if isinstance(first, Union) else (first,)
+                return replace(node, inputs=(*before, *rest))
             case Inner():
+                outer = _outer_last(node)
+                if outer is not None:
+                    return self.lower(outer)
                 return self._inner(tuple(self._linear(c) for c in node.inputs), node.on)
             case Distinct():
                 return self._sums(Aggregate(node.input, node.columns, ()), ())
@@ -111,7 +124,10 @@ class Lowering:
             case Join():
                 return self._join(node)
             case Window():
-                lowered = replace(node, input=self.lower(node.input))
+                below = self.lower(node.input)
+                if sum(isinstance(part, Window) for part in walk(below)) >= WINDOWS_MAX:
+                    below = self._rows(below)
+                lowered = replace(node, input=below)
                 made = Project(lowered, tuple((n, column(n)) for n, _ in node.calls))
                 if any(contains_floating(t) for t in self._types(made)):
                     return self._rows(lowered, again=node.partition)
@@ -123,7 +139,9 @@ class Lowering:
 
     def _linear(self, node: Node) -> Node:
         """Lowered, and stored if it is not linear: a join may need all of its rows."""
+        before, self._apart = self._apart, True
         lowered = self.lower(node)
+        self._apart = before
         return lowered if is_linear(lowered) else self._rows(lowered)
 
     # Blocks
@@ -235,6 +253,8 @@ class Lowering:
         on_left = [c for c in node.also if c.columns <= set(node.left.columns)]
         simple = len(on_left) == len(node.also) and node.equal and not node.null_safe
         simple = simple and (not on_left or node.side is not Side.FULL)
+        # A left join is linear in its left side as it is.
+        simple = simple and (self._apart or node.side is not Side.LEFT)
         if simple and is_linear(left) and is_linear(right) and not (_branches(left, right)):
             return self._decompose(node, left, right, on_left)
         return replace(node, left=left, right=right)
@@ -365,6 +385,32 @@ def _terms(node: Node, used: frozenset[str]) -> list[tuple[Node, bool, tuple[Ite
         case _:
             pass
     return [(node, False, tuple((c, column(c)) for c in node.columns))]
+
+
+def _outer_last(node: Inner) -> Node | None:
+    """The same join with a left join among its inputs made after it; None if there is none.
+
+        (a LEFT JOIN b ON a.x = b.x) JOIN c ON a.y = c.y
+        (a JOIN c ON a.y = c.y) LEFT JOIN b ON a.x = b.x
+
+    Possible where no condition looks at `b`. Else all rows of the left join would be stored.
+    """
+    used = frozenset[str]().union(*(condition.columns for condition in node.on))
+    for i, child in enumerate(node.inputs):
+        join = child.input if isinstance(child, Project) else child
+        if not isinstance(join, Join) or join.side is not Side.LEFT:
+            continue
+        passed = {n: e.column for n, e in child.items} if isinstance(child, Project) else {}
+        mine = used & set(child.columns)
+        if not mine <= set(join.left.columns) or any(passed.get(c, c) != c for c in mine):
+            continue
+        first = inner((*node.inputs[:i], join.left, *node.inputs[i + 1 :]), node.on)
+        made: Node = replace(join, left=first)
+        if isinstance(child, Project):
+            others = [c for j, other in enumerate(node.inputs) if j != i for c in other.columns]
+            made = Project(made, (*child.items, *((c, column(c)) for c in others)))
+        return narrow(made, node.columns)
+    return None
 
 
 def is_linear(node: Node) -> bool:

@@ -3,7 +3,9 @@
     d(filter, project, union, generate)  passes through
     d(A join B)                          dA join New(B) + Old(A) join dB, and so on for more inputs;
                                          each term starts at the change and walks along equalities
-    d(window), d(join by more than =)    Op(New | K) - Op(Old | K), K = the keys in the change; one
+    d(A left, semi, anti join B)         dA join New(B) + Old(A) | K join New(B) | K
+                                         - Old(A) | K join Old(B) | K, K = the keys in dB
+    d(window), d(full join)              Op(New | K) - Op(Old | K), K = the keys in the change; one
                                          pass over pairs of weights gives both
     sums                                 Merge(Old(self) | K, the change accumulated by key)
     groups                               Aggregate(New(input) | K) - Old(self) | K
@@ -16,7 +18,7 @@ result the next ones read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepwell.errors import ensure
 from stepwell.query.algebra import (
@@ -48,7 +50,7 @@ from stepwell.query.algebra import (
     walk,
 )
 from stepwell.query.conditions import equality
-from stepwell.query.order import Estimates, in_order
+from stepwell.query.order import Estimates, all_in_order, in_order
 from stepwell.query.program import Block, Full, Groups, Rows, Sums, Top
 from stepwell.query.shape import narrow
 
@@ -249,7 +251,7 @@ class Maintenance:
                 keys = self.touched(node.input, node.partition)
                 return Diff(_over(node, self.at(node.input, When.BOTH, keys)))
             case Join():
-                return Diff(self._join_at(node, When.BOTH, self._join_keys(node)))
+                return self._join(node)
             case _:
                 raise TypeError(f"{type(node).__name__} has no change of its own")
 
@@ -268,11 +270,94 @@ class Maintenance:
             terms.append(narrow(joined, node.columns))
         return terms[0] if len(terms) == 1 else Union(tuple(terms), node.columns)
 
+    def _join(self, node: Join) -> Node:
+        """Linear in the left side, unless it is a full join: each row finds its matches alone.
+
+        What changes on the left meets the right side as it is afterwards. Of the left side as it
+        was, what meets a change on the right is joined again, with the right side after and before.
+        """
+        if node.side is Side.FULL:
+            return Diff(self._join_at(node, When.BOTH, self._join_keys(node)))
+        terms: list[Node] = []
+        change = self.delta(node.left)
+        if change is not None:
+            change = narrow(change, node.left.columns)
+            terms.append(self._with_right(node, change, When.NEW))
+        if self._changes(node.right):
+            left, keys = self._meeting(node)
+            for when in (When.NEW, When.OLD):
+                again = replace(node, left=left, right=self.at(node.right, when, keys))
+                terms.append(again if when is When.NEW else Negate(again))
+        return terms[0] if len(terms) == 1 else Union(tuple(terms), node.columns)
+
+    def _with_right(self, node: Join, left: Node, when: When) -> Node:
+        """A join whose right side is cut down to what rows of the left can match."""
+        keys = None
+        if node.equal:
+            sides = tuple(a for a, _ in node.equal), tuple(b for _, b in node.equal)
+            mine = self._keys(left, sides[0], nulls=node.null_safe)
+            keys = KeySet(mine.node, tuple(zip(sides[1], (k for _, k in mine.on), strict=True)))
+        return replace(node, left=left, right=self.at(node.right, when, keys))
+
+    def _meeting(self, node: Join) -> tuple[Node, KeySet | None]:
+        """The rows of the left side as it was that can match a change on the right; its keys."""
+        keys = self.touched(node.right, tuple(b for _, b in node.equal)) if node.equal else None
+        if keys is None:
+            return self.at(node.left, When.OLD), None
+        left = zip((a for a, _ in node.equal), (k for _, k in keys.on), strict=True)
+        return self.at(node.left, When.OLD, KeySet(keys.node, tuple(left))), keys
+
     # Keys
 
-    def _keys(self, node: Node, columns: tuple[str, ...]) -> KeySet:
-        items = tuple((self._names.new(), c) for c in columns)
-        return KeySet(Keys(node, items), tuple((c, k) for k, c in items))
+    def _keys(self, node: Node, columns: tuple[str, ...], *, nulls: bool = True) -> KeySet:
+        """The values of columns; without `nulls`, NULL may be missing."""
+        source, found = self._source(node, columns, nulls)
+        items = tuple((self._names.new(), c) for c in found)
+        on = tuple((c, k) for c, (k, _) in zip(columns, items, strict=True))
+        return KeySet(Keys(source, items), on)
+
+    def _source(
+        self, node: Node, columns: tuple[str, ...], nulls: bool
+    ) -> tuple[Node, tuple[str, ...]]:
+        """A smaller node and columns of it that have all these values, and maybe more.
+
+        Joins that only add columns to a row need not be made to know the others. Without this, a
+        plan would double with each of them.
+        """
+        match node:
+            case Join(side=Side.LEFT | Side.SEMI | Side.ANTI) if set(columns) <= set(
+                node.left.columns
+            ):
+                return self._source(node.left, columns, nulls)
+            case Join(side=Side.LEFT) if not nulls and set(columns) <= set(node.right.columns):
+                return self._source(node.right, columns, nulls)
+            case Project():
+                items = dict(node.items)
+                inside = [items[c].column for c in columns]
+                known = tuple(c for c in inside if c is not None)
+                if len(known) == len(inside):
+                    return self._source(node.input, known, nulls)
+            case Negate():
+                return self._source(node.input, columns, nulls)
+            case Filter():
+                source, found = self._source(node.input, columns, nulls)
+                if source is not node.input:
+                    return source, found
+            case Window() if set(columns) <= set(node.input.columns):
+                return self._source(node.input, columns, nulls)
+            case Union():
+                parts = []
+                for child in node.inputs:
+                    mine = tuple(child.columns[node.columns.index(c)] for c in columns)
+                    source, found = self._source(child, mine, nulls)
+                    fresh = self._names.several(len(found))
+                    items_ = tuple((n, column(c)) for n, c in zip(fresh, found, strict=True))
+                    parts.append(Project(source, items_))
+                names = self._names.several(len(columns))
+                return Union(tuple(parts), names), names
+            case _:
+                pass
+        return node, columns
 
     def touched(self, node: Node, columns: tuple[str, ...]) -> KeySet | None:
         """Keys that cover every row which is not the same before and after; None: all are."""
@@ -307,10 +392,8 @@ class Maintenance:
                 if set(columns) <= set(node.partition):
                     return self._touched(node.input, columns)
             case Join():
-                left = dict(node.equal)
-                if node.side is not Side.FULL and all(c in left for c in columns):
-                    right = tuple(left[c] for c in columns)
-                    return self._touched(node.left, columns) + self._touched(node.right, right)
+                if node.side is not Side.FULL and set(columns) <= set(node.left.columns):
+                    return self._touched_join(node, columns)
             case _:
                 pass
         change = self.delta(node)
@@ -339,6 +422,16 @@ class Maintenance:
                 if j != i
             ]
             found.append(self._keys(in_order(change, others, node.on, self._estimates), columns))
+        return found
+
+    def _touched_join(self, node: Join, columns: tuple[str, ...]) -> list[KeySet]:
+        """Columns of the left side, whose rows are others where the right side has changed."""
+        found = self._touched(node.left, columns)
+        right = dict(node.equal)
+        if all(c in right for c in columns):
+            return found + self._touched(node.right, tuple(right[c] for c in columns))
+        if self._changes(node.right):
+            found.append(self._keys(self._meeting(node)[0], columns))
         return found
 
     def _join_keys(self, node: Join) -> KeySet | None:
@@ -412,7 +505,7 @@ class Maintenance:
     def _inner_at(self, node: Inner, when: When, keys: KeySet | None) -> Node:
         inputs = [self.at(child, when) for child in node.inputs]
         if keys is None:
-            return Inner(tuple(inputs), node.on)
+            return narrow(all_in_order(inputs, node.on, self._estimates), node.columns)
         # Each key once, also when only some of its columns are left: a join repeats, unlike a
         # restriction.
         items = tuple((self._names.new(), k) for _, k in keys.on)
@@ -440,10 +533,7 @@ class Maintenance:
             if keys.columns <= set(left):
                 return self._join_at(node, when, keys)
             if node.equal:
-                source = self.at(node.left, when, keys)
-                mine = self._keys(source, tuple(left))
-                right = self.at(node.right, when, mine.renamed(left))
-                return Join(node.side, source, right, node.equal, node.null_safe, node.also)
+                return self._with_right(node, self.at(node.left, when, keys), when)
         return _restrict(self._join_at(node, when, None), keys)
 
     def _join_at(self, node: Join, when: When, keys: KeySet | None) -> Node:

@@ -7,8 +7,9 @@ read once, past a broadcast of what was found so far. Nothing here decides what 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from stepwell.query.algebra import Expr, Filter, Inner, Keys, Leaf, Node, When, column, walk
 from stepwell.query.conditions import equal_columns, sides
@@ -61,34 +62,59 @@ def in_order(
     """The inner join of a change with other inputs, one after another."""
     if not others:
         return start if not on else Inner((start,), on)
-    joined: list[Node] = [start]
-    seen = set(start.columns)
-    left = list(others)
     size = max(estimates.of(start), 1.0)
     whole = max(estimates.total(start), 1.0)
     small: list[bool | None] = []
-    while left:
-        best = min(left, key=lambda node: _rank(node, seen, on, estimates))
+    joined: list[Node] = [start]
+    for best, seen in _along(start, others, on, estimates.of):
         rows = estimates.of(best)
-        connected = _connected(best, seen, on)
         if size <= rows:
             small.append(True if size <= BROADCAST_ROWS_MAX else None)
         else:
             small.append(False if rows <= BROADCAST_ROWS_MAX else None)
-        if not connected:
+        if not _connected(best, seen, on):
             size *= max(rows, 1.0)
         elif not _unique(best, seen, on, estimates):
             size *= max(1.0, rows / whole)
         joined.append(best)
-        seen |= set(best.columns)
-        left.remove(best)
     return Inner(tuple(joined), on, tuple(small))
 
 
-def _rank(
-    node: Node, seen: set[str], on: tuple[Expr, ...], estimates: Estimates
-) -> tuple[bool, float]:
-    return not _connected(node, seen, on), estimates.of(node)
+def all_in_order(inputs: Sequence[Node], on: tuple[Expr, ...], estimates: Estimates) -> Node:
+    """The inner join of inputs as a whole: the largest first, and next whatever leaves the fewest.
+
+    Spark joins in the order in which it is told, and would make a product of two tables that are
+    named one after the other, although a third one connects them. Which side is small it is not
+    told here: it knows how large files are, and a guess could be far too low.
+    """
+    largest = max(inputs, key=estimates.total)
+    others = [node for node in inputs if node is not largest]
+
+    def left_over(node: Node) -> tuple[float, float]:
+        # Filtered ones come first, and among those the small ones.
+        return estimates.of(node) / max(estimates.total(node), 1.0), estimates.of(node)
+
+    order = [largest, *(node for node, _ in _along(largest, others, on, left_over))]
+    return Inner(tuple(order), on)
+
+
+def _along(
+    start: Node,
+    others: Sequence[Node],
+    on: tuple[Expr, ...],
+    size: Callable[[Node], Any],
+) -> Iterator[tuple[Node, set[str]]]:
+    """Others by size, but first those that an equality connects with what came before them.
+
+    With each the columns that came before.
+    """
+    seen = set(start.columns)
+    left = list(others)
+    while left:
+        best = min(left, key=lambda node: (not _connected(node, seen, on), size(node)))
+        yield best, seen
+        seen = seen | set(best.columns)
+        left.remove(best)
 
 
 def _joining(node: Node, seen: set[str], on: tuple[Expr, ...]) -> set[str]:

@@ -380,6 +380,14 @@ class _Renderer:
         )
         return f"SELECT {names}, v FROM ({summed}) LATERAL VIEW explode(concat({times})) g AS v"
 
+    def _counted(self, source: Query, columns: tuple[str, ...]) -> str:
+        """The rows that are there, each once, with how often."""
+        if source.ones:
+            return self._together(source.sql)
+        names = ", ".join(columns)
+        summed = self._consolidate(source, columns).sql
+        return f"SELECT {names}, IF(w < 0, {_NEGATIVE}, w) AS w FROM ({summed})"
+
     def _whole(self, node: Node) -> Query:
         match node:
             case Join():
@@ -464,6 +472,13 @@ class _Renderer:
             version = ", COALESCE(l.v, r.v) AS v" if node.side is Side.FULL else ", l.v AS v"
         names = ", ".join(node.columns)
         on = f" ON {_all(test)}" if test else ""
+        if node.side is not Side.FULL and not paired:
+            # Linear in the left side, whose rows may come and go; the right side is a bag.
+            times = "l.w * COALESCE(r.w, 1L)" if node.side is Side.LEFT else "l.w"
+            return Query(
+                f"SELECT {names}, {times} AS w FROM ({self._together(left.sql)}) l "
+                f"{kinds[node.side]} ({self._counted(right, node.right.columns)}) r{on}"
+            )
         made = (
             f"SELECT {names}{version} FROM ({self.bag(left, node.left.columns)}) l "
             f"{kinds[node.side]} ({self.bag(right, node.right.columns)}) r{on}"

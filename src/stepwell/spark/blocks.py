@@ -23,7 +23,7 @@ from stepwell.query.program import Block, Full, Program, Sums, Top
 from stepwell.query.reasons import Code
 from stepwell.query.render import presented
 from stepwell.spark.canonical import canonical, canonical_items
-from stepwell.spark.evaluate import ADDED, COLLECT_ROWS_MAX, WRITTEN_ROWS, Evaluator
+from stepwell.spark.evaluate import ADDED, COLLECT_ROWS_MAX, WRITTEN_ROWS, Evaluator, Reading
 from stepwell.spark.finder import LookUps
 from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
@@ -164,15 +164,15 @@ class Blocks:
         known: Mapping[str, Part],
         outputs: dict[str, pa.Table],
     ) -> Part:
-        node, lookups, small = self._evaluator.reduced(change, known)
+        node, lookups, reading = self._evaluator.reduced(change, known)
         types = tuple(f.type for f in block.fields)
         table = self._evaluator.computed(node, lookups, types)
         if table is not None:
             moved = self._relations.in_memory(block.relation, table)
             return self._show_change(block, moved, program, known, outputs)
         if program is None:
-            return self._evaluator.part_of(block.relation, node, lookups, small, known)
-        return self._presented(block, (node, lookups, small), program, known, outputs)
+            return self._evaluator.part_of(block.relation, node, lookups, reading, known)
+        return self._presented(block, (node, lookups, reading), program, known, outputs)
 
     def _rows_stay(self, block: Top) -> bool:
         """Whether it can be told here that no row goes which was among the first."""
@@ -239,22 +239,23 @@ class Blocks:
     def _presented(
         self,
         block: Block,
-        reduced: tuple[Node, LookUps, bool],
+        reduced: tuple[Node, LookUps, Reading],
         program: Program,
         known: Mapping[str, Part],
         outputs: dict[str, pa.Table],
     ) -> Part:
         """A change that Spark computes, and what it changes in the view."""
-        change, lookups, small = reduced
-        sql = presented(change, program.output, self._evaluator.table(known, lookups), single=small)
+        change, lookups, reading = reduced
+        table = self._evaluator.table(known, lookups)
+        sql = presented(change, program.output, table, single=reading.small)
         width = len(change.columns)
         rows = self._evaluator.rows(change, known, lookups)
         found = None
         if rows <= COLLECT_ROWS_MAX:
-            found = self._evaluator.execute(sql, COLLECT_ROWS_MAX, small=small)
+            found = self._evaluator.execute(sql, COLLECT_ROWS_MAX, reading)
             rows = WRITTEN_ROWS
         if found is None:
-            whole = self._evaluator.written(f"{block.relation}$shown", sql, rows)
+            whole = self._evaluator.written(f"{block.relation}$shown", sql, rows, reading)
             frame = self._relations.frame_of(whole)
             stored = frame.select(*frame.columns[: width + 1])
             moved = self._relations.as_run(block.relation, stored, whole.rows)

@@ -8,8 +8,10 @@ taken for small is only fetched as far as it is: if it goes on, it is asked for 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -50,14 +52,35 @@ _DECIMALS = (
     "spark.sql.legacy.literal.pickMinimumPrecision",
 )
 """What says how many digits a result has."""
+TASK_ROWS = 3_000_000
+"""Of a large relation, so many rows go to one task; it would have to sort more of them on disk."""
+_PARTITIONS = "spark.sql.shuffle.partitions"
 _SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.shuffle.partitions": "1",
+    _PARTITIONS: "1",
     "spark.sql.leafNodeDefaultParallelism": "1",
     # Nothing has to be sent to where everything is already.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How much a plan reads."""
+
+    scanned: int = 0
+    """Rows that Spark reads from files."""
+    held: int = 0
+    """Rows that are in memory."""
+
+    @property
+    def small(self) -> bool:
+        return not self.scanned and self.held <= SMALL_ROWS_MAX
+
+
+MUCH = Reading(held=SMALL_ROWS_MAX + 1)
+"""When nobody knows."""
 
 
 class Evaluator:
@@ -77,7 +100,8 @@ class Evaluator:
         usual = all(spark.conf.get(key, "true") == "true" for key in _DECIMALS)
         self._computing = Computing(constants(spark), decimals=usual)
         self._own = {key: spark.conf.get(key, None) for key in _SMALL}
-        self._hurried = False
+        self._set = dict(self._own)
+        """What was last set, so that it is not set again."""
         self.queries = 0
         self.rows_read = 0
 
@@ -139,13 +163,13 @@ class Evaluator:
         relation: str,
         node: Node,
         lookups: LookUps,
-        small: bool,
+        reading: Reading,
         deltas: Mapping[str, Part],
         most: int | None = None,
     ) -> Part:
         """The same for a plan that has been reduced."""
-        sql = render(node, self.table(deltas, lookups), single=small).sql
-        return self.result(relation, sql, self.rows(node, deltas, lookups), most, small=small)
+        sql = render(node, self.table(deltas, lookups), single=reading.small).sql
+        return self.result(relation, sql, self.rows(node, deltas, lookups), most, reading)
 
     def added(
         self, node: Node, accumulators: Sequence[Accumulator], deltas: Mapping[str, Part]
@@ -176,15 +200,20 @@ class Evaluator:
         return Linear(from_lookups(lookups), self._computing)
 
     def result(
-        self, relation: str, sql: str, rows: float, most: int | None = None, *, small: bool = False
+        self,
+        relation: str,
+        sql: str,
+        rows: float,
+        most: int | None = None,
+        reading: Reading = MUCH,
     ) -> Part:
         """What a query gives that may have so many rows."""
         most = most or COLLECT_ROWS_MAX
         if rows > most:
-            return self.written(relation, sql, rows)
-        found = self._fetched(sql, most, small=small)
+            return self.written(relation, sql, rows, reading)
+        found = self._fetched(sql, most, reading)
         if found is None:
-            return self.written(relation, sql, WRITTEN_ROWS)
+            return self.written(relation, sql, WRITTEN_ROWS, reading)
         frame, table = found
         table = table.rename_columns([*(f"c{i}" for i in range(table.num_columns - 1)), WEIGHT])
         if relation in self._relations:
@@ -193,16 +222,16 @@ class Evaluator:
         types = tuple(type_of(f.dataType) for f in frame.schema.fields[:-1])
         return Part(types, table.num_rows, table.cast(arrow_schema(types)))
 
-    def reduced(self, node: Node, deltas: Mapping[str, Part]) -> tuple[Node, LookUps, bool]:
-        """A plan that reads little, if one can be made, and whether all it reads is in memory."""
+    def reduced(self, node: Node, deltas: Mapping[str, Part]) -> tuple[Node, LookUps, Reading]:
+        """A plan that reads little, if one can be made, and how much it reads."""
         lookups = LookUps(self._relations, self._indexes, deltas)
-        node = flattened(reduced(node, lookups), lookups)
+        node = flattened(reduced(node, lookups), lookups, self._linear(lookups))
         leaves = [leaf for leaf in walk(node) if isinstance(leaf, Leaf)]
         parts = [part for leaf in leaves for part in self._read(leaf, deltas, lookups)]
-        scanned = [part.rows for part in parts if part.table is None]
-        self.rows_read += lookups.rows_read + sum(scanned)
-        small = not scanned and sum(part.rows for part in parts) <= SMALL_ROWS_MAX
-        return node, lookups, small
+        scanned = sum(part.rows for part in parts if part.table is None)
+        held = sum(part.rows for part in parts if part.table is not None)
+        self.rows_read += lookups.rows_read + scanned
+        return node, lookups, Reading(scanned, held)
 
     def _read(self, leaf: Leaf, deltas: Mapping[str, Part], lookups: LookUps) -> list[Part]:
         """The parts that a leaf reads."""
@@ -226,9 +255,9 @@ class Evaluator:
         windows = [estimates.total(n) for n in walk(node) if isinstance(n, Window)]
         return max([estimates.of(node), *windows])
 
-    def written(self, relation: str, sql: str, rows: float) -> Part:
+    def written(self, relation: str, sql: str, rows: float, reading: Reading) -> Part:
         self.queries += 1
-        self.hurry(False)
+        self._prepare(reading, written=True)
         with translated():
             frame = self._spark.sql(sql)
             if relation in self._relations or relation.startswith(STAGE):
@@ -238,19 +267,19 @@ class Evaluator:
     def whole(self, sql: str) -> pa.Table:
         """A result in memory, however large it is: columns c0, c1, ... and w."""
         self.queries += 1
-        self.hurry(False)
+        self._prepare(MUCH)
         with translated():
             found = self._spark.sql(sql).toArrow()
         return found.rename_columns([*(f"c{i}" for i in range(found.num_columns - 1)), WEIGHT])
 
-    def execute(self, sql: str, most: int, *, small: bool) -> pa.Table | None:
+    def execute(self, sql: str, most: int, reading: Reading) -> pa.Table | None:
         """A result in memory; None if it has more than so many rows, which are not held then."""
-        found = self._fetched(sql, most, small=small)
+        found = self._fetched(sql, most, reading)
         return None if found is None else found[1]
 
-    def _fetched(self, sql: str, most: int, *, small: bool) -> tuple[DataFrame, pa.Table] | None:
+    def _fetched(self, sql: str, most: int, reading: Reading) -> tuple[DataFrame, pa.Table] | None:
         self.queries += 1
-        self.hurry(small)
+        self._prepare(reading)
         # Not LIMIT, for which Spark would bring all rows together in one task.
         capped = f"SELECT * FROM ({sql}) WHERE {_ROW_OF_TASK} <= {most}"
         with translated():
@@ -263,13 +292,22 @@ class Evaluator:
                 raise
         return (frame, table) if table.num_rows <= most else None
 
-    def hurry(self, small: bool) -> None:
-        """Few rows are done sooner by a plan that is neither compiled nor spread out."""
-        if self._hurried is not small:
-            for key, value in _SMALL.items():
-                own = self._own[key]
-                if small or own is not None:
-                    self._spark.conf.set(key, value if small else str(own))
-                else:
+    def _prepare(self, reading: Reading, *, written: bool = False) -> None:
+        """Few rows are done sooner by a plan that is neither compiled nor spread out, and many by
+        one that is spread out further."""
+        small = reading.small and not written
+        settings: dict[str, str | None] = {**(_SMALL if small else self._own)}
+        if not small:
+            own = int(settings[_PARTITIONS] or 1)
+            settings[_PARTITIONS] = str(max(own, math.ceil(reading.scanned / TASK_ROWS)))
+        for key, value in settings.items():
+            if self._set.get(key) != value:
+                if value is None:
                     self._spark.conf.unset(key)
-            self._hurried = small
+                else:
+                    self._spark.conf.set(key, value)
+        self._set = settings
+
+    def usual(self) -> None:
+        """The session as it was found."""
+        self._prepare(MUCH)

@@ -5,6 +5,7 @@ each of them in a job of its own. Equalities between plain columns need nothing 
 joins are made with Arrow; filters and expressions, which only Spark understands, go on top:
 
     Inner(Filter(a), Project(b)) on x = y  ->  Filter(Project(joined rows of a and b))
+    Join(Filter(a), b) on x = y            ->  Filter(rows of a with those of b, or without)
     Restrict(a, keys)                      ->  the rows of a among the keys
     Keys(a)                                ->  the distinct values, or more
 
@@ -21,13 +22,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stepwell.query.algebra import (
+    Consolidate,
     Filter,
     Inner,
+    Join,
     Keys,
     Leaf,
+    Negate,
     Node,
     Project,
     Restrict,
+    Side,
     Union,
     When,
     children,
@@ -36,8 +41,10 @@ from stepwell.query.algebra import (
 )
 from stepwell.query.conditions import equal_columns
 from stepwell.spark.conditions import fulfilling
+from stepwell.spark.exact import Unknown
 from stepwell.spark.finder import LookUps
 from stepwell.spark.index import comparable
+from stepwell.spark.linear import Linear
 from stepwell.spark.runs import WEIGHT
 
 ROWS_MAX = 1_000_000
@@ -46,14 +53,15 @@ FAN_OUT = 10
 _BEFORE, _AFTER = "w0", "w1"
 
 
-def flattened(node: Node, lookups: LookUps) -> Node:
+def flattened(node: Node, lookups: LookUps, linear: Linear) -> Node:
     """The same plan with fewer joins for Spark."""
-    return _Flattening(lookups).of(node)
+    return _Flattening(lookups, linear).of(node)
 
 
 class _Flattening:
-    def __init__(self, lookups: LookUps) -> None:
+    def __init__(self, lookups: LookUps, linear: Linear) -> None:
         self._lookups = lookups
+        self._linear = linear
 
     def of(self, node: Node) -> Node:
         node = with_children(node, tuple(self.of(child) for child in children(node)))
@@ -61,6 +69,8 @@ class _Flattening:
         match node:
             case Inner():
                 made = self._inner(node)
+            case Join():
+                made = self._join(node)
             case Restrict():
                 made = self._restrict(node)
             case Keys():
@@ -183,6 +193,66 @@ class _Flattening:
         known, rows = [known[i] for i in joined], [rows[i] for i in joined]
         return self._joined(node, known, rows, places, paired)
 
+    def _join(self, node: Join) -> Node | None:
+        """A left, semi or anti join, which is linear in its left side."""
+        if node.side is Side.FULL or node.also or not node.equal:
+            return None
+        match node.left:
+            case Negate():
+                made = self._join(replace(node, left=node.left.input))
+                return None if made is None else Negate(made)
+            case Union():
+                parts = []
+                for child in node.left.inputs:
+                    names = zip(node.left.columns, child.columns, strict=True)
+                    named = Project(child, tuple((n, column(c)) for n, c in names))
+                    parts.append(self._join(replace(node, left=named)))
+                known = [part for part in parts if part is not None]
+                return Union(tuple(known), node.columns) if len(known) == len(parts) else None
+            case _:
+                return self._join_rows(node)
+
+    def _join_rows(self, node: Join) -> Node | None:
+        left = _Chain.of(node.left)
+        rows = None if left is None else self._rows(left.leaf)
+        if left is None or rows is None:
+            return None
+        try:
+            # What is there decides who has a match, so it must be certain.
+            right, types = self._linear.changes(Consolidate(node.right))
+        except Unknown:
+            return None
+        if right.num_rows and pc.min(right.column(WEIGHT)).as_py() < 0:
+            return None
+        kinds = self._lookups.types(left.leaf)
+        keys = []
+        for a, b in node.equal:
+            one, two = left.place(a), node.right.columns.index(b)
+            if one is None:
+                return None
+            pair = rows.column(one), right.column(two)
+            keys.append(_comparable(*pair, (kinds[one], types[two]), node.null_safe))
+        known = [both for both in keys if both is not None]
+        if len(known) < len(keys):
+            return None
+        met = _met([one for one, _ in known], [two for _, two in known], node.side)
+        if met is None:
+            return None
+        found = rows.take(pa.array(met[0]))
+        columns = {left.leaf.columns[p]: (found.column(p), kinds[p]) for p in left.used}
+        weight = found.column(WEIGHT)
+        if node.side is Side.LEFT:
+            others = right.take(pa.array(met[1], mask=met[1] < 0))
+            columns |= {
+                name: (others.column(p), types[p]) for p, name in enumerate(node.right.columns)
+            }
+            weight = pc.multiply(weight, pc.fill_null(others.column(WEIGHT), 1))
+        stored = [*(f"c{i}" for i in range(len(columns))), WEIGHT]
+        table = pa.table([*(data for data, _ in columns.values()), weight], names=stored)
+        name = self._lookups.add(table, tuple(kind for _, kind in columns.values()))
+        made = left.beside(Leaf(name, tuple(columns), When.DELTA))
+        return Project(made, tuple((c, column(c)) for c in node.columns))
+
     def _match(
         self,
         chains: list[_Chain],
@@ -205,16 +275,11 @@ class _Flattening:
                 j, place = other
                 one, two = rows[j].column(place), rows[i].column(mine)
                 kinds = self._lookups.types(chains[j].leaf), self._lookups.types(chains[i].leaf)
-                if not comparable(kinds[0][place]) or not comparable(kinds[1][mine]):
+                both = _comparable(one, two, (kinds[0][place], kinds[1][mine]), null_safe)
+                if both is None:
                     continue
-                if one.type != two.type:
-                    if not (pa.types.is_integer(one.type) and pa.types.is_integer(two.type)):
-                        continue
-                    one, two = one.cast(pa.int64()), two.cast(pa.int64())
-                if null_safe and one.null_count and two.null_count:
-                    continue
-                left.append(one.take(pa.array(places[joined.index(j)])))
-                right.append(two)
+                left.append(both[0].take(pa.array(places[joined.index(j)])))
+                right.append(both[1])
                 break
         if not left:
             return None
@@ -356,6 +421,21 @@ def _there(rows: pa.Table) -> pa.Table:
     return rows.filter(pc.not_equal(rows.column(WEIGHT), 0))
 
 
+def _comparable(
+    one: pa.ChunkedArray, two: pa.ChunkedArray, types: tuple[str, str], null_safe: bool
+) -> tuple[pa.ChunkedArray, pa.ChunkedArray] | None:
+    """Two columns whose values Arrow takes for equal where Spark does; None: it may not."""
+    if not all(map(comparable, types)):
+        return None
+    if one.type != two.type:
+        if not (pa.types.is_integer(one.type) and pa.types.is_integer(two.type)):
+            return None
+        one, two = one.cast(pa.int64()), two.cast(pa.int64())
+    if null_safe and one.null_count and two.null_count:
+        return None
+    return one, two
+
+
 def _count(left: list[pa.ChunkedArray], right: list[pa.ChunkedArray]) -> int:
     """How many pairs of rows have equal values, before any of them is made."""
     names = [f"k{i}" for i in range(len(left))]
@@ -365,6 +445,30 @@ def _count(left: list[pa.ChunkedArray], right: list[pa.ChunkedArray]) -> int:
         sides.append(counted.select([*names, "count_all"]).rename_columns([*names, times]))
     both = sides[0].join(sides[1], keys=names, join_type="inner")
     return int(pc.sum(pc.multiply(both.column("l"), both.column("r"))).as_py() or 0)
+
+
+def _met(
+    left: list[pa.ChunkedArray], right: list[pa.ChunkedArray], side: Side
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Places on the left that a join with this side gives, and for each that of its match or -1;
+    None: too many."""
+    if side is Side.LEFT and _count(left, right) > ROWS_MAX:
+        return None
+    if side is not Side.LEFT:
+        # Each match once.
+        names = [f"k{i}" for i in range(len(right))]
+        distinct = pa.table(right, names=names).group_by(names).aggregate([])
+        right = [distinct.column(name) for name in names]
+    at_left, at_right = _pairs(left, right)
+    if side is Side.SEMI:
+        return at_left, at_right
+    alone = np.ones(len(left[0]), dtype=bool)
+    alone[at_left] = False
+    places = np.flatnonzero(alone)
+    if side is Side.LEFT:
+        places, none = np.concatenate([at_left, places]), np.full(len(places), -1)
+        return places, np.concatenate([at_right, none])
+    return places, np.full(len(places), -1)
 
 
 def _pairs(left: list[pa.ChunkedArray], right: list[pa.ChunkedArray]) -> tuple[np.ndarray, ...]:

@@ -47,7 +47,7 @@ class Showing:
 
     def named_in(self, text: str, time: datetime, deltas: Mapping[str, Part]) -> None:
         """Show what a text names, as it is after the changes."""
-        self._evaluator.hurry(False)
+        self._evaluator.usual()
         named = self._names(text)
         for table in (table for name, table in self.tables.items() if name in named):
             plain = self._relations.plain_rows(table.name, deltas.get(table.name))

@@ -1,0 +1,122 @@
+"""How large is what is asked when something changes, and in which order are tables joined?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from stepwell.query.algebra import Inner, Leaf, Names, Node, Scan, children, walk
+from stepwell.query.lower import Lowering
+from stepwell.query.maintain import Maintenance
+from stepwell.query.order import Estimates
+from stepwell.query.parse import catalog_of, parse_query
+from stepwell.query.program import Block, Full
+from stepwell.query.render import render
+
+DIMENSIONS = 8
+TABLES = {
+    "fact": [*(f"x{i}" for i in range(DIMENSIONS)), "v"],
+    **{f"d{i}": [f"k{i}", f"v{i}"] for i in range(DIMENSIONS)},
+}
+
+
+def blocks_of(query: str) -> list[Block]:
+    """What is kept for a view over tables of numbers."""
+    parsed = parse_query(query, catalog_of(TABLES, {}))
+    kinds = lambda node: ("int",) * len(node.columns)  # noqa: E731 - a stand-in for Spark
+    lowering = Lowering("v", parsed.names, kinds, ansi=True, unique={})
+    lowering.view(parsed.node)
+    return lowering.blocks
+
+
+def plans(block: Block, changed: Iterable[str] | None = None) -> list[Node]:
+    """The queries that bring a block up to date when these relations have changed, or all."""
+    assert not isinstance(block, Full)
+    every = {node.relation for node in walk(block.input) if isinstance(node, Scan)}
+    moved = frozenset(every if changed is None else every & set(changed))
+    maintenance = Maintenance(Names(prefix="_m"), moved, Estimates())
+    change = maintenance.plan(block)
+    assert change is not None
+    return [*(stage.node for stage in maintenance.stages), change]
+
+
+def size(node: Node) -> int:
+    return sum(1 for _ in walk(node))
+
+
+def depth(node: Node) -> int:
+    return 1 + max(map(depth, children(node)), default=0)
+
+
+def star(count: int, kind: str = "LEFT") -> str:
+    joins = " ".join(f"{kind} JOIN d{i} ON fact.x{i} = d{i}.k{i}" for i in range(count))
+    return f"SELECT v, {', '.join(f'v{i}' for i in range(count))} FROM fact {joins}"
+
+
+def chain(count: int) -> str:
+    joins = " ".join(f"LEFT JOIN d{i} ON d{i - 1}.v{i - 1} = d{i}.k{i}" for i in range(1, count))
+    return f"SELECT {', '.join(f'v{i}' for i in range(count))} FROM d0 {joins}"
+
+
+def test_a_changed_row_with_many_left_joins_is_one_query_that_grows_with_their_number() -> None:
+    """S4: each used to double the plan, so that a view of six was computed anew, unsaid."""
+    small, large = (plans(*blocks_of(star(count)), ["fact"]) for count in (4, 8))
+    assert len(small) == len(large) == 1
+    assert size(large[0]) <= 2 * size(small[0])
+
+
+@pytest.mark.parametrize("query", [star, chain])
+def test_many_left_joins_whose_tables_all_change_do_not_double_the_plan(query: object) -> None:
+    """S4: one term for each table that changes, and each as long as there are joins."""
+    small, large = (plans(*blocks_of(query(count))) for count in (4, 8))  # type: ignore[operator]
+    assert sum(map(size, large)) <= 4.5 * sum(map(size, small))
+
+
+def test_a_left_join_is_made_after_the_inner_join_above_it_and_nothing_is_stored() -> None:
+    """S4: the inner join needs all rows of what it joins, and these would be stored."""
+    first = "SELECT fact.x1, v, v0 FROM fact LEFT JOIN d0 ON fact.x0 = d0.k0"
+    for query in (
+        f"SELECT v, v0, v1 FROM ({first}) a JOIN d1 ON a.x1 = d1.k1",
+        "SELECT v, v0, v1, v2 FROM fact LEFT JOIN d0 ON x0 = k0 LEFT JOIN d1 ON x1 = k1 "
+        "JOIN d2 ON x2 = k2",
+    ):
+        assert len(blocks_of(query)) == 1
+
+
+def test_an_inner_join_by_a_column_of_the_left_joins_right_side_is_not_made_before_it() -> None:
+    """S4: it would be a product, and a wrong one where nothing matches."""
+    query = "SELECT v, v0, v1 FROM fact LEFT JOIN d0 ON x0 = k0 JOIN d1 ON v0 = k1"
+    for block in blocks_of(query):
+        assert not isinstance(block, Full)
+        for node in walk(block.input):
+            if isinstance(node, Inner):
+                assert "CROSS" not in render(node, lambda relation, when: relation).sql
+
+
+def test_windows_over_one_another_are_stored_in_between() -> None:
+    """S4: a plan more than doubled with each; five were more than Spark can read."""
+    calls = ", ".join(f"rank() OVER (PARTITION BY x{i} ORDER BY v) AS r{i}" for i in range(6))
+    blocks = blocks_of(f"SELECT v, {calls} FROM fact")
+    assert len(blocks) == 3
+    assert max(size(plan) for block in blocks for plan in plans(block)) < 30
+
+
+def test_many_unions_are_one() -> None:
+    """S4: each stood within the next, deeper than Spark can read."""
+    query = " UNION ALL ".join(f"SELECT x0 + {i} AS x FROM fact WHERE v > {i}" for i in range(200))
+    (plan,) = plans(*blocks_of(query))
+    assert depth(plan) < 10
+
+
+def test_a_whole_join_is_made_along_equalities_from_the_largest_table() -> None:
+    """S4: tables that only a third one connects were multiplied first, 10 GB of rows at a time."""
+    text = "SELECT v FROM d0, d1, fact, d2 WHERE x0 = k0 AND x1 = k1 AND x2 = k2 AND v2 = 5"
+    (block,) = blocks_of(text)
+    rows = {"fact": 6_000_000, "d0": 10_000, "d1": 1_000, "d2": 500_000}
+    whole = Maintenance(Names(prefix="_m"), frozenset(), Estimates(rows)).whole(block)
+    (join,) = (node for node in walk(whole) if isinstance(node, Inner))
+    order = [next(n.relation for n in walk(i) if isinstance(n, Leaf)) for i in join.inputs]
+    # The filtered one first, since it leaves fewest.
+    assert order == ["fact", "d2", "d1", "d0"]
+    assert "CROSS" not in render(join, lambda relation, when: relation).sql
