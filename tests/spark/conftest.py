@@ -7,9 +7,9 @@ from pyspark.sql import SparkSession
 
 from stepwell.spark.session import SessionSettings, open_session
 
-# Collecting with one thread suits two busy cores. Java compiles as it likes: with its quick compiler
-# alone it starts sooner, but Spark's analyser, which is most of the work here, then takes a fifth
-# longer.
+# Collecting with one thread suits two busy cores. Java compiles as it likes: with its quick
+# compiler alone it starts sooner, but then Spark's analyser, which is most of the work here, takes
+# a fifth longer.
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
 SETTINGS = SessionSettings(
     master="local[2]",

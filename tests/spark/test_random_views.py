@@ -31,6 +31,7 @@ from stepwell.errors import InvalidError
 from stepwell.query import cost
 from stepwell.query.reference import Bag, bag, evaluate
 from stepwell.spark import blocks, finder, flatten, linear, relations
+from stepwell.spark import evaluate as evaluator
 from tests.comparing import Compared, difference, difference_of_rows
 from tests.random_views.case import Batch, Case, Row, Rows
 from tests.random_views.cases import VIEWS, case_of
@@ -92,6 +93,7 @@ def check(spark: SparkSession, seeds: Sequence[int]) -> None:
             case "spark":
                 patch.setattr(linear, "ROWS_MAX", -1)
                 patch.setattr(blocks, "NODES_MAX", 40)
+                patch.setattr(evaluator, "SQL_LENGTH_MAX", 3_000)
             case "anew":
                 patch.setattr(cost, "WORTH_ASKING", 0)
                 patch.setattr(cost.Costs, "cheaper_anew", True)

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from stepwell.errors import InvalidError, SqlError
 from stepwell.query import parse
-from stepwell.spark import relations
+from stepwell.spark import evaluate, linear, relations
 from stepwell.spark import views as views_module
 from stepwell.spark.views import Change, Views
 from tests.comparing import difference
@@ -267,3 +267,42 @@ def test_rows_behind_an_empty_chunk_are_not_lost(
     part.table = pa.table({"c0": pa.chunked_array(numbers), "w": weights})
     part.shown = None
     assert sorted(views.read("t").column("n").to_pylist()) == list(range(5))
+
+
+STAR = """
+CREATE TABLE f (id INT NOT NULL PRIMARY KEY, a INT, b INT);
+CREATE TABLE da (a INT NOT NULL PRIMARY KEY, x STRING);
+CREATE TABLE db (b INT NOT NULL PRIMARY KEY, y STRING);
+CREATE MATERIALIZED VIEW v AS
+  SELECT id, x, y FROM f LEFT JOIN da ON f.a = da.a LEFT JOIN db ON f.b = db.b
+  WHERE NOT EXISTS (SELECT 1 FROM db AS gone WHERE gone.b = f.id);
+"""
+SOME = {
+    "f": Change(put=pa.table({"id": [1, 2, 3], "a": [1, None, 7], "b": [1, 1, 2]})),
+    "da": Change(put=pa.table({"a": [1], "x": ["one"]})),
+    "db": Change(put=pa.table({"b": [1, 3], "y": ["eins", "drei"]})),
+}
+
+
+def test_left_and_anti_joins_of_few_rows_need_no_spark(spark: SparkSession) -> None:
+    """S4: looking a row up takes a millisecond, asking Spark for it a hundred."""
+    views = Views.open(spark, STAR)
+    assert views.apply(SOME).queries == 0
+    both = Change(put=pa.table({"a": [1, 7], "x": ["ONE", "seven"]}))
+    outcome = views.apply({"da": both, "db": Change(delete=pa.table({"b": [3]}))})
+    assert (outcome.queries, outcome.recomputed) == (0, ())
+    found = {tuple(row.values()) for row in views.read("v").to_pylist()}
+    assert found == {(2, None, "eins"), (3, "seven", None)}
+
+
+def test_a_part_that_is_computed_anew_because_its_plan_is_too_large_says_so(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3: it is right all the same, and whoever wonders about the time it took can see why."""
+    monkeypatch.setattr(linear, "ROWS_MAX", -1)
+    views = Views.open(spark, STAR)
+    assert views.apply(SOME).recomputed == ()
+    monkeypatch.setattr(evaluate, "SQL_LENGTH_MAX", 100)
+    outcome = views.apply({"f": Change(put=pa.table({"id": [4], "a": [1], "b": [3]}))})
+    assert outcome.recomputed == ("v",)
+    assert outcome.changes["v"].to_pylist() == [{"id": 4, "x": "one", "y": "drei", "_w": 1}]

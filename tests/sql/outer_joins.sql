@@ -184,3 +184,124 @@ CREATE MATERIALIZED VIEW v AS SELECT a.x, b.y, z FROM a LEFT JOIN b ON a.x = b.x
 -- apply
 -- expect v
 (1, NULL, NULL), (2, 10, 'z')
+
+-- trap 33: many left joins of one table, all sides changing at once, with and without matches
+CREATE TABLE f (id INT NOT NULL PRIMARY KEY, a INT, b INT, c INT);
+CREATE TABLE da (a INT NOT NULL PRIMARY KEY, x STRING);
+CREATE TABLE db (b INT, y STRING);
+CREATE TABLE dc (c INT, z INT);
+CREATE MATERIALIZED VIEW v AS SELECT id, x, y, z FROM f LEFT JOIN da ON f.a = da.a LEFT JOIN db ON f.b = db.b LEFT JOIN dc ON f.c = dc.c AND z > 0;
+-- expect incremental
+-- put f
+(1, 1, 1, 1), (2, 2, NULL, 1), (3, NULL, 9, 2)
+-- put da
+(1, 'a1')
+-- put db
+(1, 'b1'), (1, 'b1')
+-- put dc
+(1, 5), (2, -5)
+-- apply
+-- expect v
+(1, 'a1', 'b1', 5), (1, 'a1', 'b1', 5), (2, NULL, NULL, 5), (3, NULL, NULL, NULL)
+-- put f
+(1, 2, 1, 2), (4, 1, 9, 1)
+-- delete f
+(2)
+-- put da
+(1, 'A1'), (2, 'a2')
+-- delete db
+(1, 'b1')
+-- put db
+(9, 'b9'), (NULL, 'never')
+-- put dc
+(1, 6), (2, 7)
+-- delete dc
+(2, -5)
+-- apply
+-- expect v
+(1, 'a2', 'b1', 7), (3, NULL, 'b9', 7), (4, 'A1', 'b9', 5), (4, 'A1', 'b9', 6)
+-- delete da
+(1)
+-- delete db
+(1, 'b1'), (9, 'b9')
+-- delete dc
+(1, 5), (1, 6), (2, 7)
+-- apply
+-- expect v
+(1, 'a2', NULL, NULL), (3, NULL, NULL, NULL), (4, NULL, NULL, NULL)
+
+-- trap 33: a left join by a column that another left join may have left NULL, and semi joins on top
+CREATE TABLE a (k INT, x INT);
+CREATE TABLE b (x INT, y INT);
+CREATE TABLE c (y INT, z STRING);
+CREATE TABLE d (z STRING);
+CREATE MATERIALIZED VIEW known AS SELECT k, b.y, z FROM a LEFT JOIN b ON a.x = b.x LEFT JOIN c ON b.y = c.y WHERE EXISTS (SELECT 1 FROM d WHERE d.z = c.z);
+CREATE MATERIALIZED VIEW unknown AS SELECT k, b.y, z FROM a LEFT JOIN b ON a.x = b.x LEFT JOIN c ON b.y <=> c.y WHERE NOT EXISTS (SELECT 1 FROM d WHERE d.z = c.z AND d.z <> 'q');
+-- expect incremental known
+-- expect incremental unknown
+-- put a
+(1, 1), (2, 2), (2, 2)
+-- put b
+(1, 10)
+-- put c
+(10, 'z'), (NULL, 'null')
+-- put d
+('z'), ('z')
+-- apply
+-- expect known
+(1, 10, 'z')
+-- expect unknown
+(2, NULL, 'null'), (2, NULL, 'null')
+-- put b
+(2, 10)
+-- delete d
+('z')
+-- apply
+-- expect known
+(1, 10, 'z'), (2, 10, 'z'), (2, 10, 'z')
+-- expect unknown
+nothing
+-- delete d
+('z')
+-- put d
+('q'), ('null')
+-- delete b
+(1, 10)
+-- put c
+(10, 'q')
+-- apply
+-- expect known
+(2, 10, 'q'), (2, 10, 'q')
+-- expect unknown
+(2, 10, 'q'), (2, 10, 'q'), (2, 10, 'z'), (2, 10, 'z')
+
+-- trap 33: an inner join over left joins, by a column of the left side, and of the right side
+CREATE TABLE a (k INT, x INT, y INT);
+CREATE TABLE b (x INT, z INT);
+CREATE TABLE c (y INT, u STRING);
+CREATE MATERIALIZED VIEW by_left AS SELECT k, z, u FROM (SELECT k, y, z * 2 AS z FROM a LEFT JOIN b ON a.x = b.x) q JOIN c ON q.y = c.y;
+CREATE MATERIALIZED VIEW by_right AS SELECT k, z, u FROM a LEFT JOIN b ON a.x = b.x JOIN c ON b.z = c.y;
+-- expect incremental by_left
+-- expect incremental by_right
+-- put a
+(1, 1, 1), (2, 2, 1), (3, 1, 7)
+-- put b
+(1, 1)
+-- put c
+(1, 'c1')
+-- apply
+-- expect by_left
+(1, 2, 'c1'), (2, NULL, 'c1')
+-- expect by_right
+(1, 1, 'c1'), (3, 1, 'c1')
+-- put b
+(2, 7), (1, 7)
+-- put c
+(7, 'c7')
+-- delete a
+(1, 1, 1)
+-- apply
+-- expect by_left
+(2, 14, 'c1'), (3, 2, 'c7'), (3, 14, 'c7')
+-- expect by_right
+(2, 7, 'c7'), (3, 1, 'c1'), (3, 7, 'c7')

@@ -346,15 +346,16 @@ class Maintenance:
             case Window() if set(columns) <= set(node.input.columns):
                 return self._source(node.input, columns, nulls)
             case Union():
-                parts = []
+                sources: list[tuple[Node, tuple[str, ...]]] = []
                 for child in node.inputs:
                     mine = tuple(child.columns[node.columns.index(c)] for c in columns)
-                    source, found = self._source(child, mine, nulls)
-                    fresh = self._names.several(len(found))
-                    items_ = tuple((n, column(c)) for n, c in zip(fresh, found, strict=True))
-                    parts.append(Project(source, items_))
+                    each = self._source(child, mine, nulls)
+                    # What is joined again stands there as it comes and as it goes.
+                    sources += [each] if each not in sources else []
+                if len(sources) == 1:
+                    return sources[0]
                 names = self._names.several(len(columns))
-                return Union(tuple(parts), names), names
+                return Union(tuple(narrow(*each) for each in sources), names), names
             case _:
                 pass
         return node, columns

@@ -9,6 +9,7 @@ anything is stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import islice
 
 import pyarrow as pa
@@ -19,11 +20,18 @@ from stepwell.engine.ports import WEIGHT as SHOWN_WEIGHT
 from stepwell.query.algebra import Leaf, Node, When, walk
 from stepwell.query.cost import Costs, costs
 from stepwell.query.maintain import Maintenance
-from stepwell.query.program import Block, Full, Program, Sums, Top
+from stepwell.query.program import Block, Full, Groups, Program, Rows, Sums, Top
 from stepwell.query.reasons import Code
 from stepwell.query.render import presented
 from stepwell.spark.canonical import canonical, canonical_items
-from stepwell.spark.evaluate import ADDED, COLLECT_ROWS_MAX, WRITTEN_ROWS, Evaluator, Reading
+from stepwell.spark.evaluate import (
+    ADDED,
+    COLLECT_ROWS_MAX,
+    WRITTEN_ROWS,
+    Evaluator,
+    Reading,
+    TooLargeError,
+)
 from stepwell.spark.finder import LookUps
 from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
@@ -33,14 +41,24 @@ from stepwell.spark.reading import mapped
 from stepwell.spark.relations import Part, Relations, arrow_schema
 from stepwell.spark.runs import WEIGHT, scalar
 
-NODES_MAX = 300
-"""Of a plan. Windows over windows, each with other partitions, need the change of all below them to
-know theirs, and plans double with each; Spark would take longer to read one than to compute the
-view anew, and cannot read much larger ones at all."""
+NODES_MAX = 3_000
+"""Of a plan, before it is cut down to what can matter."""
 
 
-class _TooLargeError(Exception):
-    """A plan that is not worth asking Spark for."""
+@dataclass(slots=True)
+class Anew:
+    """Why parts of a view were computed anew in a transaction."""
+
+    weighed: bool = True
+    """Whether they may be, where that is cheaper."""
+    cheaper: Costs | None = None
+    """Both estimates of the first that was."""
+    too_large: bool = False
+    """Whether the plan of a change was more than Spark reads sooner than it computes it all."""
+
+    @property
+    def any(self) -> bool:
+        return self.too_large or self.cheaper is not None
 
 
 class Blocks:
@@ -66,12 +84,12 @@ class Blocks:
         deltas: Mapping[str, Part],
         program: Program | None,
         outputs: dict[str, pa.Table],
-        cheaper: list[Costs] | None = None,
+        said: Anew,
     ) -> Part | None:
         """The change of one block's relation; None if it cannot have changed.
 
-        The last block of a program gives the change of the view too. With `cheaper` the block may
-        be computed anew where that costs less, and says so there.
+        The last block of a program gives the change of the view too. A block that is computed anew
+        says so in `said`.
         """
         if isinstance(block, Full):
             reads = {r for name in block.reads for r in self._behind(name)}
@@ -82,24 +100,34 @@ class Blocks:
             if program is not None:
                 _give(self._rows(anew), program, outputs)
             return anew
-        maintenance = self._evaluator.maintenance(deltas)
-        known = dict(deltas)
-        if cheaper is not None:
+        if said.weighed:
             moved = {name: part.rows for name, part in deltas.items()}
             estimate = costs(block, self._relations.rows(), moved)
             if estimate is not None and estimate.cheaper_anew:
-                again = maintenance.anew(block)
-                if again is None:
-                    return None
-                cheaper.append(estimate)
-                return self._finish(block, again, program, known, outputs)
+                part = self._again(block, deltas, program, outputs)
+                if part is not None:
+                    said.cheaper = said.cheaper or estimate
+                return part
         try:
-            return self._kept(block, maintenance, known, program, outputs)
-        except _TooLargeError:
-            again = self._evaluator.maintenance(deltas).anew(block)
-            if again is None:
-                return None
-            return self._finish(block, again, program, dict(deltas), outputs)
+            maintenance = self._evaluator.maintenance(deltas)
+            return self._kept(block, maintenance, dict(deltas), program, outputs)
+        except TooLargeError:
+            said.too_large = True
+            return self._again(block, deltas, program, outputs)
+
+    def _again(
+        self,
+        block: Sums | Groups | Rows | Top,
+        deltas: Mapping[str, Part],
+        program: Program | None,
+        outputs: dict[str, pa.Table],
+    ) -> Part | None:
+        """The change of a block's relation, by computing all of it and comparing."""
+        change = self._evaluator.maintenance(deltas).anew(block)
+        if change is None:
+            return None
+        with self._evaluator.whatever_size():
+            return self._finish(block, change, program, dict(deltas), outputs)
 
     def _kept(
         self,
@@ -248,6 +276,7 @@ class Blocks:
         change, lookups, reading = reduced
         table = self._evaluator.table(known, lookups)
         sql = presented(change, program.output, table, single=reading.small)
+        self._evaluator.check_size(sql)
         width = len(change.columns)
         rows = self._evaluator.rows(change, known, lookups)
         found = None
@@ -289,7 +318,7 @@ class Blocks:
 
 def _check_size(node: Node) -> None:
     if sum(1 for _ in islice(walk(node), NODES_MAX + 1)) > NODES_MAX:
-        raise _TooLargeError
+        raise TooLargeError
 
 
 def _give(view: pa.Table, program: Program, outputs: dict[str, pa.Table]) -> None:

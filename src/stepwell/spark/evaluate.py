@@ -9,8 +9,8 @@ taken for small is only fetched as far as it is: if it goes on, it is asked for 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -52,6 +52,10 @@ _DECIMALS = (
     "spark.sql.legacy.literal.pickMinimumPrecision",
 )
 """What says how many digits a result has."""
+SQL_LENGTH_MAX = 100_000
+"""Of a query that brings a block up to date. Spark takes seconds to make a plan of so much text,
+and minutes of more. What would need more, as when all tables of a view with many joins change at
+once and none of them can be looked into, is computed anew."""
 TASK_ROWS = 3_000_000
 """Of a large relation, so many rows go to one task; it would have to sort more of them on disk."""
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -83,6 +87,10 @@ MUCH = Reading(held=SMALL_ROWS_MAX + 1)
 """When nobody knows."""
 
 
+class TooLargeError(Exception):
+    """A query that is not worth asking Spark for."""
+
+
 class Evaluator:
     def __init__(
         self,
@@ -102,6 +110,7 @@ class Evaluator:
         self._own = {key: spark.conf.get(key, None) for key in _SMALL}
         self._set = dict(self._own)
         """What was last set, so that it is not set again."""
+        self._bounded = True
         self.queries = 0
         self.rows_read = 0
 
@@ -169,6 +178,7 @@ class Evaluator:
     ) -> Part:
         """The same for a plan that has been reduced."""
         sql = render(node, self.table(deltas, lookups), single=reading.small).sql
+        self.check_size(sql)
         return self.result(relation, sql, self.rows(node, deltas, lookups), most, reading)
 
     def added(
@@ -242,6 +252,19 @@ class Evaluator:
         if leaf.when is not When.OLD and leaf.relation in deltas:
             parts.append(deltas[leaf.relation])
         return parts
+
+    def check_size(self, sql: str) -> None:
+        if self._bounded and len(sql) > SQL_LENGTH_MAX:
+            raise TooLargeError
+
+    @contextmanager
+    def whatever_size(self) -> Iterator[None]:
+        """Queries may be of any size, because there is no other way."""
+        self._bounded = False
+        try:
+            yield
+        finally:
+            self._bounded = True
 
     def rows(self, node: Node, deltas: Mapping[str, Part], lookups: LookUps) -> float:
         """Roughly how many rows a node gives."""

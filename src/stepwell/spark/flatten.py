@@ -197,20 +197,13 @@ class _Flattening:
         """A left, semi or anti join, which is linear in its left side."""
         if node.side is Side.FULL or node.also or not node.equal:
             return None
-        match node.left:
-            case Negate():
-                made = self._join(replace(node, left=node.left.input))
-                return None if made is None else Negate(made)
-            case Union():
-                parts = []
-                for child in node.left.inputs:
-                    names = zip(node.left.columns, child.columns, strict=True)
-                    named = Project(child, tuple((n, column(c)) for n, c in names))
-                    parts.append(self._join(replace(node, left=named)))
-                known = [part for part in parts if part is not None]
-                return Union(tuple(known), node.columns) if len(known) == len(parts) else None
-            case _:
-                return self._join_rows(node)
+        made: list[Node] = []
+        for negative, left in _terms(node.left):
+            joined = self._join_rows(replace(node, left=left))
+            if joined is None:
+                return None
+            made.append(Negate(joined) if negative else joined)
+        return made[0] if len(made) == 1 else Union(tuple(made), node.columns)
 
     def _join_rows(self, node: Join) -> Node | None:
         left = _Chain.of(node.left)
@@ -357,6 +350,25 @@ class _Flattening:
         if sum(t.num_rows for t in tables) > ROWS_MAX:
             return None
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+
+def _terms(node: Node) -> list[tuple[bool, Node]]:
+    """The nodes whose sum a node is, and which of them are taken away."""
+    match node:
+        case Negate():
+            return [(not negative, term) for negative, term in _terms(node.input)]
+        case Filter() | Project():
+            return [(negative, replace(node, input=term)) for negative, term in _terms(node.input)]
+        case Union():
+            found: list[tuple[bool, Node]] = []
+            for child in node.inputs:
+                items = tuple(
+                    (name, column(c)) for name, c in zip(node.columns, child.columns, strict=True)
+                )
+                found += [(negative, Project(term, items)) for negative, term in _terms(child)]
+            return found
+        case _:
+            return [(False, node)]
 
 
 class _Chain:

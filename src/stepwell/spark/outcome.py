@@ -22,6 +22,8 @@ class Outcome:
     """For each materialized view that changed: its columns, and last the weight of each row."""
     rejected: tuple[Rejected, ...] = ()
     recomputed: tuple[str, ...] = ()
+    """Views of which all or a part was computed anew: always (`explain` says why), because that was
+    cheaper, or because the plan of what changed would have been too large for Spark."""
     queries: int = 0
     """Spark queries that were run."""
     queries_of: Mapping[str, int] = field(default_factory=dict)

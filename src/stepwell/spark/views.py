@@ -38,7 +38,7 @@ from stepwell.query.select import Catalog
 from stepwell.query.source import Source
 from stepwell.query.statements import MaterializedView, Policy, Table, View, parse_statements
 from stepwell.query.types import why_not_kept, without_maps
-from stepwell.spark.blocks import Blocks
+from stepwell.spark.blocks import Anew, Blocks
 from stepwell.spark.changes import Lookup, normalise, typed_items
 from stepwell.spark.compiler import Compiler
 from stepwell.spark.evaluate import Evaluator
@@ -208,7 +208,8 @@ class Views:
             change = self._text(block, {})
         else:
             whole = self._evaluator.maintenance({}).whole(block)
-            change = self._evaluator.part(block.relation, whole, {})
+            with self._evaluator.whatever_size():
+                change = self._evaluator.part(block.relation, whole, {})
         self._relations.append(block.relation, change)
 
     def build(self, name: str) -> None:
@@ -345,18 +346,18 @@ class Views:
             start, began = self._evaluator.queries, self._env.uptime()
             jobs = self._evaluator.jobs
             adaptive = self._views[program.view.lower()].policy is Policy.AUTO
-            dear: list[Costs] = []
+            said = Anew(weighed=adaptive)
             for block in program.blocks:
                 last = program if block is program.blocks[-1] else None
-                moved = self._blocks.change(
-                    block, deltas, last, outputs, dear if adaptive else None
-                )
+                moved = self._blocks.change(block, deltas, last, outputs, said)
                 if moved is not None and moved.rows:
                     deltas[block.relation] = moved
                 if isinstance(block, Full) and moved is not None:
                     recomputed.append(program.view)
-            if dear:
-                cheaper[program.view] = dear[0]
+            if said.any:
+                recomputed.append(program.view)
+            if said.cheaper is not None:
+                cheaper[program.view] = said.cheaper
             queries_of[program.view] = self._evaluator.queries - start
             jobs_of[program.view] = self._evaluator.jobs - jobs
             rows_of[program.view], self._evaluator.rows_read = self._evaluator.rows_read, 0
@@ -365,7 +366,7 @@ class Views:
             Outcome(
                 outputs,
                 tuple(rejected),
-                (*recomputed, *cheaper),
+                tuple(recomputed),
                 self._evaluator.queries - before,
                 queries_of,
                 jobs_of,
