@@ -82,6 +82,16 @@ class Draw:
     def text(self, depth: int) -> str:
         if depth > 0 and self.random.random() < 0.2:
             return self.case(self.text, depth)
+        if depth > 0 and self.random.random() < 0.2:
+            start, length = self.random.choice([1, 1, 2, 3, 9, 0]), self.random.randrange(4)
+            return self.random.choice(
+                [
+                    f"SUBSTRING({self.text(depth - 1)}, {start}, {length})",
+                    f"substr({self.text(depth - 1)}, {start})",
+                    f"SUBSTRING({self.text(depth - 1)} FROM {start} FOR {length})",
+                    f"SUBSTRING({self.text(depth - 1)}, -{start}, {length})",
+                ]
+            )
         return self.random.choice(["s", "u", "'a'", "'PROMO'", "''"])
 
     def date(self, depth: int) -> str:
@@ -91,7 +101,7 @@ class Draw:
 
     def test(self, depth: int) -> str:
         kind = self.random.randrange(5 if depth <= 0 else 10)
-        compare = self.random.choice(["=", "<>", "<", "<=", ">", ">="])
+        compare = self.random.choice(["=", "<>", "<", "<=", ">", ">=", "<=>"])
         if kind == 0:
             return f"{self.number(0)} {compare} {self.number(depth - 1)}"
         if kind == 1:

@@ -1,6 +1,6 @@
 """What a pipeline computes, as its manifest records it: the truth about what is deployed.
 
-    {"format": 3, "executor": "spark", "resources": {"view.revenue": {...}, ...}}
+    {"format": 4, "executor": "spark", "resources": {"view.revenue": {...}, ...}}
 
 Rows stored for one query are no answer to another. So a pipeline is opened by the statements it was
 made with, and `deploy` is the way from one program to the next.
@@ -26,7 +26,7 @@ from stepwell.query.reasons import Code
 from stepwell.query.settings import default_of
 from stepwell.store.sealed import Json
 
-FORMAT = 3
+FORMAT = 4
 """The next, when stored relations mean something else for the same statements."""
 
 

@@ -78,7 +78,7 @@ _EXACT = Context(prec=200, rounding=ROUND_HALF_UP)
 _SPARK = [Context(prec=digits, rounding=ROUND_HALF_UP) for digits in (SURE_DIGITS, _WIDEST)]
 
 
-_TESTS = (*COMPARE, exp.Between, exp.In, exp.Like, exp.Is, exp.Not)
+_TESTS = (*COMPARE, exp.NullSafeEQ, exp.Between, exp.In, exp.Like, exp.Is, exp.Not)
 
 
 class Unknown(Exception):  # noqa: N818 - nothing has gone wrong
@@ -158,6 +158,12 @@ class Computing:
                 _check_precedence(node.left, node.right)
                 a, b = _alike(self._of(node.left, columns), self._of(node.right, columns))
                 return Value(COMPARE[type(node)](a.data, b.data), "boolean")
+            case exp.NullSafeEQ():
+                _check_precedence(node.left, node.right)
+                a, b = _alike(self._of(node.left, columns), self._of(node.right, columns))
+                same = pc.fill_null(pc.equal(a.data, b.data), False)
+                none = pc.and_(pc.is_null(a.data), pc.is_null(b.data))
+                return Value(pc.or_(same, none), "boolean")
             case exp.Between():
                 return self._between(node, columns)
             case exp.And() | exp.Or():
@@ -183,6 +189,8 @@ class Computing:
                 return Value(pc.invert(found.data), "boolean") if _negated(node) else found
             case exp.Extract() | exp.Year():
                 return self._year(node, columns)
+            case exp.Substring():
+                return self._substring(node, columns)
             case _:
                 raise Unknown(type(node).__name__)
 
@@ -283,6 +291,15 @@ class Computing:
         if value.type != "date":
             raise Unknown(value.type)
         return Value(pc.year(value.data).cast(pa.int32()), "int")
+
+    def _substring(self, node: exp.Substring, columns: Columns) -> Value:
+        value = self._of(node.this, columns)
+        given = [node.args.get(key) for key in ("start", "length")]
+        counts = [int(n.name) for n in given if isinstance(n, exp.Literal) and n.name.isdigit()]
+        if value.type != "string" or len(counts) < 2 or counts[0] < 1 or max(counts) > 10**6:
+            raise Unknown("SUBSTRING")
+        first = counts[0] - 1
+        return Value(pc.utf8_slice_codeunits(value.data, first, first + counts[1]), "string")
 
     def _quotient(self, node: exp.Div, columns: Columns) -> Value:
         a, b = self._of(node.left, columns), self._of(node.right, columns)

@@ -15,6 +15,7 @@ not fit (other conditions, values Arrow compares otherwise, too many rows) is le
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -41,7 +42,7 @@ from stepwell.query.algebra import (
 )
 from stepwell.query.conditions import equal_columns
 from stepwell.spark.conditions import fulfilling
-from stepwell.spark.exact import Unknown
+from stepwell.spark.exact import Unknown, Value
 from stepwell.spark.finder import LookUps
 from stepwell.spark.index import comparable
 from stepwell.spark.linear import Linear
@@ -50,6 +51,8 @@ from stepwell.spark.runs import WEIGHT
 ROWS_MAX = 1_000_000
 FAN_OUT = 10
 """A join that gives so many rows for each it has is made after the others."""
+PRODUCT_ROWS_MAX = 100_000
+"""Without an equality of columns, each row meets each; often one of them is a single sum."""
 _BEFORE, _AFTER = "w0", "w1"
 
 
@@ -186,7 +189,10 @@ class _Flattening:
                 if found is not None:
                     break
             else:
-                return None
+                i = min(waiting, key=lambda i: rows[i].num_rows)
+                found = _product(places, rows[i].num_rows)
+                if found is None:
+                    return None
             places = found
             joined.append(i)
             waiting.remove(i)
@@ -195,20 +201,7 @@ class _Flattening:
 
     def _join(self, node: Join) -> Node | None:
         """A left, semi or anti join, which is linear in its left side."""
-        if node.side is Side.FULL or node.also or not node.equal:
-            return None
-        made: list[Node] = []
-        for negative, left in _terms(node.left):
-            joined = self._join_rows(replace(node, left=left))
-            if joined is None:
-                return None
-            made.append(Negate(joined) if negative else joined)
-        return made[0] if len(made) == 1 else Union(tuple(made), node.columns)
-
-    def _join_rows(self, node: Join) -> Node | None:
-        left = _Chain.of(node.left)
-        rows = None if left is None else self._rows(left.leaf)
-        if left is None or rows is None:
+        if node.side is Side.FULL or not node.equal:
             return None
         try:
             # What is there decides who has a match, so it must be certain.
@@ -216,6 +209,20 @@ class _Flattening:
         except Unknown:
             return None
         if right.num_rows and pc.min(right.column(WEIGHT)).as_py() < 0:
+            return None
+        made: list[Node] = []
+        for negative, left in _terms(node.left):
+            joined = self._join_rows(replace(node, left=left), right, types)
+            if joined is None:
+                return None
+            made.append(Negate(joined) if negative else joined)
+        return made[0] if len(made) == 1 else Union(tuple(made), node.columns)
+
+    def _join_rows(self, node: Join, right: pa.Table, types: tuple[str, ...]) -> Node | None:
+        """A join of a chain with these rows, each there once, with how often."""
+        left = _Chain.of(node.left)
+        rows = None if left is None else self._rows(left.leaf)
+        if left is None or rows is None:
             return None
         kinds = self._lookups.types(left.leaf)
         keys = []
@@ -228,23 +235,58 @@ class _Flattening:
         known = [both for both in keys if both is not None]
         if len(known) < len(keys):
             return None
-        met = _met([one for one, _ in known], [two for _, two in known], node.side)
-        if met is None:
+        sides = [one for one, _ in known], [two for _, two in known]
+        often = node.side is Side.LEFT or bool(node.also)
+        if often and _count(*sides) > ROWS_MAX:
             return None
+        pairs = _pairs(*sides) if often else _pairs(sides[0], _distinct(sides[1]))
+        if node.also:
+            columns = {
+                c: Value(right.column(i), types[i]) for i, c in enumerate(node.right.columns)
+            }
+            agreed = self._agreed(node, left, rows, columns, pairs)
+            if agreed is None:
+                return None
+            pairs = agreed
+        met = _met(node.side, rows.num_rows, *pairs)
         found = rows.take(pa.array(met[0]))
-        columns = {left.leaf.columns[p]: (found.column(p), kinds[p]) for p in left.used}
+        made = {left.leaf.columns[p]: (found.column(p), kinds[p]) for p in left.used}
         weight = found.column(WEIGHT)
         if node.side is Side.LEFT:
             others = right.take(pa.array(met[1], mask=met[1] < 0))
-            columns |= {
-                name: (others.column(p), types[p]) for p, name in enumerate(node.right.columns)
-            }
+            made |= {c: (others.column(p), types[p]) for p, c in enumerate(node.right.columns)}
             weight = pc.multiply(weight, pc.fill_null(others.column(WEIGHT), 1))
-        stored = [*(f"c{i}" for i in range(len(columns))), WEIGHT]
-        table = pa.table([*(data for data, _ in columns.values()), weight], names=stored)
-        name = self._lookups.add(table, tuple(kind for _, kind in columns.values()))
-        made = left.beside(Leaf(name, tuple(columns), When.DELTA))
-        return Project(made, tuple((c, column(c)) for c in node.columns))
+        stored = [*(f"c{i}" for i in range(len(made))), WEIGHT]
+        table = pa.table([*(data for data, _ in made.values()), weight], names=stored)
+        name = self._lookups.add(table, tuple(kind for _, kind in made.values()))
+        joined = left.beside(Leaf(name, tuple(made), When.DELTA))
+        return Project(joined, tuple((c, column(c)) for c in node.columns))
+
+    def _agreed(
+        self,
+        node: Join,
+        left: _Chain,
+        rows: pa.Table,
+        right: Mapping[str, Value],
+        pairs: tuple[np.ndarray, np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """The pairs of rows for which the other conditions of a join hold; None: cannot tell."""
+        kinds = self._lookups.types(left.leaf)
+        columns: dict[str, Value] = {}
+        for name in frozenset[str]().union(*(condition.columns for condition in node.also)):
+            if name in right:
+                known, at = right[name], pairs[1]
+            else:
+                place = left.place(name)
+                if place is None:
+                    return None
+                known, at = Value(rows.column(place), kinds[place]), pairs[0]
+            columns[name] = replace(known, data=known.data.take(pa.array(at)))
+        try:
+            kept = self._linear.holds(node.also, columns, len(pairs[0]))
+        except Unknown:
+            return None
+        return pairs[0][kept], pairs[1][kept]
 
     def _match(
         self,
@@ -433,6 +475,16 @@ def _there(rows: pa.Table) -> pa.Table:
     return rows.filter(pc.not_equal(rows.column(WEIGHT), 0))
 
 
+def _product(places: list[np.ndarray], rows: int) -> list[np.ndarray] | None:
+    """Each row so far with each of a table; conditions are tested afterwards. None: too many."""
+    if len(places[0]) * rows > PRODUCT_ROWS_MAX:
+        return None
+    return [
+        *(np.repeat(p, rows) for p in places),
+        np.tile(np.arange(rows), len(places[0])),
+    ]
+
+
 def _comparable(
     one: pa.ChunkedArray, two: pa.ChunkedArray, types: tuple[str, str], null_safe: bool
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray] | None:
@@ -460,30 +512,29 @@ def _count(left: list[pa.ChunkedArray], right: list[pa.ChunkedArray]) -> int:
 
 
 def _met(
-    left: list[pa.ChunkedArray], right: list[pa.ChunkedArray], side: Side
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Places on the left that a join with this side gives, and for each that of its match or -1;
-    None: too many."""
-    if side is Side.LEFT and _count(left, right) > ROWS_MAX:
-        return None
-    if side is not Side.LEFT:
-        # Each match once.
-        names = [f"k{i}" for i in range(len(right))]
-        distinct = pa.table(right, names=names).group_by(names).aggregate([])
-        right = [distinct.column(name) for name in names]
-    at_left, at_right = _pairs(left, right)
-    if side is Side.SEMI:
-        return at_left, at_right
-    alone = np.ones(len(left[0]), dtype=bool)
+    side: Side, rows: int, at_left: np.ndarray, at_right: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Places on the left that a join with this side gives, and for each that of its match or -1."""
+    alone = np.ones(rows, dtype=bool)
     alone[at_left] = False
+    if side is Side.SEMI:
+        alone = ~alone
     places = np.flatnonzero(alone)
+    none = np.full(len(places), -1)
     if side is Side.LEFT:
-        places, none = np.concatenate([at_left, places]), np.full(len(places), -1)
-        return places, np.concatenate([at_right, none])
-    return places, np.full(len(places), -1)
+        return np.concatenate([at_left, places]), np.concatenate([at_right, none])
+    return places, none
 
 
-def _pairs(left: list[pa.ChunkedArray], right: list[pa.ChunkedArray]) -> tuple[np.ndarray, ...]:
+def _distinct(columns: list[pa.ChunkedArray]) -> list[pa.ChunkedArray]:
+    names = [f"k{i}" for i in range(len(columns))]
+    distinct = pa.table(columns, names=names).group_by(names).aggregate([])
+    return [distinct.column(name) for name in names]
+
+
+def _pairs(
+    left: list[pa.ChunkedArray], right: list[pa.ChunkedArray]
+) -> tuple[np.ndarray, np.ndarray]:
     """Places of rows with equal values on both sides."""
     names = [f"k{i}" for i in range(len(left))]
     sides = []

@@ -1,7 +1,8 @@
 """Plans that only pass rows on, run here on the rows of a change: filters, projections, unions.
 
 What `flatten` leaves of most plans is a chain of these over tables in this process. Each row goes
-its way alone, so nothing is needed but its expressions (`exact`). What is not understood raises
+its way alone, so nothing is needed but its expressions (`exact`). The least, the greatest and the
+first of some rows are found here as well, if all of them are here. What is not understood raises
 Unknown, and the plan goes to Spark as a whole.
 """
 
@@ -11,18 +12,22 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stepwell.query.algebra import (
     Accumulate,
+    Aggregate,
     Consolidate,
+    Expr,
     Filter,
     Leaf,
     Negate,
     Node,
     Project,
     Scan,
+    TopN,
     Union,
     When,
 )
@@ -31,12 +36,16 @@ from stepwell.spark.exact import SURE_DIGITS, Computing, Unknown, Value, certain
 from stepwell.spark.finder import LookUps
 from stepwell.spark.index import comparable
 from stepwell.spark.merge import consolidated
+from stepwell.spark.ranking import first_rows
 from stepwell.spark.relations import arrow_schema
 from stepwell.spark.runs import WEIGHT
 
 ROWS_MAX = 1_000_000
 """With more rows Spark, which has all cores, is done sooner."""
 _INT_MAX = 2**63 - 1
+_ONE = pa.scalar(1, pa.int64())
+_CALL = re.compile(r"(?:(?P<function>max|min)\(|count\(distinct )(?P<column>\w+)\)", re.IGNORECASE)
+"""Aggregates that are found by comparing values."""
 _DECIMAL = re.compile(r"decimal\(\d+,(\d+)\)")
 
 
@@ -107,8 +116,62 @@ class Linear:
             case Negate():
                 rows = self.rows(node.input, needed)
                 return Rows(rows.columns, pc.negate(rows.weight))
+            case Aggregate():
+                return self._aggregate(node)
+            case TopN():
+                return self._first(node)
             case _:
                 raise Unknown(type(node).__name__)
+
+    def _bag(self, node: Node, columns: Sequence[str]) -> tuple[pa.Table, tuple[str, ...]]:
+        """These columns of a plan's rows, each row once, with how often; and their types."""
+        rows = self.rows(node, frozenset(columns))
+        values = [rows.columns[name] for name in columns]
+        types = tuple(value.type for value in values)
+        if not all(map(comparable, types)):
+            raise Unknown("what cannot be compared")
+        found = consolidated(_table(rows, values, types))
+        if found.num_rows and pc.min(found.column(WEIGHT)).as_py() < 0:
+            raise Unknown("a row that is not there")
+        return found, types
+
+    def _first(self, node: TopN) -> Rows:
+        bag, types = self._bag(node.input, node.columns)
+        found = first_rows(bag, node, node.columns)
+        if found is None:
+            raise Unknown("an order with NULLs")
+        named = zip(node.columns, found.columns, types, strict=False)
+        return Rows({n: Value(data, t) for n, data, t in named}, found.column(WEIGHT))
+
+    def _aggregate(self, node: Aggregate) -> Rows:
+        """Groups, of whose rows only the values count, not how often they are there."""
+        calls = [(name, _CALL.fullmatch(expr.sql)) for name, expr in node.calls]
+        known = [(name, call) for name, call in calls if call is not None]
+        if len(known) < len(calls):
+            raise Unknown("an aggregate")
+        used = list(dict.fromkeys([*node.keys, *(call["column"] for _, call in known)]))
+        bag, types = self._bag(node.input, used)
+        asked = []
+        made: list[tuple[str, str, str]] = []
+        for name, call in known:
+            place = used.index(call["column"])
+            function = (call["function"] or "count_distinct").lower()
+            asked.append((f"c{place}", function))
+            type_ = types[place] if call["function"] else "bigint"
+            made.append((name, f"c{place}_{function}", type_))
+        keys = [f"c{i}" for i in range(len(node.keys))]
+        groups = bag.group_by(keys).aggregate(list(dict.fromkeys(asked)))
+        columns = {k: Value(groups.column(f"c{i}"), types[i]) for i, k in enumerate(node.keys)}
+        columns |= {name: Value(groups.column(found), type_) for name, found, type_ in made}
+        return Rows(columns, pa.chunked_array([pa.repeat(_ONE, groups.num_rows)]))
+
+    def holds(self, conditions: Sequence[Expr], columns: dict[str, Value], rows: int) -> np.ndarray:
+        """For which rows all conditions hold. Raises Unknown."""
+        kept = np.ones(rows, dtype=bool)
+        for condition in conditions:
+            mask = self._computing.mask(condition, columns, rows)
+            kept &= np.asarray(mask, dtype=bool)
+        return kept
 
     @certain()
     def changes(

@@ -1,4 +1,4 @@
-"""The first rows in an order, brought up to date without Spark where none of them goes."""
+"""The first rows in an order, found without Spark."""
 
 from __future__ import annotations
 
@@ -13,29 +13,40 @@ from stepwell.spark.merge import consolidated
 from stepwell.spark.runs import WEIGHT
 
 
-def moved_among(
-    first: pa.Table, come: pa.Table, top: TopN, columns: Sequence[str]
-) -> pa.Table | None:
-    """What changes among the first rows when these come; None if Spark has to say.
+def first_rows(pool: pa.Table, top: TopN, columns: Sequence[str]) -> pa.Table | None:
+    """The first of these rows, with how often each is among them; None if Spark has to say.
 
-    Both tables are consolidated, with columns c0, c1, ... of types that Arrow orders as Spark does,
+    The rows are consolidated, with columns c0, c1, ... of types that Arrow orders as Spark does,
     and the order is total: rows of equal rank are equal rows.
     """
-    if top.limit is None or top.offset:
-        return None
-    pool = consolidated(pa.concat_tables([first, come.cast(first.schema)]))
     keys: list[tuple[str, str]] = []
     for item in top.order:
         name, direction, *_ = item.split()
-        place = f"c{columns.index(name)}"
-        if pool.column(place).null_count:
+        place = f"c{columns.index(name)}" if name in columns else ""
+        if not place or pool.column(place).null_count:
             return None
         keys.append((place, {"ASC": "ascending", "DESC": "descending"}[direction]))
     ranked = pool.take(pc.sort_indices(pool, sort_keys=keys))
     times = ranked.column(WEIGHT).to_numpy()
-    before = np.cumsum(times) - times
-    kept = np.clip(top.limit - before, 0, times)
+    after = np.cumsum(times)
+    last = np.inf if top.limit is None else top.offset + top.limit
+    kept = np.minimum(after, last) - np.maximum(after - times, top.offset)
+    kept = np.clip(kept, 0, None).astype(np.int64)
     place = ranked.schema.get_field_index(WEIGHT)
-    fresh = ranked.set_column(place, WEIGHT, pa.array(kept, pa.int64()))
+    return ranked.set_column(place, WEIGHT, pa.array(kept)).filter(pa.array(kept > 0))
+
+
+def moved_among(
+    first: pa.Table, come: pa.Table, top: TopN, columns: Sequence[str]
+) -> pa.Table | None:
+    """What changes among the first rows when these come and none goes; None: ask Spark."""
+    if top.offset:
+        return None
+    fresh = first_rows(
+        consolidated(pa.concat_tables([first, come.cast(first.schema)])), top, columns
+    )
+    if fresh is None:
+        return None
+    place = first.schema.get_field_index(WEIGHT)
     gone = first.set_column(place, WEIGHT, pc.negate(first.column(WEIGHT)))
     return consolidated(pa.concat_tables([fresh, gone]))

@@ -326,6 +326,7 @@ class Views:
 
     def _prepare(self, changes: Mapping[str, Change], time: datetime) -> Prepared:
         before = self._evaluator.queries
+        self._evaluator.rows_read = 0
         deltas: dict[str, Part] = {}
         rejected: list[Rejected] = []
         for given, change in changes.items():
