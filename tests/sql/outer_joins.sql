@@ -305,3 +305,26 @@ CREATE MATERIALIZED VIEW by_right AS SELECT k, z, u FROM a LEFT JOIN b ON a.x = 
 (2, 14, 'c1'), (3, 2, 'c7'), (3, 14, 'c7')
 -- expect by_right
 (2, 7, 'c7'), (3, 1, 'c1'), (3, 7, 'c7')
+
+-- trap 33: a full join that compares one column with two of the other side
+CREATE TABLE a (i INT, n BIGINT, m DECIMAL(8,2));
+CREATE TABLE b (i INT);
+CREATE MATERIALIZED VIEW v AS SELECT x.i, y.m, y.n FROM a x FULL JOIN (SELECT m, n FROM a LEFT ANTI JOIN b ON a.i = b.i) y ON x.i = y.m AND x.i = y.n;
+-- expect incremental
+-- put a
+(1, NULL, 2.25), (7, 7, 7), (8, 7, 8)
+-- put b
+(1), (7), (8)
+-- apply
+-- expect v
+(1, NULL, NULL), (7, NULL, NULL), (8, NULL, NULL)
+-- delete b
+(1), (7), (8)
+-- apply
+-- expect v
+(1, NULL, NULL), (NULL, 2.25, NULL), (7, 7, 7), (8, NULL, NULL), (NULL, 8, 7)
+-- delete a
+(7, 7, 7)
+-- apply
+-- expect v
+(1, NULL, NULL), (NULL, 2.25, NULL), (8, NULL, NULL), (NULL, 8, 7)

@@ -277,7 +277,7 @@ class Maintenance:
         was, what meets a change on the right is joined again, with the right side after and before.
         """
         if node.side is Side.FULL:
-            return Diff(self._join_at(node, When.BOTH, self._join_keys(node)))
+            return Diff(self._join_at(node, When.BOTH, *self._join_keys(node)))
         terms: list[Node] = []
         change = self.delta(node.left)
         if change is not None:
@@ -435,22 +435,23 @@ class Maintenance:
             found.append(self._keys(self._meeting(node)[0], columns))
         return found
 
-    def _join_keys(self, node: Join) -> KeySet | None:
+    def _join_keys(self, node: Join) -> tuple[KeySet | None, KeySet | None]:
+        """The keys of a full join that one side or the other has changed, for each side."""
         if not node.equal:
-            return None
+            return None, None
         left = tuple(a for a, _ in node.equal)
         right = tuple(b for _, b in node.equal)
-        found = self._touched(node.left, left)
-        for keys in self._touched(node.right, right):
-            found.append(KeySet(keys.node, tuple(zip(left, (k for _, k in keys.on), strict=True))))
+        found = self._touched(node.left, left) + self._touched(node.right, right)
         parts = tuple(narrow(f.node, tuple(k for _, k in f.on)) for f in found)
         names = self._names.several(len(left))
-        keys_node: Node = Keys(
-            Union(parts, names), tuple((self._names.new(), name) for name in names)
+        keys: Node = Keys(Union(parts, names), tuple((self._names.new(), name) for name in names))
+        if not _cheap(keys):
+            keys = self._stage(keys)
+        # By place: a column may be compared with several of the other side.
+        sides = (
+            KeySet(keys, tuple(zip(side, keys.columns, strict=True))) for side in (left, right)
         )
-        if not _cheap(keys_node):
-            keys_node = self._stage(keys_node)
-        return KeySet(keys_node, tuple(zip(left, keys_node.columns, strict=True)))
+        return next(sides), next(sides)
 
     # States
 
@@ -528,26 +529,21 @@ class Maintenance:
 
     def _join_above(self, node: Join, when: When, keys: KeySet | None) -> Node:
         if keys is None:
-            return self._join_at(node, when, None)
+            return self._join_at(node, when)
         if node.side is not Side.FULL and keys.columns <= set(node.left.columns):
-            left = dict(node.equal)
-            if keys.columns <= set(left):
-                return self._join_at(node, when, keys)
+            if keys.columns <= {a for a, _ in node.equal}:
+                pairs = tuple((b, k) for c, k in keys.on for a, b in node.equal if a == c)
+                return self._join_at(node, when, keys, KeySet(keys.node, pairs))
             if node.equal:
                 return self._with_right(node, self.at(node.left, when, keys), when)
-        return _restrict(self._join_at(node, when, None), keys)
+        return _restrict(self._join_at(node, when), keys)
 
-    def _join_at(self, node: Join, when: When, keys: KeySet | None) -> Node:
-        """Both sides restricted to the same values of the join's own key."""
-        right = keys.renamed(dict(node.equal)) if keys is not None else None
-        return Join(
-            node.side,
-            self.at(node.left, when, keys),
-            self.at(node.right, when, right),
-            node.equal,
-            node.null_safe,
-            node.also,
-        )
+    def _join_at(
+        self, node: Join, when: When, left: KeySet | None = None, right: KeySet | None = None
+    ) -> Node:
+        """Both sides, restricted to the same values of the join's own key."""
+        sides = self.at(node.left, when, left), self.at(node.right, when, right)
+        return replace(node, left=sides[0], right=sides[1])
 
     def _stage(self, node: Node) -> Node:
         relation = f"{STAGE}{len(self._stages) + 1}"
