@@ -23,8 +23,8 @@ from stepwell.query.statements import Table, parse_statements
 from stepwell.spark import index as index_module
 from stepwell.spark.changes import normalise
 from stepwell.spark.conditions import fulfilling
-from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
+from stepwell.spark.matching import among_rows
 from stepwell.spark.merge import consolidated, merged
 from stepwell.spark.runs import RunFiles
 

@@ -50,6 +50,7 @@ from stepwell.query.algebra import (
     walk,
 )
 from stepwell.query.conditions import equality
+from stepwell.query.keys import KeySet, keys_of
 from stepwell.query.order import Estimates, all_in_order, in_order
 from stepwell.query.program import Block, Full, Groups, Rows, Sums, Top
 from stepwell.query.shape import narrow
@@ -63,24 +64,6 @@ class Stage:
 
     relation: str
     node: Node
-
-
-@dataclass(frozen=True, slots=True)
-class KeySet:
-    """Values of some columns; `on` says which column of a node each column of the keys is."""
-
-    node: Node
-    on: tuple[tuple[str, str], ...]
-    """(column of the node restricted, column of the keys)"""
-
-    def renamed(self, columns: Mapping[str, str]) -> KeySet | None:
-        """The keys that remain when columns are known under other names; None: none does."""
-        on = tuple((columns[c], k) for c, k in self.on if c in columns)
-        return KeySet(self.node, on) if on else None
-
-    @property
-    def columns(self) -> frozenset[str]:
-        return frozenset(c for c, _ in self.on)
 
 
 class Maintenance:
@@ -310,55 +293,7 @@ class Maintenance:
     # Keys
 
     def _keys(self, node: Node, columns: tuple[str, ...], *, nulls: bool = True) -> KeySet:
-        """The values of columns; without `nulls`, NULL may be missing."""
-        source, found = self._source(node, columns, nulls)
-        items = tuple((self._names.new(), c) for c in found)
-        on = tuple((c, k) for c, (k, _) in zip(columns, items, strict=True))
-        return KeySet(Keys(source, items), on)
-
-    def _source(
-        self, node: Node, columns: tuple[str, ...], nulls: bool
-    ) -> tuple[Node, tuple[str, ...]]:
-        """A smaller node and columns of it that have all these values, and maybe more.
-
-        Joins that only add columns to a row need not be made to know the others. Without this, a
-        plan would double with each of them.
-        """
-        match node:
-            case Join(side=Side.LEFT | Side.SEMI | Side.ANTI) if set(columns) <= set(
-                node.left.columns
-            ):
-                return self._source(node.left, columns, nulls)
-            case Join(side=Side.LEFT) if not nulls and set(columns) <= set(node.right.columns):
-                return self._source(node.right, columns, nulls)
-            case Project():
-                items = dict(node.items)
-                inside = [items[c].column for c in columns]
-                known = tuple(c for c in inside if c is not None)
-                if len(known) == len(inside):
-                    return self._source(node.input, known, nulls)
-            case Negate():
-                return self._source(node.input, columns, nulls)
-            case Filter():
-                source, found = self._source(node.input, columns, nulls)
-                if source is not node.input:
-                    return source, found
-            case Window() if set(columns) <= set(node.input.columns):
-                return self._source(node.input, columns, nulls)
-            case Union():
-                sources: list[tuple[Node, tuple[str, ...]]] = []
-                for child in node.inputs:
-                    mine = tuple(child.columns[node.columns.index(c)] for c in columns)
-                    each = self._source(child, mine, nulls)
-                    # What is joined again stands there as it comes and as it goes.
-                    sources += [each] if each not in sources else []
-                if len(sources) == 1:
-                    return sources[0]
-                names = self._names.several(len(columns))
-                return Union(tuple(narrow(*each) for each in sources), names), names
-            case _:
-                pass
-        return node, columns
+        return keys_of(node, columns, self._names, nulls=nulls)
 
     def touched(self, node: Node, columns: tuple[str, ...]) -> KeySet | None:
         """Keys that cover every row which is not the same before and after; None: all are."""

@@ -33,8 +33,8 @@ from stepwell.spark.evaluate import (
     TooLargeError,
 )
 from stepwell.spark.finder import LookUps
-from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
+from stepwell.spark.matching import among_rows
 from stepwell.spark.merge import consolidated, mergeable, merged
 from stepwell.spark.ranking import moved_among
 from stepwell.spark.reading import mapped

@@ -22,8 +22,8 @@ from stepwell.engine.ports import Change, Rejected
 from stepwell.errors import InvalidError
 from stepwell.query.source import quote_text
 from stepwell.query.statements import Table
-from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import comparable
+from stepwell.spark.matching import among_rows
 from stepwell.spark.merge import consolidated
 from stepwell.spark.relations import arrow_schema, stored_type
 from stepwell.spark.runs import WEIGHT

@@ -46,13 +46,20 @@ from stepwell.spark.exact import Unknown, Value
 from stepwell.spark.finder import LookUps
 from stepwell.spark.index import comparable
 from stepwell.spark.linear import Linear
+from stepwell.spark.matching import (
+    among_rows,
+    comparable_pair,
+    distinct_of,
+    met,
+    pairs_count,
+    pairs_of,
+    product_of,
+)
 from stepwell.spark.runs import WEIGHT
 
 ROWS_MAX = 1_000_000
 FAN_OUT = 10
 """A join that gives so many rows for each it has is made after the others."""
-PRODUCT_ROWS_MAX = 100_000
-"""Without an equality of columns, each row meets each; often one of them is a single sum."""
 _BEFORE, _AFTER = "w0", "w1"
 
 
@@ -190,7 +197,7 @@ class _Flattening:
                     break
             else:
                 i = min(waiting, key=lambda i: rows[i].num_rows)
-                found = _product(places, rows[i].num_rows)
+                found = product_of(places, rows[i].num_rows)
                 if found is None:
                     return None
             places = found
@@ -231,15 +238,15 @@ class _Flattening:
             if one is None:
                 return None
             pair = rows.column(one), right.column(two)
-            keys.append(_comparable(*pair, (kinds[one], types[two]), node.null_safe))
+            keys.append(comparable_pair(*pair, (kinds[one], types[two]), node.null_safe))
         known = [both for both in keys if both is not None]
         if len(known) < len(keys):
             return None
         sides = [one for one, _ in known], [two for _, two in known]
         often = node.side is Side.LEFT or bool(node.also)
-        if often and _count(*sides) > ROWS_MAX:
+        if often and pairs_count(*sides) > ROWS_MAX:
             return None
-        pairs = _pairs(*sides) if often else _pairs(sides[0], _distinct(sides[1]))
+        pairs = pairs_of(*sides) if often else pairs_of(sides[0], distinct_of(sides[1]))
         if node.also:
             columns = {
                 c: Value(right.column(i), types[i]) for i, c in enumerate(node.right.columns)
@@ -248,12 +255,12 @@ class _Flattening:
             if agreed is None:
                 return None
             pairs = agreed
-        met = _met(node.side, rows.num_rows, *pairs)
-        found = rows.take(pa.array(met[0]))
+        places, matches = met(node.side, rows.num_rows, *pairs)
+        found = rows.take(pa.array(places))
         made = {left.leaf.columns[p]: (found.column(p), kinds[p]) for p in left.used}
         weight = found.column(WEIGHT)
         if node.side is Side.LEFT:
-            others = right.take(pa.array(met[1], mask=met[1] < 0))
+            others = right.take(pa.array(matches, mask=matches < 0))
             made |= {c: (others.column(p), types[p]) for p, c in enumerate(node.right.columns)}
             weight = pc.multiply(weight, pc.fill_null(others.column(WEIGHT), 1))
         stored = [*(f"c{i}" for i in range(len(made))), WEIGHT]
@@ -310,7 +317,7 @@ class _Flattening:
                 j, place = other
                 one, two = rows[j].column(place), rows[i].column(mine)
                 kinds = self._lookups.types(chains[j].leaf), self._lookups.types(chains[i].leaf)
-                both = _comparable(one, two, (kinds[0][place], kinds[1][mine]), null_safe)
+                both = comparable_pair(one, two, (kinds[0][place], kinds[1][mine]), null_safe)
                 if both is None:
                     continue
                 left.append(both[0].take(pa.array(places[joined.index(j)])))
@@ -318,9 +325,9 @@ class _Flattening:
                 break
         if not left:
             return None
-        if _count(left, right) > most:
+        if pairs_count(left, right) > most:
             return None
-        at_left, at_right = _pairs(left, right)
+        at_left, at_right = pairs_of(left, right)
         return [*(p[at_left] for p in places), at_right]
 
     def _joined(
@@ -473,91 +480,3 @@ class _Chain:
 
 def _there(rows: pa.Table) -> pa.Table:
     return rows.filter(pc.not_equal(rows.column(WEIGHT), 0))
-
-
-def _product(places: list[np.ndarray], rows: int) -> list[np.ndarray] | None:
-    """Each row so far with each of a table; conditions are tested afterwards. None: too many."""
-    if len(places[0]) * rows > PRODUCT_ROWS_MAX:
-        return None
-    return [
-        *(np.repeat(p, rows) for p in places),
-        np.tile(np.arange(rows), len(places[0])),
-    ]
-
-
-def _comparable(
-    one: pa.ChunkedArray, two: pa.ChunkedArray, types: tuple[str, str], null_safe: bool
-) -> tuple[pa.ChunkedArray, pa.ChunkedArray] | None:
-    """Two columns whose values Arrow takes for equal where Spark does; None: it may not."""
-    if not all(map(comparable, types)):
-        return None
-    if one.type != two.type:
-        if not (pa.types.is_integer(one.type) and pa.types.is_integer(two.type)):
-            return None
-        one, two = one.cast(pa.int64()), two.cast(pa.int64())
-    if null_safe and one.null_count and two.null_count:
-        return None
-    return one, two
-
-
-def _count(left: list[pa.ChunkedArray], right: list[pa.ChunkedArray]) -> int:
-    """How many pairs of rows have equal values, before any of them is made."""
-    names = [f"k{i}" for i in range(len(left))]
-    sides = []
-    for columns, times in ((left, "l"), (right, "r")):
-        counted = pa.table(columns, names=names).group_by(names).aggregate([([], "count_all")])
-        sides.append(counted.select([*names, "count_all"]).rename_columns([*names, times]))
-    both = sides[0].join(sides[1], keys=names, join_type="inner")
-    return int(pc.sum(pc.multiply(both.column("l"), both.column("r"))).as_py() or 0)
-
-
-def _met(
-    side: Side, rows: int, at_left: np.ndarray, at_right: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Places on the left that a join with this side gives, and for each that of its match or -1."""
-    alone = np.ones(rows, dtype=bool)
-    alone[at_left] = False
-    if side is Side.SEMI:
-        alone = ~alone
-    places = np.flatnonzero(alone)
-    none = np.full(len(places), -1)
-    if side is Side.LEFT:
-        return np.concatenate([at_left, places]), np.concatenate([at_right, none])
-    return places, none
-
-
-def _distinct(columns: list[pa.ChunkedArray]) -> list[pa.ChunkedArray]:
-    names = [f"k{i}" for i in range(len(columns))]
-    distinct = pa.table(columns, names=names).group_by(names).aggregate([])
-    return [distinct.column(name) for name in names]
-
-
-def _pairs(
-    left: list[pa.ChunkedArray], right: list[pa.ChunkedArray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Places of rows with equal values on both sides."""
-    names = [f"k{i}" for i in range(len(left))]
-    sides = []
-    for columns, at in ((left, "l"), (right, "r")):
-        rows = len(columns[0])
-        sides.append(pa.table([*columns, pa.array(np.arange(rows))], names=[*names, at]))
-    joined = sides[0].join(sides[1], keys=names, join_type="inner")
-    return joined.column("l").to_numpy(), joined.column("r").to_numpy()
-
-
-def among_rows(columns: list[pa.ChunkedArray], values: list[pa.ChunkedArray]) -> pa.Array | None:
-    """Which rows have values that are among those, NULL equal to NULL; None: cannot tell."""
-    if any(one.type != two.type for one, two in zip(columns, values, strict=True)):
-        return None
-    if len(columns) == 1:
-        return pc.is_in(columns[0], value_set=pc.unique(values[0]))
-    if any(c.null_count for c in columns) and any(v.null_count for v in values):
-        return None
-    names = [f"k{i}" for i in range(len(columns))]
-    at = pa.array(np.arange(len(columns[0])))
-    rows = pa.table([*columns, at], names=[*names, "at"])
-    keys = pa.table(values, names=names)
-    found = rows.join(keys, keys=names, join_type="left semi").column("at").to_numpy()
-    mask = np.zeros(len(columns[0]), dtype=bool)
-    mask[found] = True
-    return pa.array(mask)

@@ -44,8 +44,8 @@ from stepwell.spark.compiler import Compiler
 from stepwell.spark.evaluate import Evaluator
 from stepwell.spark.failures import translated
 from stepwell.spark.finder import FOUND_ROWS_MAX, LookUps, unique
-from stepwell.spark.flatten import among_rows
 from stepwell.spark.index import Indexes, comparable
+from stepwell.spark.matching import among_rows
 from stepwell.spark.merge import consolidated
 from stepwell.spark.outcome import Outcome, Prepared
 from stepwell.spark.reading import in_pieces, rows_at_most
