@@ -123,13 +123,19 @@ class Tpch:
         drawn = _changes.together(self.changes.new_orders(share), gone)
         return {t: Change(c.put, c.delete) for t, c in drawn.items() if t in self.read}
 
-    def recompute(self, name: str, rounds: int) -> float:
-        """Seconds that Spark takes for a view's own SELECT."""
+    def recompute(self, name: str, rounds: int = 3) -> float:
+        """Seconds that Spark takes for a view's own SELECT, by median after one to warm up.
+
+        At a large scale, where a round takes long and warming up is little of it, the first counts.
+        """
         for table, file in self.files.items():
             self.spark.read.parquet(str(file)).createOrReplaceTempView(table)
         query = _changes.query_of(self.statements[name])
-        seconds = [timed(lambda: self.spark.sql(query).toArrow()) for _ in range(rounds + 1)]
-        return statistics.median(seconds[1:])
+        seconds = [
+            timed(lambda: self.spark.sql(query).toArrow())
+            for _ in range(1 if self.one_in > 1 else rounds + 1)
+        ]
+        return statistics.median(seconds[1:] or seconds)
 
 
 def tpch(spark: SparkSession, options: Options) -> list[Table]:
@@ -148,7 +154,7 @@ def tpch(spark: SparkSession, options: Options) -> list[Table]:
     ratios = []
     for name in names:
         ours = statistics.median(o.seconds_of[name] for o in outcomes)
-        theirs = data.recompute(name, 3 if options.scale <= 1 else 1)
+        theirs = data.recompute(name)
         last = outcomes[-1]
         if last.queries_of[name] or last.rows_of[name]:
             ratios.append(theirs / ours)
@@ -200,7 +206,7 @@ def alone(spark: SparkSession, options: Options) -> list[Table]:
         outcomes, totals = _keep(data.open([name]), data, options)
         whole = statistics.median(totals)
         mine = statistics.median(o.seconds_of[name] for o in outcomes)
-        theirs = data.recompute(name, 3)
+        theirs = data.recompute(name)
         table.add(name, whole, mine, theirs, theirs / whole)
     return [table]
 
@@ -224,7 +230,7 @@ def shares(spark: SparkSession, options: Options) -> list[Table]:
         "other choice. SELECT: the query alone, over plain files.",
     )
     views = data.open(names)
-    select = {name: data.recompute(name, 3) for name in names}
+    select = {name: data.recompute(name) for name in names}
     ways = {"kept": (NEVER, cost.LOOK_UP), "anew": (0, NEVER), "AUTO": None}
     own = cost.WORTH_ASKING, cost.LOOK_UP
     for share in SHARES:
