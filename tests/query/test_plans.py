@@ -12,7 +12,9 @@ from stepwell.query.maintain import Maintenance
 from stepwell.query.order import Estimates
 from stepwell.query.parse import catalog_of, parse_query
 from stepwell.query.program import Block, Full
+from stepwell.query.reasons import Unsupported
 from stepwell.query.render import render
+from stepwell.query.types import one_to_one
 
 DIMENSIONS = 8
 TABLES = {
@@ -120,3 +122,52 @@ def test_a_whole_join_is_made_along_equalities_from_the_largest_table() -> None:
     # The filtered one first, since it leaves fewest.
     assert order == ["fact", "d2", "d1", "d0"]
     assert "CROSS" not in render(join, lambda relation, when: relation).sql
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT v, (SELECT MAX(v0) FROM d0 WHERE k0 = x0) AS m FROM fact",
+        "SELECT v FROM fact WHERE v < (SELECT SUM(v0) FROM d0 WHERE k0 = x0)",
+        "SELECT v, EXISTS (SELECT 1 FROM d0 WHERE k0 = x0) AS e FROM fact",
+    ],
+)
+def test_a_subquery_is_not_grouped_by_texts_that_are_compared_with_a_number(query: str) -> None:
+    """S3: the groups of '1' and '01' both equal 1, and the row would be there twice."""
+    parsed = parse_query(query, catalog_of(TABLES, {}))
+
+    def kinds(node: Node) -> tuple[str, ...]:
+        texts = {
+            c
+            for part in walk(node)
+            if isinstance(part, Scan) and part.relation == "d0"
+            for c in part.columns[:1]
+        }
+        return tuple("string" if c in texts else "int" for c in node.columns)
+
+    ((left, right, equal),) = parsed.grouped
+    with pytest.raises(Unsupported, match="compares INT with STRING"):
+        Lowering("v", parsed.names, kinds, ansi=True, unique={}).check(left, right, equal)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ("int", "int", True),
+        ("int", "bigint", True),
+        ("decimal(8,2)", "int", True),
+        ("decimal(38,0)", "decimal(10,4)", False),
+        ("double", "int", True),
+        ("double", "bigint", False),
+        ("float", "int", False),
+        ("date", "timestamp", True),
+        ("string", "int", False),
+        ("string", "date", False),
+        ("decimal(8,2)", "double", False),
+        ("boolean", "int", False),
+        ("array<int>", "array<bigint>", False),
+    ],
+)
+def test_values_that_several_others_equal_are_known(a: str, b: str, expected: bool) -> None:
+    """S3: rows that match the same row must match each other, or their key says nothing."""
+    assert one_to_one(a, b) is one_to_one(b, a) is expected

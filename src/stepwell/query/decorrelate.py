@@ -262,6 +262,7 @@ class Decorrelator:
         if not pairs:
             return inner((node, right))
         node, equal = self._equal(node, pairs)
+        self._converter.grouped.append((node, right, equal))
         if strict:
             on = tuple(Expr(f"{a} = {b}", frozenset({a, b})) for a, b in equal)
             return inner((node, right), on)

@@ -56,7 +56,8 @@ def _source(
     """A smaller node and columns of it that have all these values, and maybe more.
 
     Joins that only add columns to a row need not be made to know the others. Without this, a
-    plan would double with each of them.
+    plan would double with each of them. Weights do not count here, and nothing may be summed up
+    below: a row that is replaced by one with the same key would be gone.
     """
     match node:
         case Join(side=Side.LEFT | Side.SEMI | Side.ANTI) if set(columns) <= set(node.left.columns):

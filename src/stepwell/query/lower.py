@@ -51,8 +51,9 @@ from stepwell.query.algebra import (
 from stepwell.query.conditions import substitute
 from stepwell.query.program import Block, Field, Groups, Rows, Sums, Top
 from stepwell.query.prune import prune
+from stepwell.query.reasons import Code, Unsupported
 from stepwell.query.shape import inner, keep, narrow
-from stepwell.query.types import contains_floating
+from stepwell.query.types import contains_floating, one_to_one, why_not_kept
 
 WINDOWS_MAX = 2
 """Windows over one another, with nothing stored between them. What changes in the uppermost depends
@@ -125,7 +126,8 @@ class Lowering:
                 return self._join(node)
             case Window():
                 below = self.lower(node.input)
-                if sum(isinstance(part, Window) for part in walk(below)) >= WINDOWS_MAX:
+                windows = sum(isinstance(part, Window) for part in walk(below))
+                if windows >= WINDOWS_MAX and not any(map(why_not_kept, self._types(below))):
                     below = self._rows(below)
                 lowered = replace(node, input=below)
                 made = Project(lowered, tuple((n, column(n)) for n, _ in node.calls))
@@ -248,7 +250,32 @@ class Lowering:
         again = Expr(f"explode(array_repeat(0, CAST({times} AS INT)))", used)
         return narrow(Generate(node, again, False, (self._names.new(),)), columns)
 
+    def check(self, left: Node, right: Node, equal: tuple[tuple[str, str], ...]) -> None:
+        """Refuse a subquery that was grouped by what several values of the query may equal."""
+        for _, _, types in self._unlike(left, right, equal):
+            raise Unsupported(
+                Code.UNSUPPORTED_SUBQUERY,
+                f"a correlated subquery that compares {' with '.join(map(str.upper, types))}",
+            )
+
+    def _unlike(
+        self, left: Node, right: Node, equal: tuple[tuple[str, str], ...]
+    ) -> list[tuple[str, str, tuple[str, str]]]:
+        """The pairs of columns of which several values of one may equal one of the other."""
+        columns = tuple(dict.fromkeys(c for pair in equal for c in pair))
+        if not columns:
+            return []
+        found = self._types(narrow(Inner((left, right)), columns))
+        types = dict(zip(columns, found, strict=True))
+        pairs = [(a, b, (types[a], types[b])) for a, b in equal]
+        return [(a, b, kinds) for a, b, kinds in pairs if not one_to_one(*kinds)]
+
     def _join(self, node: Join) -> Node:
+        # Rows with the same key must match the same rows; what does not say that is no key.
+        for a, b, _ in self._unlike(node.left, node.right, node.equal):
+            sign = "<=>" if node.null_safe else "="
+            also = (*node.also, Expr(f"{a} {sign} {b}", frozenset({a, b})))
+            node = replace(node, equal=tuple(p for p in node.equal if p != (a, b)), also=also)
         left, right = self.lower(node.left), self.lower(node.right)
         on_left = [c for c in node.also if c.columns <= set(node.left.columns)]
         simple = len(on_left) == len(node.also) and node.equal and not node.null_safe

@@ -39,6 +39,9 @@ class Parsed:
     qualified: str
     """The query as it was understood, for comparing it with what Spark understands."""
     names: Names
+    grouped: tuple[tuple[Node, Node, tuple[tuple[str, str], ...]], ...] = ()
+    """Nodes with subqueries that were grouped by what is compared: right only if a row meets no
+    more than one group."""
 
 
 def parse_query(text: str, catalog: Catalog) -> Parsed:
@@ -47,7 +50,8 @@ def parse_query(text: str, catalog: Catalog) -> Parsed:
     names = Names(text + " ".join(str(entry) for entry in catalog.values()))
     converter = Converter(catalog, names)
     relation = converter.query(tree)
-    return Parsed(converter.exact(relation), written(tree), names)
+    node = converter.exact(relation)
+    return Parsed(node, written(tree), names, tuple(converter.grouped))
 
 
 def read(text: str, catalog: Catalog) -> exp.Query:

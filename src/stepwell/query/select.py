@@ -81,6 +81,8 @@ class Converter:
     def __init__(self, catalog: Catalog, names: Names) -> None:
         self._catalog = catalog
         self.names = names
+        self.grouped: list[tuple[Node, Node, tuple[tuple[str, str], ...]]] = []
+        """What `parse.Parsed` says of them."""
 
     def query(
         self,

@@ -116,6 +116,37 @@ def why_not_kept(type: str) -> Refused | None:
     return None
 
 
+_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
+_LIKE_EACH_OTHER = (
+    {"float", "double", "tinyint", "smallint"},
+    {"double", "int"},
+    {"date", "timestamp"},
+    {"date", "timestamp_ntz"},
+)
+
+
+def one_to_one(a: str, b: str) -> bool:
+    """Whether a value of one type equals at most one value of the other.
+
+    `'1' = 1` and `'01' = 1`: rows that match the same row then need not match each other.
+    """
+    if a == b or any({a, b} <= alike for alike in _LIKE_EACH_OTHER):
+        return True
+    digits = [_digits(type) for type in (a, b)]
+    known = [pair for pair in digits if pair is not None]
+    # Else Spark may have no type that holds both.
+    return len(known) == 2 and sum(max(count) for count in zip(*known, strict=True)) <= 38
+
+
+def _digits(type: str) -> tuple[int, int] | None:
+    """How many a number can have before and after the point."""
+    parsed = parse_type(type)
+    if parsed.name == "decimal":
+        precision, scale = (int(n) for n in parsed.parameters.strip("()").split(","))
+        return precision - scale, scale
+    return (_DIGITS[parsed.name], 0) if parsed.name in _DIGITS else None
+
+
 def without_maps(value: str, type: str) -> str:
     """SQL for a value that can be compared: a map is the array of its entries, sorted by key."""
     return _without_maps(value, parse_type(type), 0)

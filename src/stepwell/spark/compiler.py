@@ -141,6 +141,8 @@ class Compiler:
 
         lowering = Lowering(view.name, parsed.names, types, ansi=ansi, unique=unique, views=views)
         try:
+            for grouped in parsed.grouped:
+                lowering.check(*grouped)
             output = lowering.view(parsed.node)
             found = types(output)
             if found != analysed.types:

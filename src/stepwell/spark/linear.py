@@ -147,6 +147,8 @@ class Linear:
         """Groups, of whose rows only the values count, not how often they are there."""
         calls = [(name, _CALL.fullmatch(expr.sql)) for name, expr in node.calls]
         known = [(name, call) for name, call in calls if call is not None]
+        if not {call["column"] for _, call in known} <= set(node.input.columns):
+            raise Unknown("a constant")
         if len(known) < len(calls):
             raise Unknown("an aggregate")
         used = list(dict.fromkeys([*node.keys, *(call["column"] for _, call in known)]))
