@@ -214,3 +214,17 @@ CREATE MATERIALIZED VIEW all_of_them AS SELECT YEAR(d) + 1 AS y, COUNT(*) AS n, 
 (2024, 1, 1), (2025, 0, 1)
 -- expect all_of_them
 (2025, 1, 2), (2026, 1, 5)
+
+-- trap 25: an aggregate of a constant
+CREATE TABLE t (a INT);
+CREATE MATERIALIZED VIEW v AS SELECT a, MAX(1) AS m, MIN(a) AS n, COUNT(DISTINCT 1) AS d, COUNT(DISTINCT a) AS e FROM t GROUP BY a;
+-- put t
+(1), (1), (NULL)
+-- apply
+-- expect v
+(1, 1, 1, 1, 1), (NULL, 1, NULL, 1, 0)
+-- delete t
+(1), (NULL)
+-- apply
+-- expect v
+(1, 1, 1, 1, 1)

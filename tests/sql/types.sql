@@ -280,3 +280,63 @@ CREATE MATERIALIZED VIEW w AS SELECT to_json(m) AS m, x FROM u;
 (1, '{"c":3}')
 -- expect w
 ('{"b":1}', 2)
+
+-- trap 44: what matches the same row need not match each other, if Spark casts what it compares
+CREATE TABLE a (i INT, x INT);
+CREATE TABLE b (s STRING, v INT);
+CREATE MATERIALIZED VIEW left_join AS SELECT a.i, b.s FROM a LEFT JOIN b ON a.i = b.s;
+CREATE MATERIALIZED VIEW full_join AS SELECT a.i, b.s FROM a FULL JOIN b ON a.i = b.s;
+CREATE MATERIALIZED VIEW grouped AS SELECT a.i, MAX(b.v) AS v FROM a LEFT JOIN b ON a.i = b.s GROUP BY a.i;
+CREATE MATERIALIZED VIEW ranked AS SELECT a.i, b.s, row_number() OVER (PARTITION BY a.i ORDER BY b.v, b.s) AS r FROM a LEFT JOIN b ON a.i = b.s;
+CREATE MATERIALIZED VIEW there AS SELECT i FROM a WHERE EXISTS (SELECT 1 FROM b WHERE a.i = b.s);
+CREATE MATERIALIZED VIEW gone AS SELECT i FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE a.i = b.s);
+CREATE MATERIALIZED VIEW among AS SELECT i FROM a WHERE i IN (SELECT s FROM b);
+-- expect incremental left_join
+-- expect incremental there
+-- expect incremental gone
+-- put a
+(1, 7), (2, 0)
+-- put b
+('1', 10)
+-- apply
+-- expect left_join
+(1, '1'), (2, NULL)
+-- put b
+('01', 5)
+-- apply
+-- expect left_join
+(1, '1'), (1, '01'), (2, NULL)
+-- expect full_join
+(1, '1'), (1, '01'), (2, NULL)
+-- expect grouped
+(1, 10), (2, NULL)
+-- expect ranked
+(1, '01', 1), (1, '1', 2), (2, NULL, 1)
+-- expect there
+(1)
+-- expect gone
+(2)
+-- expect among
+(1)
+-- delete b
+('1', 10)
+-- apply
+-- expect left_join
+(1, '01'), (2, NULL)
+-- expect full_join
+(1, '01'), (2, NULL)
+-- expect grouped
+(1, 5), (2, NULL)
+-- expect there
+(1)
+-- expect gone
+(2)
+-- delete b
+('01', 5)
+-- apply
+-- expect gone
+(1), (2)
+-- expect there
+nothing
+-- expect full_join
+(1, NULL), (2, NULL)
