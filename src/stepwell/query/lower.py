@@ -252,10 +252,11 @@ class Lowering:
 
     def check(self, left: Node, right: Node, equal: tuple[tuple[str, str], ...]) -> None:
         """Refuse a subquery that was grouped by what several values of the query may equal."""
-        for _, _, types in self._unlike(left, right, equal):
+        unlike = self._unlike(left, right, equal)
+        if unlike:
+            types = " with ".join(type_.upper() for type_ in unlike[0][2])
             raise Unsupported(
-                Code.UNSUPPORTED_SUBQUERY,
-                f"a correlated subquery that compares {' with '.join(map(str.upper, types))}",
+                Code.UNSUPPORTED_SUBQUERY, f"a correlated subquery that compares {types}"
             )
 
     def _unlike(

@@ -383,10 +383,10 @@ class Maintenance:
         if not _cheap(keys):
             keys = self._stage(keys)
         # By place: a column may be compared with several of the other side.
-        sides = (
-            KeySet(keys, tuple(zip(side, keys.columns, strict=True))) for side in (left, right)
+        return (
+            KeySet(keys, tuple(zip(left, keys.columns, strict=True))),
+            KeySet(keys, tuple(zip(right, keys.columns, strict=True))),
         )
-        return next(sides), next(sides)
 
     # States
 
