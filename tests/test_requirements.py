@@ -16,9 +16,12 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 REQUIREMENTS = TESTS.parent / "docs" / "internals" / "requirements.md"
 
-NOT_YET: set[str] = set()
+NOT_YET = {
+    *("F11", "F12", "F13", "J14", "J15", "J16", "K12"),
+    *("R1", "R2", "R3", "X1", "X2", "X3"),
+}
 
-ID = r"[FJKCDS][1-9]\d*"
+ID = r"[FJKCDSRX][1-9]\d*"
 ID_LIST = re.compile(rf"(?<![\w./-])({ID}(?:(?:\s*,\s*|\s+and\s+){ID})*):")
 # A requirement and a kind of store share this name. Only at the start of a line is it the former.
 AMBIGUOUS = "S3"
@@ -49,7 +52,7 @@ def test_requirements_are_numbered_without_gaps() -> None:
     numbers: dict[str, list[int]] = {}
     for name in required_ids():
         numbers.setdefault(name[0], []).append(int(name[1:]))
-    assert "".join(numbers) == "FJKCDS"
+    assert "".join(numbers) == "FJKCDSRX"
     for area, found in numbers.items():
         assert found == list(range(1, len(found) + 1)), area
 
