@@ -29,7 +29,7 @@ endif
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check bench docs clean
+.PHONY: help setup demo test test-all mutants check bench docs clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -45,6 +45,9 @@ test: $(READY) ## Run the tests that take minutes, not hours
 
 test-all: $(READY) ## Run every test, with 100,000 simulator seeds
 	@export STEPWELL_SIM_SEEDS=$${STEPWELL_SIM_SEEDS:-100000}; $(call TESTS,slow or not slow)
+
+mutants: $(READY) ## Plant each bug of tests/mutants and see its tests fail; ARGS="-k name" chooses
+	@$(BIN)/python -m tests.mutants.run $(ARGS)
 
 check: $(READY) ## Lint, formatting, types
 	$(BIN)/ruff check .

@@ -1,0 +1,1 @@
+"""Planted bugs, and the tests that must notice each of them."""

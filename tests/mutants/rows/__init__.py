@@ -1,0 +1,1 @@
+"""One file of mutants for each part of the package; each defines MUTANTS."""
