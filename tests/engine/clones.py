@@ -107,6 +107,7 @@ def alike(manifest: Manifest) -> Manifest:
     return replace(
         manifest,
         lineage="",
+        timelines=(),
         claim=Claim(Epoch(manifest.claim.epoch), "", 0, THEN),
         journal=replace(manifest.journal, id=manifest.journal.id and ""),
         parent=replace(parent, checkpoint="", pin=parent.pin and ""),

@@ -565,3 +565,26 @@ def test_replay_does_not_lead_over_a_change_of_the_program() -> None:
     assert (
         preview(Goal(checkpoint="one"), world.store, world.store, world.env).target.transaction == 1
     )
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_restore_begins_a_timeline_and_a_repair_does_not(damaged: bool) -> None:
+    """F13: what was given out before going back is history up to there, and no further."""
+    world, _ = history()
+    before = latest(world)
+    at(world, Goal()).pipeline.close()
+    assert latest(world).timelines == before.timelines, "nothing was undone"
+    if damaged:
+        world.store.delete(latest(world).runs[-1].path)
+    done = at(world, Goal(checkpoint="one"))
+    assert (done.damage is not None) == damaged
+    after = latest(world)
+    assert after.timelines[:-1] == before.timelines
+    assert after.timeline != before.timeline
+    assert after.timeline_of(6) == before.timeline
+    assert after.timeline_of(7) == after.timeline, "the restore itself is the first of the new one"
+    assert after.is_history(before.timeline, 6)
+    assert not after.is_history(before.timeline, 7)
+    done.pipeline.push("orders", [order(90)])
+    done.pipeline.close()
+    assert latest(world).timelines == after.timelines

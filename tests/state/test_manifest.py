@@ -32,6 +32,7 @@ from stepwell.state.manifest import (
     to_json,
 )
 from stepwell.state.progress import DeadLetters, Progress, SinkAt, SourceAt, Undelivered
+from stepwell.state.timeline import Timeline
 from stepwell.store.memory import MemoryStore
 from stepwell.store.sealed import Fields, seal, unseal
 from stepwell.testing import Crash, FaultyStore, ManualEnv, crash_at, fail_at
@@ -44,6 +45,7 @@ ENV = ManualEnv()
 DAY = timedelta(days=1)
 FULL = Manifest(
     lineage=ID,
+    timelines=(Timeline(ID), Timeline(OTHER, Transaction(4))),
     claim=Claim(Epoch(7), "höst", 4711, ENV.now()),
     replay=Cursor(Position(9), checksum([b"nine"]), Epoch(6)),
     transaction=Transaction(12),
@@ -181,11 +183,11 @@ def test_an_unknown_format_is_refused_with_both_versions_named() -> None:
     """J12: a manifest of a later version stops everything, and says which version is needed."""
     store, manifests = begun()
     content = {"id": 1, "epoch": 1, "put_id": ID, "body": {}}
-    store.put_new("manifest/00000000000000000001.json", seal("stepwell-manifest/2", content))
+    store.put_new("manifest/00000000000000000001.json", seal("stepwell-manifest/3", content))
     with pytest.raises(InvalidError) as refused:
         manifests.latest()
-    assert "format 2" in str(refused.value)
-    assert "reads format 1" in str(refused.value)
+    assert "format 3" in str(refused.value)
+    assert "reads format 2" in str(refused.value)
 
 
 def test_claims_count_up_one_by_one() -> None:
@@ -350,6 +352,7 @@ RULES = {
         "progress": Progress(sinks=(SinkAt("out", Transaction(13)),))
     },
     "checkpoints_are_distinct": {"checkpoints": FULL.checkpoints * 2},
+    "timelines_only_grow": {"timelines": (Timeline(ID),)},
     "floor_moves_forward": {"floor": OLD},
     "checkpoints_are_born_above_the_floor": {
         "checkpoints": (replace(FULL.checkpoints[0], id=OLD),)

@@ -138,7 +138,7 @@ class Core(Keeping):
         self._last_checkpoint = env.uptime()
         if goes_back:
             self.state.open = None
-            self.state.transaction = Transaction(present + 1)
+            self.state.diverged, self.state.transaction = present, Transaction(present + 1)
         self._begin_serving(replayed)
         if base is not None:
             self.checkpoint()

@@ -30,6 +30,7 @@ from stepwell.state.checkpoint import (
 )
 from stepwell.state.manifest import Change, Manifest, Stored
 from stepwell.state.progress import DeadLetters, Progress, SourceAt
+from stepwell.state.timeline import diverged
 from stepwell.store.base import Store
 
 
@@ -79,13 +80,18 @@ def flush(
     # Whatever this writer has written so far is in `runs`, or is rubbish; but for what a chore
     # writes meanwhile.
     floor = state.executor.below() or env.new_id()
+    since, timeline = state.diverged, "" if state.diverged is None else env.new_id()
 
     def change(manifest: Manifest) -> Manifest:
         if origin is not None:
             # Whoever let it go meanwhile may have collected its files.
             find_checkpoint(manifest, origin.id, store.uri)
+        timelines = manifest.timelines
+        if since is not None:
+            timelines = diverged(timelines, timeline, since)
         return replace(
             manifest,
+            timelines=timelines,
             runs=runs,
             replay=cursor,
             transaction=state.transaction,
@@ -99,7 +105,7 @@ def flush(
         ref = write_checkpoint(store, env, change(before), name=wanted.name, keep_s=wanted.keep_s)
         add = adding(ref, wanted.keep)
         after = commit(lambda manifest: add(change(manifest)), "checkpoint", revived)
-    state.origin = None
+    state.origin = state.diverged = None
     try:
         state.executor.flushed(runs)
     except BaseException as error:

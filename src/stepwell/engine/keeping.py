@@ -104,7 +104,7 @@ class Keeping(ABC):
                     outbox.offer_parts(number, change.parts(rows_max), count)
                 state.executor, state.origin = past.executor, target.checkpoint
                 state.positions, state.dead_letters = past.positions, past.dead_letters
-                state.transaction = number
+                state.diverged, state.transaction = state.transaction, number
                 ref = self.checkpoint()
         except BaseException as error:
             state.broken = UnknownOutcomeError(

@@ -159,6 +159,8 @@ class State:
     open: Open | None = None
     origin: Checkpoint | None = None
     """The checkpoint that this state was loaded from, until a manifest holds it."""
+    diverged: Transaction | None = None
+    """The last transaction before a restore, whose history ends there; until a manifest says so."""
     broken: StepwellError | None = None
     """Why memory and journal may disagree; only opening again helps."""
 

@@ -31,7 +31,7 @@ from stepwell.state.manifest import CheckpointRef, Manifest, Manifests, from_jso
 from stepwell.store.base import Store
 from stepwell.store.sealed import reread, seal, unseal
 
-FORMAT = "stepwell-checkpoint/1"
+FORMAT = "stepwell-checkpoint/2"
 KEEP = 2
 """How many checkpoints without a name stay, if nobody says otherwise (K10)."""
 REPAIR = "stepwell restore repairs it from the newest whole checkpoint and the journal"

@@ -59,6 +59,7 @@ from stepwell.state.pins import checkpoint_name, drop_pin, free_pin, make_pin
 from stepwell.state.places import in_the_way, own_journal
 from stepwell.state.progress import Progress
 from stepwell.state.runs import read_run
+from stepwell.state.timeline import Timeline
 from stepwell.state.witness import mark_fresh
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
@@ -177,6 +178,8 @@ def _first(
     return replace(
         state,
         lineage=lineage,
+        # Its lineage tells it from its parent already; from there on it is one history of its own.
+        timelines=(Timeline(env.new_id()),),
         claim=Claim(latest.claim.epoch, env.host, env.pid, env.now()),
         status=Status.INCOMPLETE,
         journal=JournalRef(),

@@ -42,6 +42,16 @@ def same_lineage(before: Manifest, after: Manifest) -> bool:
     return before.lineage == after.lineage
 
 
+def timelines_only_grow(before: Manifest, after: Manifest) -> bool:
+    """A history that is forgotten, or cut where it is stored, would be taken for a foreign one."""
+    if after.timelines == before.timelines:
+        return True
+    *kept, new = after.timelines
+    stays = tuple(item for item in before.timelines if item.since < new.since)
+    known = {item.id for item in before.timelines}
+    return tuple(kept) == stays and new.id not in known and new.since >= before.transaction
+
+
 def same_claim(before: Manifest, after: Manifest) -> bool:
     """Only a claim changes who holds the pipeline; else a commit could take it without a fence."""
     return before.claim == after.claim
@@ -166,6 +176,7 @@ def _distinct(values: Iterable[str]) -> bool:
 
 _ALWAYS: tuple[Rule, ...] = (
     same_lineage,
+    timelines_only_grow,
     replay_moves_forward,
     transaction_moves_forward,
     replay_epoch_is_known,

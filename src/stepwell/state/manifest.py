@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import Enum
+from itertools import pairwise
 
 from stepwell.env import Env
 from stepwell.errors import (
@@ -39,12 +40,13 @@ from stepwell.state.progress import (
     progress_from_json,
     progress_to_json,
 )
+from stepwell.state.timeline import Timeline, Timelines, is_history, timeline_of
 from stepwell.store.base import Store
 from stepwell.store.retry import Retry
 from stepwell.store.sealed import Fields, Json
 from stepwell.store.sequenced import Boundary, Sequence, Version
 
-FORMAT = "stepwell-manifest/1"
+FORMAT = "stepwell-manifest/2"
 _TRIES = 100
 """Commits lost in a row before we say so. Each loss is somebody else's progress."""
 
@@ -130,6 +132,8 @@ class JournalRef:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     lineage: str
+    timelines: Timelines
+    """The histories this pipeline has had, oldest first; see `state/timeline`."""
     claim: Claim
     status: Status = Status.READY
     replay: Cursor = field(default_factory=Cursor)
@@ -146,6 +150,19 @@ class Manifest:
     """How often the program was changed: replay leads from a state to a later one of the same."""
     floor: str | None = None
     """An id: what lies at or below it and is named by nothing in here will never be named."""
+
+    @property
+    def timeline(self) -> str:
+        """The history that the next transaction belongs to."""
+        return self.timelines[-1].id
+
+    def timeline_of(self, transaction: int) -> str:
+        """The history that a transaction of this pipeline belongs to."""
+        return timeline_of(self.timelines, transaction)
+
+    def is_history(self, timeline: str, transaction: int) -> bool:
+        """Whether a transaction of a timeline is part of this pipeline's history (F13)."""
+        return is_history(self.timelines, timeline, transaction)
 
 
 Change = Callable[[Manifest], Manifest]
@@ -203,7 +220,8 @@ class Manifests:
     def begin(self) -> Holder:
         """Create the first version, held by us. `ConflictError` if there is one."""
         claim = self._claim(Epoch(1))
-        return Holder(self, self.create(1, Manifest(lineage=self._env.new_id(), claim=claim)))
+        lineage, timelines = self._env.new_id(), (Timeline(self._env.new_id()),)
+        return Holder(self, self.create(1, Manifest(lineage, timelines, claim)))
 
     def claim(self, found: Stored | None = None) -> Holder:
         """Take the next epoch, by compare-and-swap. Whoever held the last one is to be fenced.
@@ -382,6 +400,7 @@ def to_json(manifest: Manifest) -> dict[str, Json]:
     known = {} if progress == NO_PROGRESS else {"progress": progress_to_json(progress)}
     return {
         "lineage": manifest.lineage,
+        "timelines": [_flat(item) for item in manifest.timelines],
         "claim": {
             "epoch": claim.epoch,
             "host": claim.host,
@@ -421,7 +440,9 @@ def _known(value: Run | JournalRef, *names: str) -> dict[str, Json]:
     return body
 
 
-def _flat(value: Cursor | JournalRef | Run | CheckpointRef | Pin | Parent) -> dict[str, Json]:
+def _flat(
+    value: Cursor | JournalRef | Run | CheckpointRef | Pin | Parent | Timeline,
+) -> dict[str, Json]:
     # Not asdict(), which copies every key range deeply.
     return {item.name: getattr(value, item.name) for item in fields(value)}
 
@@ -433,6 +454,7 @@ def from_json(body: Fields) -> Manifest:
         raise body.wrong("status", "one of " + ", ".join(member.value for member in Status))
     return Manifest(
         lineage=body.id("lineage"),
+        timelines=_timelines(body),
         claim=Claim(
             epoch=Epoch(claim.number("epoch", least=1)),
             host=claim.text("host"),
@@ -489,6 +511,16 @@ def from_json(body: Fields) -> Manifest:
         generation=body.number("generation") if "generation" in body.names() else 0,
         floor=body.id("floor") if "floor" in body.names() else None,
     )
+
+
+def _timelines(body: Fields) -> Timelines:
+    found = tuple(
+        Timeline(item.id("id"), Transaction(item.number("since")))
+        for item in body.children("timelines")
+    )
+    if not found or any(a.since >= b.since for a, b in pairwise(found)):
+        raise body.wrong("timelines", "at least one, in rising order")
+    return found
 
 
 def _parent(body: Fields) -> Parent:

@@ -1,0 +1,63 @@
+"""Timelines: which history a transaction number belongs to (F13).
+
+    timelines   [{id, since}]     oldest first; the last one is the present
+
+A lineage names a pipeline, and its numbers are given out once. That holds as long as there is one
+store. A store that is put back from a backup, or copied, gives the same numbers out again with
+other contents; a restore leaves a history that it does not continue. Each begins a timeline.
+Transaction N belongs to the last timeline whose `since` is below N, and a timeline that is not the
+last ended at the `since` of the next.
+
+So a sink which stores timeline and number together can be told for certain whether what it holds is
+part of this pipeline's history, however far this pipeline has come since.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepwell.model import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    id: str
+    since: Transaction = Transaction(0)
+    """The last transaction before it."""
+
+
+Timelines = tuple[Timeline, ...]
+
+
+def diverged(timelines: Timelines, id: str, since: Transaction) -> Timelines:
+    """The timelines with a new one, which begins after a transaction.
+
+    One that has no transaction of its own is left out, so that opening and copying again and again
+    does not make the list longer.
+    """
+    return (*(item for item in timelines if item.since < since), Timeline(id, since))
+
+
+def timeline_of(timelines: Timelines, transaction: int) -> str:
+    """The timeline of a transaction that this pipeline has, or will have.
+
+    >>> timeline_of((Timeline("A"), Timeline("B", Transaction(3))), 3)
+    'A'
+    >>> timeline_of((Timeline("A"), Timeline("B", Transaction(3))), 4)
+    'B'
+    """
+    before = [item for item in timelines if item.since < transaction]
+    return (before or timelines)[-1 if before else 0].id
+
+
+def is_history(timelines: Timelines, id: str, transaction: int) -> bool:
+    """Whether a transaction of a timeline belongs to this pipeline's history.
+
+    Of the present timeline every number after its beginning does: how far it has come, the caller
+    knows.
+
+    >>> two = (Timeline("A"), Timeline("B", Transaction(3)))
+    >>> [is_history(two, "A", 3), is_history(two, "A", 4), is_history(two, "B", 4)]
+    [True, False, True]
+    """
+    return any(item.id == id for item in timelines) and timeline_of(timelines, transaction) == id
