@@ -29,7 +29,7 @@ endif
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all mutants check bench docs clean
+.PHONY: help setup demo test test-all mutants check bench formats docs clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +56,9 @@ check: $(READY) ## Lint, formatting, types
 
 bench: $(READY_BENCH) ## Run the benchmarks one after another
 	@set -e; for file in $(BENCHMARKS); do echo "$$file"; $(BIN)/python "$$file"; done
+
+formats: $(READY) ## Store the pipeline of this version in tests/formats again
+	@$(BIN)/python -m tests.formats.generate
 
 docs: $(READY) ## Write the generated pages of docs/ again
 	$(BIN)/python docs/generate.py
