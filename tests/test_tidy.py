@@ -23,11 +23,12 @@ PACKAGE = PurePosixPath("src/stepwell")
 
 # Which layer may import from which, besides itself. A layer is a module or a folder directly
 # under the package. A new one has to be entered here before anything can live in it.
-BOTTOM = {"errors", "env", "model"}
+BOTTOM = {"errors", "process", "env", "model"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
-    "env": {"errors"},
-    "model": {"errors", "env"},
+    "process": set(),
+    "env": {"errors", "process"},
+    "model": {"errors", "process", "env"},
     "store": BOTTOM,
     "journal": BOTTOM | {"store"},
     "state": BOTTOM | {"store", "journal"},

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Protocol
 
+from stepwell.process import ProcessId, this_process
+
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -46,6 +48,10 @@ class Env(Protocol):
     def pid(self) -> int:
         """The number of this process, for messages to people only."""
 
+    @property
+    def process(self) -> ProcessId:
+        """This process, told apart from all others."""
+
     def now(self) -> datetime:
         """The wall clock, in UTC. It may jump; no safety argument rests on it alone."""
 
@@ -73,6 +79,10 @@ class SystemEnv:
     def pid(self) -> int:
         # Asked each time: the answer changes in a forked child.
         return os.getpid()
+
+    @property
+    def process(self) -> ProcessId:
+        return this_process(self.host)
 
     def now(self) -> datetime:
         return datetime.now(timezone.utc)
@@ -107,6 +117,10 @@ class Rising:
     @property
     def pid(self) -> int:
         return self._env.pid
+
+    @property
+    def process(self) -> ProcessId:
+        return self._env.process
 
     def now(self) -> datetime:
         return self._env.now()

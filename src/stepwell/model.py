@@ -10,6 +10,8 @@ from typing import NewType
 
 import xxhash
 
+from stepwell.process import ProcessId
+
 Position = NewType("Position", int)
 """The number of a journal entry, from 1. 0 stands before the first."""
 
@@ -42,6 +44,20 @@ class Claim:
     host: str
     pid: int
     time: datetime
+    writer: str | None = None
+    """An id of the handle that claimed it: the same in all claims that one handle makes."""
+    boot: str | None = None
+    namespace: str | None = None
+    started: str | None = None
+
+    @classmethod
+    def by(cls, epoch: Epoch, process: ProcessId, time: datetime, writer: str | None) -> Claim:
+        at = (process.boot, process.namespace, process.started)
+        return cls(epoch, process.host, process.pid, time, writer, *at)
+
+    @property
+    def process(self) -> ProcessId:
+        return ProcessId(self.host, self.pid, self.boot, self.namespace, self.started)
 
     def __str__(self) -> str:
         return f"epoch {self.epoch}, host {self.host}, pid {self.pid}, {format_time(self.time)}"

@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 from stepwell.env import ulid
 from stepwell.errors import UnavailableError
 from stepwell.model import Bytes
+from stepwell.process import ProcessId
 from stepwell.store.base import Listed, Object, Store, join
 from stepwell.store.disk import Staged
 
@@ -39,6 +40,10 @@ class ManualEnv:
         self.time = datetime(2026, 1, 1, tzinfo=timezone.utc)
         self.up = 0.0
         self._random = random.Random(seed)
+
+    @property
+    def process(self) -> ProcessId:
+        return ProcessId(self.host, self.pid)
 
     def now(self) -> datetime:
         return self.time

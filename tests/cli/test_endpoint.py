@@ -9,6 +9,7 @@ import struct
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -282,7 +283,9 @@ def test_a_pipeline_whose_process_does_not_answer_is_not_fenced(
     """F3: it may be starting, or be somebody's notebook."""
     monkeypatch.setattr("stepwell.cli.reach._WAIT_S", 0.1)
     other = SystemEnv()
-    monkeypatch.setattr(type(other), "pid", property(lambda self: os.getppid()))
+    # Seen from its parent, which is alive as long as this process is.
+    parent = replace(other.process, pid=os.getppid(), started=None)
+    monkeypatch.setattr(type(other), "process", property(lambda self: parent))
     reach = Reach(pipeline.project, other, take_over=False)
     with pytest.raises(ConflictError, match="and does not answer") as caught:
         reach.push("orders", Change(ROWS), ())

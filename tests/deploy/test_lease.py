@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -14,20 +15,21 @@ from stepwell.deploy.lease import (
     Lease,
     LeaseSettings,
     Owner,
-    process_alive,
     read_lease,
     take_lease,
     unlock,
 )
 from stepwell.env import SystemEnv
 from stepwell.errors import ConflictError, InvalidError
+from stepwell.process import Liveness, ProcessId
 from stepwell.store.base import Store
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Crash, FaultyStore, ManualEnv, crash_at, fail_at
 
 
-def elsewhere(host: str, pid: int) -> None:
+def elsewhere(process: ProcessId) -> Liveness:
     """Nobody can be asked."""
+    return Liveness.UNKNOWN
 
 
 def take(store: Store, env: ManualEnv, wait_s: float = 0.0) -> Lease:
@@ -112,9 +114,27 @@ def test_a_process_that_is_gone_from_this_machine_is_dead_at_once() -> None:
     take(store, dead)
     taken = take_lease(store, ManualEnv(3, host=env.host, pid=env.pid), wait_s=0)
     assert taken.id
-    assert process_alive(env)(env.host, env.pid) is True
-    assert process_alive(env)(env.host, 1) is True
-    assert process_alive(env)("elsewhere", 1) is None
+
+
+def test_an_owner_in_another_container_is_not_dead_because_its_number_is_free_here() -> None:
+    """D5, scenario 100: it is taken over when it has not beaten for the expiry, not before."""
+    env = SystemEnv()
+    store = MemoryStore(env)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+
+    class Container(ManualEnv):
+        @property
+        def process(self) -> ProcessId:
+            return replace(env.process, pid=gone.pid, namespace="pid:[1]", started="1")
+
+    first = take(store, Container())
+    owner = read_lease(store)
+    assert owner is not None
+    assert owner.namespace == "pid:[1]"
+    with pytest.raises(ConflictError, match=f"process {gone.pid} on host {env.host}"):
+        take_lease(store, env, wait_s=0)
+    first.check()
 
 
 def test_unlock_frees_a_lease_by_its_id_only() -> None:

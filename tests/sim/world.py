@@ -30,6 +30,7 @@ from stepwell.journal.entry import Recorded
 from stepwell.journal.journal import Settings
 from stepwell.journal.log import JournalReader, Log
 from stepwell.model import Bytes, Position, checksum
+from stepwell.process import ProcessId
 from stepwell.state import checkpoint
 from stepwell.state.collect import Collector
 from stepwell.state.collect import Settings as CollectSettings
@@ -188,6 +189,10 @@ class SimEnv:
         self.pid = 1
         self.skew = timedelta(0)
         self._world = world
+
+    @property
+    def process(self) -> ProcessId:
+        return ProcessId(self.host, self.pid)
 
     def now(self) -> datetime:
         return self._world.time + self.skew

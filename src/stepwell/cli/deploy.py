@@ -8,17 +8,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stepwell.cli.reach import is_alive
 from stepwell.cli.run import INTERRUPTED, signals
 from stepwell.cli.screen import Screen, count
 from stepwell.cli.where import Where
 from stepwell.deploy.apply import Deployment, deploy, plan_project
 from stepwell.deploy.changing import Interrupted
 from stepwell.deploy.destroy import destroy
+from stepwell.deploy.holding import writer_liveness
 from stepwell.deploy.plan import Action, Plan, Step
 from stepwell.deploy.resources import shown
 from stepwell.env import SystemEnv
 from stepwell.errors import ConfigError, InvalidError
+from stepwell.process import Liveness
 
 ERROR, CHANGES = 1, 2
 SIGNS = {
@@ -108,7 +109,7 @@ def show_destroy(where: Where, *, yes: bool, wait_s: float, forget: Sequence[str
         env,
         approve=approve,
         wait_s=wait_s,
-        running=lambda claim: is_alive(claim, env) is not False,
+        running=lambda claim: writer_liveness(claim, env) is not Liveness.DEAD,
         forget=forget,
         say=say,
     )

@@ -7,10 +7,10 @@ order; only if nobody can be at work any more may a command open the pipeline it
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
+from stepwell.deploy.holding import writer_liveness
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.project import Project
 from stepwell.endpoint.client import Client, connect
@@ -18,6 +18,7 @@ from stepwell.engine.ports import BadRow, Change
 from stepwell.env import Env
 from stepwell.errors import ConflictError, FencedError
 from stepwell.model import Claim, Transaction, format_time
+from stepwell.process import Liveness
 from stepwell.state.manifest import Manifests, Stored
 
 _WAIT_S = 10.0
@@ -32,21 +33,6 @@ def running(project: Project, env: Env) -> Client | None:
 def latest(project: Project, env: Env) -> Stored | None:
     """The latest manifest; None: there is no pipeline yet."""
     return Manifests(project.open_store(env), env).latest()
-
-
-def is_alive(claim: Claim, env: Env) -> bool | None:
-    """Whether a writer's process is there; None: it is on another machine, so nobody knows."""
-    if claim.host != env.host:
-        return None
-    if claim.pid == env.pid:
-        return False  # A pipeline of our own, closed or about to be.
-    try:
-        os.kill(claim.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 class Reach:
@@ -111,10 +97,10 @@ class Reach:
             if found is None or found.manifest.journal.closed or self._take_over:
                 return None
             claim = found.manifest.claim
-            alive = is_alive(claim, self._env)
-            if alive is False:
+            alive = writer_liveness(claim, self._env)
+            if alive is Liveness.DEAD:
                 return None
-            if alive is None or self._env.uptime() > until:
+            if alive is Liveness.UNKNOWN or self._env.uptime() > until:
                 raise _held(self._project, claim, alive)
             if not said:
                 print(f"waiting for process {claim.pid}, which has the pipeline", file=sys.stderr)
@@ -122,12 +108,13 @@ class Reach:
             self._env.sleep(0.2)
 
 
-def _held(project: Project, claim: Claim, alive: bool | None) -> ConflictError:
+def _held(project: Project, claim: Claim, alive: Liveness) -> ConflictError:
     since = f"has {project.store} since {format_time(claim.time)}"
-    if alive is None:
+    if alive is Liveness.UNKNOWN:
         return ConflictError(
-            f"process {claim.pid} on host {claim.host} {since}, and did not say that it ended",
-            hint="push on that host; or, if it does not run any more, add --take-over",
+            f"{claim.process} {since}, and did not say that it ended; it is on another machine or "
+            "in another container, or this machine was started again",
+            hint="push where it runs; or, if it does not run any more, add --take-over",
         )
     return ConflictError(
         f"process {claim.pid} {since}, and does not answer",

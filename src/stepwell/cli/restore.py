@@ -6,9 +6,10 @@ import sys
 from datetime import datetime, timezone
 from typing import Any
 
-from stepwell.cli.reach import is_alive, latest, running
+from stepwell.cli.reach import latest, running
 from stepwell.cli.screen import Screen, count, plain
 from stepwell.cli.where import Where
+from stepwell.deploy.holding import writer_liveness
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.project import Project
 from stepwell.engine.restore import Preview, preview, restore
@@ -16,6 +17,7 @@ from stepwell.engine.target import Goal, Target
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import ConflictError, InvalidError
 from stepwell.model import format_time
+from stepwell.process import Liveness
 
 
 def show(
@@ -135,10 +137,8 @@ def _nobody_runs(project: Project, env: Env) -> None:
     if found is None or found.manifest.journal.closed:
         return
     claim = found.manifest.claim
-    alive = is_alive(claim, env)
-    if alive is not False:
-        where = "" if alive else f" on host {claim.host}"
+    if writer_liveness(claim, env) is not Liveness.DEAD:
         raise ConflictError(
-            f"process {claim.pid}{where} has {project.store}, or had",
+            f"{claim.process} has {project.store}, or had",
             hint="end it first, then restore; if it is gone, add --take-over",
         )

@@ -16,17 +16,17 @@ from contextlib import contextmanager
 from types import FrameType
 
 from stepwell.cli.progress import Progress
-from stepwell.cli.reach import is_alive, latest
+from stepwell.cli.reach import latest
 from stepwell.cli.screen import Screen
 from stepwell.cli.where import Where
+from stepwell.deploy.holding import writer_liveness
 from stepwell.deploy.program import as_deployed, project_differences
 from stepwell.deploy.serving import RunningPipeline
 from stepwell.endpoint.server import Endpoint
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import FencedError, StepwellError, UnavailableError
-from stepwell.model import Epoch
+from stepwell.process import Liveness
 from stepwell.state.manifest import Manifests, fenced
-from stepwell.store.base import Store
 
 INTERRUPTED = 130
 _WATCH_S = 2.0
@@ -53,7 +53,7 @@ def show(where: Where, *, once: bool, max_transactions: int | None) -> int:
         progress.opening(project)
         if found is not None and not found.manifest.journal.closed:
             claim = found.manifest.claim
-            if is_alive(claim, env) is not False:
+            if writer_liveness(claim, env) is not Liveness.DEAD:
                 who = f"process {claim.pid} on host {claim.host}"
                 progress.say(f"{who} has the pipeline, or had: taking it over")
         off = project.sinks_off(env)
@@ -95,7 +95,7 @@ def _serve(
             progress.ending()
         progress.tick()
 
-    watch = Watch(pipeline.store, env, pipeline.status().epoch, pipeline.stop, tick)
+    watch = Watch(pipeline, env, tick)
     try:
         progress.running(endless=not once and max_transactions is None)
         pipeline.run(once=once, max_transactions=max_transactions)
@@ -143,18 +143,14 @@ class Watch:
 
     def __init__(
         self,
-        store: Store,
+        pipeline: RunningPipeline,
         env: Env,
-        epoch: Epoch,
-        stop: Callable[[], None],
         tick: Callable[[], None],
     ) -> None:
         self.error: FencedError | None = None
-        self._store = store
-        self._manifests = Manifests(store, env)
-        self._epoch = epoch
-        self._own = (env.host, env.pid)
-        self._stop = stop
+        self._pipeline = pipeline
+        self._manifests = Manifests(pipeline.store, env)
+        self._epoch = pipeline.status().epoch
         self._tick = tick
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stepwell-watch", daemon=True)
@@ -166,12 +162,15 @@ class Watch:
             found = self._manifests.latest()
         except StepwellError:
             return False  # A store that does not answer proves nothing.
-        if found is None or found.epoch <= self._epoch:
+        if found is None or found.epoch < self._epoch:
             return False
         claim = found.manifest.claim
-        # After a deploy this process has opened the pipeline anew.
-        if (claim.host, claim.pid) != self._own:
-            self.error = fenced(self._store.uri, claim, "this one takes nothing more in")
+        # After a deploy this handle has claimed the pipeline anew. Hosts and pids tell nothing:
+        # a container has the host's name, and counts its processes from 1.
+        if claim.writer == self._pipeline.writer_id:
+            self._epoch = found.epoch
+        else:
+            self.error = fenced(self._pipeline.store.uri, claim, "this one takes nothing more in")
         return self.error is not None
 
     def close(self) -> None:
@@ -184,5 +183,5 @@ class Watch:
             if self._end.wait(_WATCH_S / 2):
                 return
             if self.look():
-                self._stop()
+                self._pipeline.stop()
                 return

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stepwell.cli.reach import is_alive, latest, running
+from stepwell.cli.reach import latest, running
 from stepwell.cli.screen import Row, Screen, count, plain, size
 from stepwell.cli.where import Where
+from stepwell.deploy.holding import writer_liveness
 from stepwell.deploy.project import Project
 from stepwell.env import Env, SystemEnv
 from stepwell.journal.log import Log
 from stepwell.model import Claim, format_time
+from stepwell.process import Liveness
 from stepwell.state.manifest import Manifest, Status, Stored
 
 
@@ -99,10 +101,10 @@ def _state(manifest: Manifest, env: Env) -> str:
         return str(manifest.status.value)
     if manifest.journal.closed:
         return "stopped"
-    alive = is_alive(manifest.claim, env)
-    if alive is None:
+    alive = writer_liveness(manifest.claim, env)
+    if alive is Liveness.UNKNOWN:
         return "unknown"
-    return "not answering" if alive else "killed"
+    return "not answering" if alive is Liveness.ALIVE else "killed"
 
 
 def _claim(claim: Claim) -> dict[str, Any]:

@@ -12,13 +12,13 @@ Killed anywhere, the next deploy finds out what happened and goes on without a p
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepwell.deploy.changing import Building, Changed, Changing, Interrupted
+from stepwell.deploy.holding import writer_liveness
 from stepwell.deploy.lease import Lease, LeaseSettings, Owner, take_lease
 from stepwell.deploy.log import DeployLog, Header, Phase, Record, remove_log
 from stepwell.deploy.pipeline import MakeExecutor, SparkSession, make_executor
@@ -45,7 +45,8 @@ from stepwell.engine.open import begin_pipeline
 from stepwell.env import Env
 from stepwell.errors import ConflictError, InvalidError
 from stepwell.journal import paths
-from stepwell.model import Claim, Transaction, format_time
+from stepwell.model import Transaction, format_time
+from stepwell.process import Liveness
 from stepwell.state.manifest import Manifest, Manifests, Stored
 from stepwell.store.base import Store
 
@@ -308,8 +309,8 @@ def _runner(
         say("the process that runs the pipeline is asked to change it")
         return client
     claim = manifest.claim
-    free = manifest.journal.closed or manifest.program is None or not _may_live(claim, env)
-    if free or take_over:
+    free = manifest.journal.closed or manifest.program is None
+    if free or take_over or writer_liveness(claim, env) is Liveness.DEAD:
         return None
     raise ConflictError(
         f"process {claim.pid} on host {claim.host} has {project.store} since "
@@ -317,20 +318,6 @@ def _runner(
         hint="deploy on that host, or end that process first; if it does not run any more, add "
         "--take-over",
     )
-
-
-def _may_live(claim: Claim, env: Env) -> bool:
-    if claim.host != env.host:
-        return True
-    if claim.pid == env.pid:
-        return False
-    try:
-        os.kill(claim.pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 # To the process that runs the pipeline, and back

@@ -1,10 +1,10 @@
 """The lease: one deploy at a time, and none that waits for the dead.
 
-    <store>/deploy/lease.json      {id, host, pid, since, beat}; id null: nobody holds it
+    <store>/deploy/lease.json      {id, host, pid, since, beat, ...}; id null: nobody holds it
 
 Taken and given back by compare-and-swap. The holder raises `beat` every few seconds. Whoever waits
 watches that number by its own clock: a holder that stood still for `expiry_s` is dead, whatever the
-two machines think the time is. On the same machine a process that is gone is dead at once.
+two machines think the time is. A process that is proved to be gone (`process.py`) is dead at once.
 
 No safety rests on it: what a deploy changes is fenced by the manifest's epoch and by compare-and-
 swap. A crash leaves the lease held, by a process that does not beat.
@@ -12,7 +12,6 @@ swap. A crash leaves the lease held, by a process that does not beat.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,10 +27,12 @@ from stepwell.errors import (
 )
 from stepwell.journal import paths
 from stepwell.model import checksum, format_time
+from stepwell.process import Liveness, ProcessId, liveness
 from stepwell.store.base import Store
 from stepwell.store.sealed import read_sealed, seal
 
 FORMAT = "stepwell-lease/1"
+_OPTIONAL = ("boot", "namespace", "started")
 DAMAGED = "DAMAGED"
 """The id of a lease that cannot be read, for `unlock`."""
 
@@ -51,6 +52,13 @@ class Owner:
     pid: int
     since: datetime
     beat: int
+    boot: str | None = None
+    namespace: str | None = None
+    started: str | None = None
+
+    @property
+    def process(self) -> ProcessId:
+        return ProcessId(self.host, self.pid, self.boot, self.namespace, self.started)
 
     def __str__(self) -> str:
         if self.id == DAMAGED:
@@ -58,8 +66,7 @@ class Owner:
         return f"process {self.pid} on host {self.host} since {format_time(self.since)}"
 
 
-Alive = Callable[[str, int], "bool | None"]
-"""Whether a process is there; None: it is on another machine, so nobody knows."""
+Alive = Callable[[ProcessId], Liveness]
 
 
 class Lease:
@@ -168,7 +175,8 @@ def take_lease(
     A crash leaves it taken or not.
     """
     settings = settings or LeaseSettings()
-    alive = alive or process_alive(env)
+    here = env.process
+    alive = alive or (lambda process: liveness(process, here))
     until = env.uptime() + wait_s
     seen: tuple[str, int] | None = None
     seen_at = env.uptime()
@@ -179,7 +187,7 @@ def take_lease(
         if owner is not None and (owner.id, owner.beat) != seen:
             seen, seen_at = (owner.id, owner.beat), now
         silent = owner is not None and now - seen_at >= settings.expiry_s
-        if owner is None or silent or alive(owner.host, owner.pid) is False:
+        if owner is None or silent or alive(owner.process) is Liveness.DEAD:
             lease = _take(store, env, etag)
             if lease is not None:
                 return lease
@@ -210,28 +218,11 @@ def unlock(store: Store, id: str) -> Owner:
     return owner
 
 
-def process_alive(env: Env) -> Alive:
-    """Asks this machine for a process of its own."""
-
-    def alive(host: str, pid: int) -> bool | None:
-        if host != env.host:
-            return None
-        if pid == env.pid:
-            return True
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        except (PermissionError, OverflowError):
-            return True
-        return True
-
-    return alive
-
-
 def _take(store: Store, env: Env, etag: str | None) -> Lease | None:
     """None: somebody else was faster."""
-    owner = Owner(env.new_id(), env.host, env.pid, env.now(), 0)
+    here = env.process
+    at = (here.boot, here.namespace, here.started)
+    owner = Owner(env.new_id(), here.host, here.pid, env.now(), 0, *at)
     data = _encode(owner)
     try:
         if etag is None:
@@ -272,6 +263,7 @@ def _read_sound(store: Store) -> tuple[Owner | None, str | None]:
         fields.number("pid"),
         fields.time("since"),
         fields.number("beat"),
+        *(fields.text(name) if name in fields.names() else None for name in _OPTIONAL),
     )
     return owner, etag
 
@@ -287,5 +279,6 @@ def _encode(owner: Owner | None) -> bytes:
             "pid": owner.pid,
             "since": format_time(owner.since),
             "beat": owner.beat,
+            **{name: getattr(owner, name) for name in _OPTIONAL if getattr(owner, name)},
         },
     )

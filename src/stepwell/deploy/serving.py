@@ -81,6 +81,7 @@ class RunningPipeline(ProjectPipeline):
             listener=self._listener,
             create=False,
             program=program,
+            writer=self.writer_id,
         )
         self.project = project
         return core

@@ -82,11 +82,13 @@ class Core(Keeping):
         create: bool = True,
         program: Json = None,
         base: Target | None = None,
+        writer: str | None = None,
     ) -> None:
         """Opening for writing: fences whoever had the pipeline, and brings it up to date.
 
         `base`: start from a checkpoint instead of the manifest's runs, for they are damaged. If it
         also says how far to go, everything after is undone, and sinks are let go.
+        `writer` is the id of the handle, for its claim.
         """
         ids = env if isinstance(env, Rising) else Rising(env)
         self.env: Env = ids
@@ -119,6 +121,7 @@ class Core(Keeping):
             repair=base is not None,
             replay_from=None if base is None else base.replay_from,
             consider=consider,
+            writer=writer,
         )
         _agree(opening, program)
         manifest = opening.manifest

@@ -228,6 +228,7 @@ def take_over(
     repair: bool = False,
     replay_from: Cursor | None = None,
     consider: Callable[[Manifest | None], None] = lambda manifest: None,
+    writer: str | None = None,
 ) -> Opening:
     """Steps 1 to 5: claim a pipeline and fence its writer. In an empty store, begin one.
 
@@ -235,6 +236,7 @@ def take_over(
     `repair`: the manifest's own files may be damaged, and are not used. `replay_from`: an earlier
     place than the manifest's, that of a checkpoint.
     `consider` is given the manifest before the claim, None where there is none yet, and may refuse.
+    `writer` is the id of the handle that claims.
     """
     settings = settings or Settings()
     journal_store = journal_store or store
@@ -257,7 +259,7 @@ def take_over(
     if journal_store is not store:
         probe(journal_store, env)
 
-    holder = _hold(manifests, found)
+    holder = _hold(manifests, found, writer)
     claimed = holder.current.manifest
     journal_id = _attach(journal_store, holder.current, env)
     journal = Journal(
@@ -367,10 +369,10 @@ def _attach(journal_store: Store, held: Stored, env: Env) -> str:
     return _attach(journal_store, held, env)
 
 
-def _hold(manifests: Manifests, found: Stored | None) -> Holder:
+def _hold(manifests: Manifests, found: Stored | None, writer: str | None = None) -> Holder:
     if found is None:
         try:
-            return manifests.begin()
+            return manifests.begin(writer)
         except (ConflictError, CollectedError):
             pass  # Somebody else was first, or at it since; then it is a pipeline like any other.
-    return manifests.claim(found)
+    return manifests.claim(found, writer)

@@ -98,6 +98,8 @@ class Pipeline:
         Sources and sinks are closed together with the pipeline, and if it cannot be opened. `base`
         is for `restore.py`.
         """
+        self.writer_id = env.new_id()
+        """In every claim of this handle, and in no other's."""
         self._stores = store, journal_store
         self._turns = Turns()
         self._current: ExplicitTransaction | None = None
@@ -123,6 +125,7 @@ class Pipeline:
                 create=create,
                 program=program,
                 base=base,
+                writer=self.writer_id,
             )
             unless_open.pop_all()
 

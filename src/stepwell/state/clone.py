@@ -180,7 +180,7 @@ def _first(
         lineage=lineage,
         # Its lineage tells it from its parent already; from there on it is one history of its own.
         timelines=(Timeline(env.new_id()),),
-        claim=Claim(latest.claim.epoch, env.host, env.pid, env.now()),
+        claim=Claim.by(latest.claim.epoch, env.process, env.now(), None),
         status=Status.INCOMPLETE,
         journal=JournalRef(),
         # One that lies elsewhere already stays there: a clone's clone needs no more hops.

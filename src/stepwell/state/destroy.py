@@ -153,7 +153,7 @@ def _mark(manifests: Manifests, env: Env, forget: Collection[str]) -> None:
             return
         before = found.manifest
         _check_clones(manifests.store, before, forget)
-        claim = Claim(Epoch(found.epoch + 1), env.host, env.pid, env.now())
+        claim = Claim.by(Epoch(found.epoch + 1), env.process, env.now(), None)
         invariants.check_claim(before, replace(before, claim=claim))
         with suppress(ConflictError):
             manifests.create(found.id + 1, replace(before, claim=claim, status=Status.DELETING))

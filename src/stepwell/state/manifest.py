@@ -47,6 +47,8 @@ from stepwell.store.sealed import Fields, Json
 from stepwell.store.sequenced import Boundary, Sequence, Version
 
 FORMAT = "stepwell-manifest/2"
+_OPTIONAL = ("writer", "boot", "namespace", "started")
+"""What a claim says of its handle and its process, where that is known."""
 _TRIES = 100
 """Commits lost in a row before we say so. Each loss is somebody else's progress."""
 
@@ -217,13 +219,13 @@ class Manifests:
     def collect(self, up_to: int, keep: frozenset[int] = frozenset()) -> tuple[int, ...]:
         return self._sequence.collect(up_to, keep)
 
-    def begin(self) -> Holder:
+    def begin(self, writer: str | None = None) -> Holder:
         """Create the first version, held by us. `ConflictError` if there is one."""
-        claim = self._claim(Epoch(1))
+        claim = self._claim(Epoch(1), writer)
         lineage, timelines = self._env.new_id(), (Timeline(self._env.new_id()),)
         return Holder(self, self.create(1, Manifest(lineage, timelines, claim)))
 
-    def claim(self, found: Stored | None = None) -> Holder:
+    def claim(self, found: Stored | None = None, writer: str | None = None) -> Holder:
         """Take the next epoch, by compare-and-swap. Whoever held the last one is to be fenced.
 
         `found` is the latest version where the caller has just read it. One that somebody else
@@ -235,7 +237,7 @@ class Manifests:
                 raise InvalidError(f"{self.store.uri} holds no pipeline")
             before = found.manifest
             self.check_ready(before)
-            after = replace(before, claim=self._claim(Epoch(found.epoch + 1)))
+            after = replace(before, claim=self._claim(Epoch(found.epoch + 1), writer))
             invariants.check_claim(before, after)
             try:
                 return Holder(self, self.create(found.id + 1, after))
@@ -287,8 +289,8 @@ class Manifests:
                 hint="destroy it again to finish",
             )
 
-    def _claim(self, epoch: Epoch) -> Claim:
-        return Claim(epoch, self._env.host, self._env.pid, self._env.now())
+    def _claim(self, epoch: Epoch, writer: str | None) -> Claim:
+        return Claim.by(epoch, self._env.process, self._env.now(), writer)
 
     def _stored(self, version: Version) -> Stored:
         manifest = from_json(version.body)
@@ -406,6 +408,7 @@ def to_json(manifest: Manifest) -> dict[str, Json]:
             "host": claim.host,
             "pid": claim.pid,
             "time": format_time(claim.time),
+            **{name: getattr(claim, name) for name in _OPTIONAL if getattr(claim, name)},
         },
         "status": manifest.status.value,
         "replay": _flat(manifest.replay),
@@ -460,6 +463,7 @@ def from_json(body: Fields) -> Manifest:
             host=claim.text("host"),
             pid=claim.number("pid"),
             time=claim.time("time"),
+            **{name: claim.text(name) for name in _OPTIONAL if name in claim.names()},
         ),
         status=Status(status),
         replay=Cursor(
