@@ -18,7 +18,7 @@ from stepwell.errors import UnavailableError
 from stepwell.model import Bytes
 from stepwell.process import ProcessId
 from stepwell.store.base import Listed, Object, Store, join
-from stepwell.store.disk import Staged
+from stepwell.store.disk import Staged, SyncError
 
 T = TypeVar("T")
 When = Literal["before", "after", "halfway"]
@@ -219,6 +219,8 @@ class _File:
 class _Directory:
     names: dict[str, _File | _Directory] = field(default_factory=dict)
     synced: dict[str, _File | _Directory] = field(default_factory=dict)
+    forgotten: set[str] = field(default_factory=set)
+    """Names that a failed sync did not bring to the disk, and that no later one will."""
 
 
 class SimulatedDisk:
@@ -235,6 +237,9 @@ class SimulatedDisk:
         self._root = _Directory()
         self._staged: dict[int, _File] = {}
         self._handles = 0
+        self.distrusted: dict[str, str] = {}
+        self.fails: Callable[[str], bool] = lambda path: False
+        """Whether the next sync of a directory fails, and with it what it should have kept."""
 
     def cut_power(self) -> None:
         """Lose what was not synced, wholly or in part."""
@@ -251,6 +256,7 @@ class SimulatedDisk:
                 names[name] = child
         directory.names = names
         directory.synced = dict(names)
+        directory.forgotten = set()
         for child in names.values():
             if isinstance(child, _Directory):
                 self._lose(child)
@@ -279,17 +285,29 @@ class SimulatedDisk:
         if base in parent.names:
             raise FileExistsError(17, "File exists", name)
         parent.names[base] = self._staged[staged.fd]
+        parent.forgotten.discard(base)
 
     def rename(self, staged: Staged, name: str) -> None:
         parent, base = self._parent(name)
         parent.names[base] = self._staged[staged.fd]
+        parent.forgotten.discard(base)
 
     def discard(self, staged: Staged) -> None:
         self._staged.pop(staged.fd, None)
 
     def sync_directory(self, path: str) -> None:
         directory = self._directory(path)
-        directory.synced = dict(directory.names)
+        if self.fails(path):
+            # As the system does: the error is reported once, and what was not written is clean.
+            directory.forgotten |= {
+                name
+                for name, child in directory.names.items()
+                if directory.synced.get(name) is not child
+            }
+            raise SyncError(5, "Input/output error")
+        kept = {name: directory.synced.get(name) for name in directory.forgotten}
+        states = {**directory.names, **kept}
+        directory.synced = {name: child for name, child in states.items() if child is not None}
 
     def unlink(self, path: str) -> None:
         parent, base = self._parent(path)

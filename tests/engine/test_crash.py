@@ -97,6 +97,7 @@ class Plug:
         self._number = number
         self._after = after
         self.count = 0
+        self.distrusted = disk.distrusted
 
     def __getattr__(self, name: str) -> Callable[..., object]:
         call = getattr(self._disk, name)

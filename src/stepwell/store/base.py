@@ -1,6 +1,6 @@
 """The store protocol: what Stepwell asks of storage, and what a crash leaves after each call.
 
-Three rules hold for every store; the contract suite (`tests/store/test_contract.py`) checks them:
+Four rules hold for every store; the contract suite (`tests/store/test_contract.py`) checks them:
 
 * An object becomes visible whole or not at all. Whoever wrote it, or was refused because of it,
   may count on it: it is durable.
@@ -9,6 +9,8 @@ Three rules hold for every store; the contract suite (`tests/store/test_contract
 * A write that raised `UnavailableError` may or may not have been applied. One that raised
   `ConflictError` may have lost to its own earlier attempt, because a client below may have sent it
   again after a lost answer. So whoever writes puts an id of its own into the bytes and looks (F7).
+* A write that raised `UnknownOutcomeError` may have been applied, and looking does not tell: what
+  is there may not be durable. It must not be sent again.
 """
 
 from __future__ import annotations

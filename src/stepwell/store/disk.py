@@ -14,13 +14,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from stepwell.env import EPOCH, Env
 from stepwell.model import Bytes
 
 _IOV_MAX = 1024
 _UNNAMED = os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_TMPFILE", 0)
+UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY)
+"""What a file system says that cannot sync, or not in this way."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -33,8 +35,19 @@ class Staged:
     name: str | None
 
 
+class SyncError(OSError):
+    """`fsync` itself failed.
+
+    The system tells so once. It may have dropped what it could not write and call it clean, so that
+    the next `fsync` of the same file or directory succeeds and proves nothing.
+    """
+
+
 class Disk(Protocol):
     """Errors are `OSError`s, as the system gives them."""
+
+    distrusted: dict[str, str]
+    """Directories whose `fsync` failed, and what the system said. `LocalStore` fills it in."""
 
     def make_directory(self, path: str) -> bool:
         """Create one directory, mode 0700; False if it was there."""
@@ -43,7 +56,7 @@ class Disk(Protocol):
         """Write a new file, mode 0600, on the file system of `directory`."""
 
     def sync(self, staged: Staged) -> None:
-        """Bring its bytes to the disk."""
+        """Bring its bytes to the disk. `SyncError` if that failed."""
 
     def link(self, staged: Staged, name: str) -> None:
         """Give it a name; FileExistsError if that is taken."""
@@ -55,7 +68,10 @@ class Disk(Protocol):
         """Let go of what staging used. The file stays if it has been given a name."""
 
     def sync_directory(self, path: str) -> None:
-        """Bring the names in a directory to the disk."""
+        """Bring the names in a directory to the disk.
+
+        `SyncError` if that failed; any other error if it was not even tried.
+        """
 
     def unlink(self, path: str) -> None:
         """Remove a name."""
@@ -83,6 +99,9 @@ class RealDisk:
     rubbish, and a directory entry less is written and removed. Elsewhere it is staged under a
     hidden name in the same directory, and a crash may leave that behind: `.tmp-*`, never listed.
     """
+
+    # Of the whole process: the system forgets the error for every handle, not for one.
+    distrusted: ClassVar[dict[str, str]] = {}
 
     def __init__(self, env: Env, *, unnamed: bool = True) -> None:
         self._env = env
@@ -119,7 +138,7 @@ class RealDisk:
         return Staged(directory, os.open(name, flags, 0o600), name)
 
     def sync(self, staged: Staged) -> None:
-        _sync(staged.fd)
+        _sync_or_say(staged.fd)
 
     def link(self, staged: Staged, name: str) -> None:
         if staged.name is not None:
@@ -150,7 +169,7 @@ class RealDisk:
     def sync_directory(self, path: str) -> None:
         fd = os.open(path, _DIRECTORY)
         try:
-            _sync(fd)
+            _sync_or_say(fd)
         finally:
             os.close(fd)
 
@@ -215,12 +234,25 @@ def _write_all(fd: int, parts: Sequence[Bytes]) -> None:
             written = os.writev(fd, waiting[:_IOV_MAX])
 
 
+def _sync_or_say(fd: int) -> None:
+    try:
+        _sync(fd)
+    except OSError as error:
+        raise SyncError(error.errno, error.strerror) from error
+
+
 def _sync_fully(fd: int) -> None:
     # On macOS fsync() stops at the drive's own cache; F_FULLFSYNC goes through it, where it can.
     try:
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # type: ignore[attr-defined,unused-ignore]
-    except OSError:
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise  # It has failed, and a second attempt of another kind would hide that.
         os.fsync(fd)
 
 
-_sync = _sync_fully if hasattr(fcntl, "F_FULLFSYNC") else os.fsync
+def _sync_plainly(fd: int) -> None:
+    os.fsync(fd)
+
+
+_sync = _sync_fully if hasattr(fcntl, "F_FULLFSYNC") else _sync_plainly

@@ -10,6 +10,16 @@ directory is synced; directories made on the way are synced into their parents f
   synced before it is raised: what a loser acts upon cannot vanish later.
 
 `replace_if` holds a lock file (`.<name>.lock`) while it compares, stages, syncs and renames.
+
+An `fsync` that failed proves nothing when it is repeated: the system reports the error once and may
+call clean what it dropped. So:
+
+* of a staged file: the file is discarded, nothing was named, and a new attempt writes a new file;
+* of a directory, after a name was given or found taken: `UnknownOutcomeError`;
+* of a directory that was just made: nothing was written, and the write says so.
+
+After either of the last two no handle of this process writes to the store again, for it could only
+believe what it cannot prove. Opening the pipeline in a new process is the operator's decision.
 """
 
 from __future__ import annotations
@@ -20,10 +30,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from stepwell.env import Env
-from stepwell.errors import ConflictError, UnavailableError
+from stepwell.errors import ConflictError, UnavailableError, UnknownOutcomeError
 from stepwell.model import Bytes, checksum
 from stepwell.store.base import Listed, Object, check_path, check_prefix, check_range
-from stepwell.store.disk import Disk, RealDisk, Staged
+from stepwell.store.disk import UNSUPPORTED, Disk, RealDisk, Staged, SyncError
+
+_NEW_PROCESS = (
+    "check the disk and the system's log, then start a new process: it will see what is there"
+)
 
 
 class LocalStore:
@@ -62,15 +76,17 @@ class LocalStore:
                 linked = True
                 disk.link(staged, name)
             except FileExistsError:
-                disk.sync_directory(directory)
+                self._sync_names(directory, path)
                 raise ConflictError(f"{self.uri}/{path} exists") from None
             finally:
                 disk.discard(staged)
-            disk.sync_directory(directory)
+            self._sync_names(directory, path)
         except OSError as error:
             raise self._failed("write", path, error, not_applied=not linked) from error
 
     def replace_if(self, path: str, data: Bytes, etag: str) -> None:
+        # Before comparing: a conflict with what may not be durable would prove nothing.
+        self._refuse_distrusted()
         with self._explained("write", path) as name:
             directory, base = os.path.split(name)
             stale = ConflictError(f"{self.uri}/{path} is not the object with etag {etag}")
@@ -84,7 +100,7 @@ class LocalStore:
                         self._disk.rename(staged, name)
                     finally:
                         self._disk.discard(staged)
-                    self._disk.sync_directory(directory)
+                    self._sync_names(directory, path)
             except (FileNotFoundError, NotADirectoryError):
                 raise stale from None
 
@@ -123,9 +139,35 @@ class LocalStore:
     def _stage(self, directory: str, parts: Sequence[Bytes]) -> Staged:
         # A directory is made once. If it vanishes later, a disk was unmounted or moved away, and to
         # make it anew would put acknowledged objects where nobody will look for them.
+        if self._disk.distrusted:
+            self._refuse_distrusted()
         if directory not in self._settled:
             self._settle(directory)
         return self._disk.stage(directory, parts)
+
+    def _sync_names(self, directory: str, path: str) -> None:
+        """Make the names in a directory durable; whether one is, is unknown if that fails."""
+        try:
+            self._disk.sync_directory(directory)
+        except SyncError as error:
+            self._disk.distrusted[directory] = str(error.strerror)
+            raise UnknownOutcomeError(
+                f"{self.uri}/{path} may or may not have been written: fsync of {directory} failed: "
+                f"{error.strerror}",
+                hint=_NEW_PROCESS,
+            ) from error
+
+    def _refuse_distrusted(self) -> None:
+        """Refuse to write where an `fsync` failed in this process, before anything is staged."""
+        root = f"{self._root}/"
+        for directory, reason in self._disk.distrusted.items():
+            if f"{directory}/".startswith(root) or root.startswith(f"{directory}/"):
+                raise UnavailableError(
+                    f"{self.uri} takes no more writes from this process: an earlier fsync of "
+                    f"{directory} failed: {reason}",
+                    hint=_NEW_PROCESS,
+                    not_applied=True,
+                )
 
     def _settle(self, directory: str) -> None:
         """Make a directory and all above it, and sync every one of them into its parent.
@@ -141,10 +183,13 @@ class LocalStore:
         made = self._disk.make_directory(directory)
         try:
             self._disk.sync_directory(parent)
-        except OSError:
+        except OSError as error:
             # Above our own root, directories that we did not make are somebody else's business,
             # and some cannot be synced at all.
-            if made or directory.startswith(f"{self._root}/"):
+            failed = isinstance(error, SyncError) and error.errno not in UNSUPPORTED
+            if failed:
+                self._disk.distrusted[parent] = str(error.strerror)
+            if failed or made or directory.startswith(f"{self._root}/"):
                 raise
         self._settled.add(directory)
 

@@ -5,6 +5,7 @@ from tests.mutants.table import Mutant
 _POWER_CUT = "tests/store/test_power_cut.py"
 _LOCAL = "tests/store/test_local.py"
 _SEQUENCE = "tests/store/test_sequenced.py"
+_SYNC = "tests/store/test_sync.py"
 
 MUTANTS = (
     Mutant(
@@ -20,7 +21,7 @@ MUTANTS = (
     Mutant(
         "local-directory-not-synced-after-a-link",
         "store/local.py",
-        "                disk.discard(staged)\n            disk.sync_directory(directory)\n",
+        "                disk.discard(staged)\n            self._sync_names(directory, path)\n",
         "                disk.discard(staged)\n",
         (
             f"{_POWER_CUT}::test_what_put_new_returned_from_survives_a_power_cut",
@@ -30,7 +31,7 @@ MUTANTS = (
     Mutant(
         "local-conflict-without-syncing-the-winner",
         "store/local.py",
-        "            except FileExistsError:\n                disk.sync_directory(directory)\n",
+        "            except FileExistsError:\n                self._sync_names(directory, path)\n",
         "            except FileExistsError:\n",
         (
             f"{_POWER_CUT}::test_an_object_that_made_us_lose_survives_a_power_cut",
@@ -43,6 +44,49 @@ MUTANTS = (
         "            os.link(source, name, src_dir_fd=staged.fd, follow_symlinks=True)\n\n",
         "            self.rename(staged, name)\n\n",
         (f"{_LOCAL}::test_of_two_processes_exactly_one_creates_an_object",),
+    ),
+    Mutant(
+        "disk-sync-does-nothing",
+        "store/disk.py",
+        "        _sync_or_say(staged.fd)\n",
+        "        pass\n",
+        (
+            f"{_SYNC}::"
+            "test_the_real_disk_syncs_bytes_before_the_name_and_the_name_before_the_answer",
+        ),
+    ),
+    Mutant(
+        "disk-sync-directory-does-nothing",
+        "store/disk.py",
+        "            _sync_or_say(fd)\n",
+        "            pass\n",
+        (
+            f"{_SYNC}::"
+            "test_the_real_disk_syncs_bytes_before_the_name_and_the_name_before_the_answer",
+            f"{_SYNC}::test_the_real_disk_syncs_the_directory_before_it_reports_a_conflict",
+            f"{_SYNC}::test_the_real_disk_syncs_a_replacement_before_and_after_its_rename",
+        ),
+    ),
+    Mutant(
+        "local-failure-after-the-link-reported-as-not-applied",
+        "store/local.py",
+        "not_applied=not linked",
+        "not_applied=True",
+        (
+            f"{_SYNC}::test_a_failure_at_the_link_or_after_it_is_never_reported_as_not_applied",
+            f"{_SYNC}::test_a_directory_that_could_not_be_opened_is_synced_by_the_next_attempt",
+        ),
+    ),
+    Mutant(
+        "local-failed-directory-sync-retried-and-believed",
+        "store/local.py",
+        "        except SyncError as error:\n",
+        "        except StopIteration as error:\n",
+        (
+            f"{_SYNC}::test_a_directory_sync_that_failed_is_not_repeated_and_believed",
+            f"{_SYNC}::"
+            "test_a_writer_whose_directory_sync_failed_acknowledges_nothing_and_is_poisoned",
+        ),
     ),
     Mutant(
         "sealed-checksum-not-compared",
