@@ -27,6 +27,7 @@ from stepwell.journal.log import JournalReader, Log
 from stepwell.journal.trim import trim
 from stepwell.model import NO_CHECKSUM, Epoch, Position, Transaction
 from stepwell.state.manifest import Manifests
+from stepwell.store.base import Listed
 from stepwell.store.memory import MemoryStore
 from stepwell.store.retry import Retry
 from stepwell.testing import Call, Fault, FaultyStore, ManualEnv, fail_at, short_read_at, storm
@@ -278,6 +279,74 @@ def test_a_lost_entry_is_never_taken_for_the_end_of_the_journal(lost: int) -> No
     after = [item.path for item in store.list("journal/")]
     assert paths.entry(Position(lost)) not in after, "a backup can still be put in its place"
     assert set(before) <= set(after)
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 10, 63, 64, 65, 100])
+@pytest.mark.parametrize("first", [2, 3, 17, 40])
+def test_a_hole_of_any_width_is_found_before_the_pipeline_is_claimed(
+    first: int, width: int
+) -> None:
+    """F10, scenario 102: one listing shows it, the message names it, nobody is fenced, and what
+    lies behind it is not buried under a barrier.
+    """
+    _, store, tiny = opened(150)
+    for lost in range(first, first + width):
+        store.delete(paths.entry(Position(lost)))
+    before = [item.path for item in store.list()]
+    with pytest.raises(TruncatedError) as truncated:
+        reopened(store)
+    assert paths.entry(Position(first)) in str(truncated.value)
+    assert f"an entry {first + width}" in str(truncated.value)
+    assert [item.path for item in store.list()] == before
+    with pytest.raises(TruncatedError) as truncated:
+        followed(store)
+    assert paths.entry(Position(first)) in str(truncated.value)
+    tiny.push("its writer still has the pipeline")
+
+
+def followed(store: MemoryStore) -> list[str]:
+    """What a reader sees that takes an empty poll for the end."""
+    reader = follow(store, ManualEnv())
+    rows: list[str] = []
+    while seen := reader.poll():
+        rows += [row for item in seen for row in rows_of(item)]
+    return rows
+
+
+def test_opening_lists_the_journal_once_to_find_its_end_and_every_hole() -> None:
+    """F10, scenario 102: the certainty costs one request, in the place of a search of many."""
+    _, store, _ = opened(300)
+    watched = FaultyStore(store)
+    assert Log(watched).survey(Position(0), Position(0)) == 301
+    assert [(call.operation, call.path) for call in watched.calls] == [("list", paths.JOURNAL)]
+
+
+def test_an_entry_put_while_the_journal_is_listed_is_no_hole() -> None:
+    """F10: a listing is no snapshot; what it passed over and is there now was not lost."""
+    _, store, tiny = opened(3)
+
+    class Torn(FaultyStore):
+        """Its first listing passed the place of the last entry but one before that was put."""
+
+        def list(self, *arguments: object, **options: object) -> tuple[Listed, ...]:
+            found = super().list(*arguments, **options)  # type: ignore[arg-type]
+            if len([call for call in self.calls if call.operation == "list"]) > 1:
+                return found
+            tiny.push("meanwhile")
+            return tuple(item for item in found if item.path != paths.entry(Position(3)))
+
+    assert Log(Torn(store)).survey(Position(1)) == 5
+
+
+def test_a_reader_passes_any_number_of_barriers_in_one_poll() -> None:
+    """F5: a poll is empty only at the end; else whoever reads until one is would stop too soon."""
+    _, store, tiny = opened(1)
+    for _ in range(5):
+        Tiny(store, ManualEnv(4), settings=SETTINGS)
+    Tiny(store, ManualEnv(4), settings=SETTINGS).push("after many takeovers")
+    reader = follow(store, ManualEnv())
+    assert [rows_of(item) for item in reader.poll(1)] == [["row-0"]]
+    assert [rows_of(item) for item in reader.poll(1)] == [["after many takeovers"]]
 
 
 def test_a_writer_that_goes_on_during_the_search_for_the_end_leaves_no_hole() -> None:

@@ -1,7 +1,9 @@
 """The journal as it lies in the store: reading entries, following their chain, finding the end.
 
-Nothing here writes. Positions above the replay position have no gaps, so the end is found in
-O(log n) requests; what lies at or below it may be trimmed and is never asked for.
+Nothing here writes. Positions above the replay position have no gaps. So the end is found by a search
+of O(log n) requests, where it is known that nothing was lost, and by a listing, which shows every gap,
+where it is not: before a pipeline is claimed, and where a reader takes a free position for the end.
+What lies at or below the replay position may be trimmed and is never asked for.
 """
 
 from __future__ import annotations
@@ -63,10 +65,9 @@ class Log:
         """The same, and refuse a journal of which the part above `after` is not whole.
 
         An entry that was lost looks like the end, and a barrier in its place would bury those
-        behind it. So a few positions beyond are looked at, too: they must be free. (A wider hole is
-        met later, when a writer comes to the entry behind it: see `Cursor.advance`.) And what was
-        trimmed must lie below: else `after` is older than the journal. `trimmed` is how far, where
-        the caller has just read it.
+        behind it. One listing shows every hole, however wide: there must be no entry after a
+        position that is free. And what was trimmed must lie below: else `after` is older than the
+        journal. `trimmed` is how far, where the caller has just read it.
         """
         trimmed = self.trimmed() if trimmed is None else trimmed
         if trimmed > after:
@@ -76,24 +77,49 @@ class Log:
                 f"comes after {after}",
                 hint="was an old manifest restored from a backup? restore the latest one",
             )
-        while True:
-            last = self.last(after)
-            if not any(self._exists(last + 1 + step) for step in _BEYOND):
-                return last
-            # Positions are taken in order, so the first must be taken by now, or it was lost.
-            if not self._exists(last + 1):
-                raise TruncatedError(
-                    self.where(Position(last + 1)),
-                    "the entry is missing, though there are entries after it",
-                    hint="nothing was written there: restore the object from a backup",
-                )
-            after = Position(last + 1)
+        last, beyond = self._run(after)
+        while beyond is not None:
+            last, beyond = self._run(self.refuse_hole(last, beyond))
+        return last
+
+    def _run(self, after: Position) -> tuple[Position, Position | None]:
+        """The last position taken without a gap, and the first one behind the gap, if any is."""
+        for item in self.store.list(paths.JOURNAL, after=paths.entry(after)):
+            name = paths.parse(item.path)
+            if name.kind != "entry" or name.number is None:
+                continue
+            if name.number != after + 1:
+                return after, Position(name.number)
+            after = Position(name.number)
+        return after, None
+
+    def beyond(self, position: Position) -> Position | None:
+        """The first position taken above one; None if there is none. One request."""
+        found = self.store.list(paths.JOURNAL, after=paths.entry(position), limit=1)
+        name = paths.parse(found[0].path) if found else None
+        if name is None or name.kind != "entry" or name.number is None:
+            return None
+        return Position(name.number)
+
+    def refuse_hole(self, last: Position, beyond: Position) -> Position:
+        """`TruncatedError` if the entry after `last` is lost; its position if it is there by now.
+
+        Positions are taken in order, so an entry at `beyond` proves that all before it were there.
+        A listing is no snapshot: it may have passed the place of one that was put meanwhile.
+        """
+        first = Position(last + 1)
+        if self._exists(first):
+            return first
+        wide = beyond > first + 1
+        span = f"entries {first} to {beyond - 1} are" if wide else "the entry is"
+        raise TruncatedError(
+            self.where(first),
+            f"{span} missing, though there is an entry {beyond}",
+            hint="nothing was written there: restore what is missing from a backup",
+        )
 
     def _exists(self, number: int) -> bool:
         return self.store.exists(paths.entry(Position(number)))
-
-
-_BEYOND = (1, 2, 8, 64)
 
 
 class JournalReader:
@@ -113,19 +139,24 @@ class JournalReader:
         return self._cursor
 
     def poll(self, limit: int = 100) -> tuple[Recorded, ...]:
-        """What has come since, up to `limit` entries read; empty if nothing has.
+        """What has come since, up to `limit` entries; empty only if the journal ends here.
 
-        `TruncatedError`: the journal was trimmed past this reader; start again from the manifest.
+        `TruncatedError`: the journal was trimmed past this reader, and it starts again from the
+        manifest; or an entry was lost.
         """
         first, cursor = self._cursor.next, self._cursor
-        passed: list[Recorded] = []
+        seen: list[Recorded] = []
         try:
-            for _ in range(limit):
+            while len(seen) < limit:
                 found = self._log.read(cursor.next)
                 if found is None:
                     break
                 cursor, found = cursor.advance(found, self._log.where(cursor.next))
-                passed.append(found)
+                if not found.void and not found.entry.is_barrier:
+                    seen.append(found)
+            if not seen and (beyond := self._log.beyond(cursor.next)) is not None:
+                # Not the end: an entry was lost, or came just now and is left to the next poll.
+                self._log.refuse_hole(cursor.position, beyond)
         except CorruptError:
             self._check_not_trimmed(first)
             raise
@@ -133,7 +164,7 @@ class JournalReader:
         # a hole that the collector left, and what it wrote there was never acknowledged (F8).
         self._check_not_trimmed(first)
         self._cursor = cursor
-        return tuple(item for item in passed if not item.void and not item.entry.is_barrier)
+        return tuple(seen)
 
     def _check_not_trimmed(self, first: Position) -> None:
         trimmed = self._log.trimmed()

@@ -48,6 +48,20 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "journal-hole-taken-for-the-end",
+        "journal/log.py",
+        "            if name.number != after + 1:\n                return after, Position(name.number)\n",
+        "            if name.number != after + 1:\n                return after, None\n",
+        (f"{_JOURNAL}::test_a_hole_of_any_width_is_found_before_the_pipeline_is_claimed",),
+    ),
+    Mutant(
+        "reader-takes-a-hole-for-the-end",
+        "journal/log.py",
+        "if not seen and (beyond := self._log.beyond(cursor.next)) is not None:",
+        "if False and (beyond := self._log.beyond(cursor.next)) is not None:",
+        (f"{_JOURNAL}::test_a_hole_of_any_width_is_found_before_the_pipeline_is_claimed",),
+    ),
+    Mutant(
         "trim-takes-young-barriers",
         "journal/trim.py",
         "if listed.modified <= young or not _may_be_barrier(",
