@@ -1,8 +1,8 @@
 """The journal as it lies in the store: reading entries, following their chain, finding the end.
 
-Nothing here writes. Positions above the replay position have no gaps. So the end is found by a search
-of O(log n) requests, where it is known that nothing was lost, and by a listing, which shows every gap,
-where it is not: before a pipeline is claimed, and where a reader takes a free position for the end.
+Nothing here writes. Positions above the replay position have no gaps. Where it is known that none
+was lost, the end is therefore found by a search of O(log n) requests. Where it is not, before a
+pipeline is claimed and where a reader takes a free position for the end, a listing shows every gap.
 What lies at or below the replay position may be trimmed and is never asked for.
 """
 

@@ -50,8 +50,8 @@ MUTANTS = (
     Mutant(
         "journal-hole-taken-for-the-end",
         "journal/log.py",
-        "            if name.number != after + 1:\n                return after, Position(name.number)\n",
-        "            if name.number != after + 1:\n                return after, None\n",
+        "                return after, Position(name.number)\n",
+        "                return after, None\n",
         (f"{_JOURNAL}::test_a_hole_of_any_width_is_found_before_the_pipeline_is_claimed",),
     ),
     Mutant(
