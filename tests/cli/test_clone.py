@@ -292,3 +292,35 @@ def test_a_clone_deleted_by_hand_is_named_by_gc_and_forgotten(
     assert "was not found" not in run("-C", folder, "gc").stdout
     assert run("-C", folder, "gc", "--forget", uri).exit_code == 1
     assert run("-C", folder, "destroy", "--yes").exit_code == 0
+
+
+def test_a_store_copied_by_hand_is_refused_until_it_is_adopted(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
+    """F13, scenario 97: it is told what to do; adopted, it leaves the original's sink alone."""
+    place = tmp_path / "copy"
+    shutil.copytree(folder / "state", place)
+    there = ("-C", folder, "--store", place)
+    refused = run(*there, "run", "--once")
+    assert refused.exit_code == 1
+    assert f"file://{place} is a copy of the pipeline in file://{folder}/state" in refused.stderr
+    assert "stepwell adopt --copy" in refused.stderr
+    assert revenue(run, *there) == revenue(run, "-C", folder), "looking at it is allowed"
+    assert run(*there, "adopt").exit_code == 1
+    still = run(*there, "adopt", "--moved")
+    assert still.exit_code == 1
+    assert f"the pipeline is still in file://{folder}/state" in still.stderr
+    adopted = run(*there, "adopt", "--copy")
+    assert adopted.exit_code == 0, adopted.stderr
+    assert "sinks off, for they are the original's: revenue_out" in adopted.stdout
+    pushed = tmp_path / "more.json"
+    pushed.write_text('{"id": 9, "customer": "cyd", "amount": "9.00"}\n')
+    before = sink_rows(folder)
+    assert run(*there, "push", "orders", pushed).exit_code == 0
+    assert run(*there, "run", "--once").exit_code == 0
+    assert sink_rows(folder) == before
+    assert "sinks off  revenue_out: they are the original's" in run(*there, "status").stdout
+    assert len(revenue(run, *there)) == 3
+    assert len(revenue(run, "-C", folder)) == 2
+    again = json.loads(run(*there, "adopt", "--copy", "--json").stdout)
+    assert again["adopted"] is False

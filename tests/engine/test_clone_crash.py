@@ -308,8 +308,8 @@ def test_a_pin_that_is_left_behind_is_named_and_can_be_forgotten(begun: Begun) -
         destroy_pipeline(family.store("parent"), family.store("parent-journal"), family.env)
     assert forgettable(parent, [pin.clone], family.env) == (left,)
     assert family.manifest("parent").pins == (pin,), "so far nothing was changed"
-    drop_pin(parent, pin.id)
-    drop_pin(parent, pin.id)
+    drop_pin(parent, pin.id, pin.clone)
+    drop_pin(parent, pin.id, pin.clone)
     assert family.manifest("parent").pins == ()
     with pytest.raises(InvalidError, match="has no clone"):
         forgettable(parent, [pin.clone], family.env)

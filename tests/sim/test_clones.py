@@ -18,7 +18,7 @@ from stepwell.state import clone as cloning
 from stepwell.state import pins
 from stepwell.state.clone import clone
 from stepwell.state.manifest import Manifests, Status
-from stepwell.state.pins import drop_pin
+from stepwell.state.pins import release
 from stepwell.store.memory import SHARED, MemoryStore
 from stepwell.store.sealed import unseal
 from stepwell.testing import Crash
@@ -81,7 +81,7 @@ def make(process: Process, place: MemoryStore) -> bool:
             if found is not None and found.manifest.status is not Status.INCOMPLETE:
                 raise ViolationError("a clone that is finished cannot be lost") from None
             if found is not None:
-                drop_pin(Manifests(world.main, process.env), found.manifest.lineage)
+                release(Manifests(world.main, process.env), found.manifest, place)
             world.given_up += 1
             return False
         except EXPECTED:

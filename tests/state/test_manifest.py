@@ -26,6 +26,7 @@ from stepwell.state.manifest import (
     Manifests,
     Parent,
     Pin,
+    Place,
     Run,
     Status,
     from_json,
@@ -47,6 +48,8 @@ FULL = Manifest(
     lineage=ID,
     timelines=(Timeline(ID), Timeline(OTHER, Transaction(4))),
     claim=Claim(Epoch(7), "höst", 4711, ENV.now()),
+    place=Place("file:///here", "12:34"),
+    sinks_off=("old",),
     replay=Cursor(Position(9), checksum([b"nine"]), Epoch(6)),
     transaction=Transaction(12),
     journal=JournalRef(ID, closed=True),
@@ -132,12 +135,13 @@ def spots(value: object, path: tuple[object, ...] = ()) -> list[tuple[object, ..
 
 MAY_BE_NULL = [
     ("journal", "id"),
+    ("place", "mark"),
     ("checkpoints", 0, "name"),
     ("checkpoints", 0, "expires"),
     ("parent",),
     ("parent", "pin"),
 ]
-MAY_BE_ABSENT = [("progress",), ("floor",)]
+MAY_BE_ABSENT = [("progress",), ("floor",), ("sinks_off",)]
 """As in a pipeline that has taken nothing in yet."""
 
 

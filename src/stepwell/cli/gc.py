@@ -26,7 +26,7 @@ def show(where: Where, *, confirm: bool, forget: Sequence[str] = ()) -> None:
     forgotten = forgettable(manifests, forget, env)
     if confirm:
         for clone in forgotten:
-            drop_pin(manifests, clone.pin.id)
+            drop_pin(manifests, clone.pin.id, clone.pin.clone)
     collector = Collector(
         store,
         env,

@@ -25,6 +25,7 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(checkpoint, name="checkpoint")
     app.command()(restore)
     app.command()(compact)
+    app.command()(adopt)
 
 
 @checkpoint.command("create")
@@ -145,3 +146,24 @@ def compact(
     from stepwell.cli import checkpoint
 
     checkpoint.compact(place(context, json), detach=detach, take_over=take_over)
+
+
+def adopt(
+    context: typer.Context,
+    moved: Annotated[bool, typer.Option("--moved", help="Nothing is left where it was.")] = False,
+    copy: Annotated[bool, typer.Option("--copy", help="The original lives on.")] = False,
+    json: Json = False,
+) -> None:
+    """Say of a store that was copied or moved by hand what it is.
+
+    A pipeline knows the place where it lies. A copy made by hand is refused, because it would write
+    to the sinks of the original, and share what is kept for clones. With --moved it goes on as the
+    pipeline. With --copy it is a second one, whose sinks are off. A directory that was only renamed
+    needs no adopting. `stepwell clone` makes a second pipeline without copying.
+
+    \b
+    stepwell --store /mnt/new/state adopt --moved
+    """
+    from stepwell.cli import adopt
+
+    adopt.show(place(context, json), moved=moved, copy=copy)

@@ -85,13 +85,13 @@ def _family(project: Project, env: Env, manifest: Manifest) -> dict[str, Any]:
     """Whose clone it is, and what clones it has."""
     parent = manifest.parent
     clones = [{"store": pin.clone, "checkpoint": pin.checkpoint} for pin in manifest.pins]
-    if parent is None:
-        return {"parent": None, "clones": clones, "sinks_off": []}
-    origin = {
-        "store": parent.store,
-        "checkpoint": parent.checkpoint,
-        "pinned": parent.pin is not None,
-    }
+    origin = None
+    if parent is not None:
+        origin = {
+            "store": parent.store,
+            "checkpoint": parent.checkpoint,
+            "pinned": parent.pin is not None,
+        }
     return {"parent": origin, "clones": clones, "sinks_off": list(project.sinks_off(env))}
 
 
@@ -169,7 +169,8 @@ def _relations(status: Mapping[str, Any]) -> list[tuple[str, str]]:
         facts.append(("clone of", f"{plain(parent['store'])}{needs}"))
     if status["sinks_off"]:
         names = ", ".join(status["sinks_off"])
-        facts.append(("sinks off", f"{names}: they are the parent's; others need other names"))
+        whose = "original" if parent is None else "parent"
+        facts.append(("sinks off", f"{names}: they are the {whose}'s; others need other names"))
     if status["clones"]:
         facts.append(("clones", ", ".join(plain(item["store"]) for item in status["clones"])))
     return facts

@@ -111,11 +111,14 @@ class Project:
         ]
 
     def sinks_off(self, env: Env) -> tuple[str, ...]:
-        """Sinks of the project that are not attached: in a clone, those of its parent."""
+        """Sinks of the project that are not attached: in a clone, those of its parent; in
+        a copy, those of its original.
+        """
         manifest = self._manifest(env) if self.sinks else None
-        if manifest is None or manifest.parent is None:
+        if manifest is None:
             return ()
-        return tuple(item.name for item in self.sinks if item.name in manifest.parent.sinks)
+        off = {*manifest.sinks_off, *(manifest.parent.sinks if manifest.parent else ())}
+        return tuple(item.name for item in self.sinks if item.name in off)
 
     def open_store(self, env: Env) -> Store:
         return open_store(self.store, env)

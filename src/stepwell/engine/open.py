@@ -9,7 +9,7 @@ its writer is what `Manifests.latest` and `JournalReader` are for.
       known, are its files there? (K6) is put-if-absent honoured? (F9)
     3 claim: epoch + 1, by compare-and-swap
     4 barrier at the first free position above the replay position read *after* the claim
-    5 check the epoch once more
+    5 check the epoch once more; if the store was put back or moved, begin a timeline
     6 replay exactly (replay position, barrier]
     7 record what is new about the journal, which checks the epoch once more
     8 collect superseded manifests, if many have gathered; serve
@@ -41,10 +41,25 @@ from stepwell.journal.identity import Identity, write_identity
 from stepwell.journal.journal import Journal, Settings
 from stepwell.journal.log import Log
 from stepwell.model import Epoch, Position
+from stepwell.state.adopt import last_transaction, pin_here, settling
 from stepwell.state.checkpoint import Damage, check_files, files_of, refuse_damaged
 from stepwell.state.history import History, collect_history
-from stepwell.state.manifest import Change, Holder, JournalRef, Manifest, Manifests, Stored
-from stepwell.state.places import in_the_way, own_journal
+from stepwell.state.manifest import (
+    Change,
+    Holder,
+    JournalRef,
+    Manifest,
+    Manifests,
+    Place,
+    Stored,
+)
+from stepwell.state.places import (
+    Standing,
+    check_standing,
+    in_the_way,
+    mark_place,
+    own_journal,
+)
 from stepwell.state.runs import store_of
 from stepwell.state.witness import compare, mark_fresh, raise_witness
 from stepwell.store.base import Store
@@ -252,6 +267,7 @@ def take_over(
     seen = Position(0)
     if found is not None:
         manifests.check_ready(found.manifest)
+        check_standing(found.manifest, store)
         own_journal(journal_store, found.manifest)
         found, seen = _look_ahead(manifests, journal_store, found, env, repair=repair)
     consider(None if found is None else found.manifest)
@@ -259,7 +275,8 @@ def take_over(
     if journal_store is not store:
         probe(journal_store, env)
 
-    holder = _hold(manifests, found, writer)
+    place = mark_place(store)
+    holder = _hold(manifests, found, place, writer)
     claimed = holder.current.manifest
     journal_id = _attach(journal_store, holder.current, env)
     journal = Journal(
@@ -273,12 +290,26 @@ def take_over(
         seen=seen,
     )
     barrier = journal.take_over()
+    held = Writer(holder, journal, barrier)
+    if check_standing(claimed, store) is not Standing.HERE:
+        _settle(held, manifests, journal.log, place, env)
     return Opening(
-        Writer(holder, journal, barrier),
+        held,
         replace(claimed.journal, id=journal_id, closed=False),
         manifests,
         history or History(),
     )
+
+
+def _settle(writer: Writer, manifests: Manifests, log: Log, place: Place, env: Env) -> None:
+    """The store was put back from a backup, or moved: from here on it is another history (F13).
+
+    Behind the barrier, so that the journal ends where it is read to end.
+    """
+    manifest = writer.manifest
+    since = last_transaction(log, manifest.replay, manifest.transaction)
+    pin_here(manifests, manifest, env)
+    writer.commit(settling(place, env.new_id(), since), "begin a timeline")
 
 
 def begin_pipeline(store: Store, env: Env, *, journal_store: Store | None = None) -> Manifest:
@@ -292,7 +323,7 @@ def begin_pipeline(store: Store, env: Env, *, journal_store: Store | None = None
         found = _only_if_empty(manifests, store, journal_store or store)
     if found is None:
         probe(store, env)
-        found = _hold(manifests, None).current
+        found = _hold(manifests, None, mark_place(store)).current
     return found.manifest
 
 
@@ -369,10 +400,12 @@ def _attach(journal_store: Store, held: Stored, env: Env) -> str:
     return _attach(journal_store, held, env)
 
 
-def _hold(manifests: Manifests, found: Stored | None, writer: str | None = None) -> Holder:
+def _hold(
+    manifests: Manifests, found: Stored | None, place: Place, writer: str | None = None
+) -> Holder:
     if found is None:
         try:
-            return manifests.begin(writer)
+            return manifests.begin(writer, place)
         except (ConflictError, CollectedError):
             pass  # Somebody else was first, or at it since; then it is a pipeline like any other.
     return manifests.claim(found, writer)

@@ -23,6 +23,7 @@ RESOURCES = "deploy/resources.json"
 DEPLOY_LOG = "deploy/resources.json.wal/"
 DEPLOY_LOG_KEPT = "deploy/resources.json.wal.kept/"
 LEASE = "deploy/lease.json"
+PLACE = "place.txt"
 
 Kind = Literal[
     "manifest",
@@ -38,6 +39,7 @@ Kind = Literal[
     "deploy_log",
     "deploy_kept",
     "lease",
+    "place",
     "unknown",
 ]
 
@@ -94,6 +96,8 @@ def parse(path: str) -> Name:
         return Name("resources")
     if path == LEASE:
         return Name("lease")
+    if path == PLACE:
+        return Name("place")
     if path.startswith(PROBE_PREFIX):
         return Name("probe")
     for kind, pattern in _PATTERNS:

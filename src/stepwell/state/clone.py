@@ -51,12 +51,13 @@ from stepwell.state.manifest import (
     Manifests,
     Parent,
     Pin,
+    Place,
     Run,
     Status,
     Stored,
 )
-from stepwell.state.pins import checkpoint_name, drop_pin, free_pin, make_pin
-from stepwell.state.places import in_the_way, own_journal
+from stepwell.state.pins import checkpoint_name, free_pin, make_pin, release
+from stepwell.state.places import check_standing, in_the_way, mark_place, own_journal
 from stepwell.state.progress import Progress
 from stepwell.state.runs import read_run
 from stepwell.state.timeline import Timeline
@@ -113,8 +114,9 @@ def clone(
     manifest = begun.manifest
     if manifest.status is Status.READY:
         return Cloned(_let_go(clone, begun, env), made=False)
-    make_pin(parent, Pin(manifest.lineage, destination.uri, origin.checkpoint))
-    _still_there(parent, clone, manifest.lineage)
+    check_standing(manifest, destination)
+    make_pin(parent, Pin(manifest.lineage, manifest.place.uri, origin.checkpoint))
+    _still_there(parent, clone, manifest)
     journal_store = _journal_of(manifest, destination, journal_store, env)
     manifest, entries = _copy_journal(manifest, source_journal or source, journal_store, env)
     files = bytes = 0
@@ -155,7 +157,8 @@ def _begin(
     else:
         chosen = read_checkpoint(parent.store, named.id, named)
         until, latest = chosen.state.replay.position, found
-    first = _first(chosen, until, latest, parent.store.uri, lineage, env)
+    place = mark_place(destination)
+    first = _first(chosen, until, latest, parent.store.uri, lineage, place, env)
     if journal_store is not None and journal_store.uri != destination.uri:
         first = replace(first, journal=JournalRef(store=journal_store.uri))
     try:
@@ -170,17 +173,25 @@ def _begin(
 
 
 def _first(
-    chosen: Checkpoint, until: Position, latest: Manifest, uri: str, lineage: str, env: Env
+    chosen: Checkpoint,
+    until: Position,
+    latest: Manifest,
+    uri: str,
+    lineage: str,
+    place: Place,
+    env: Env,
 ) -> Manifest:
     """Version 1: the state as the clone will have it, and where it comes from."""
     state, before = chosen.state, latest.parent.sinks if latest.parent else ()
-    sinks = {at.name for at in (*state.progress.sinks, *latest.progress.sinks)} | set(before)
+    sinks = {at.name for at in (*state.progress.sinks, *latest.progress.sinks)}
+    sinks |= {*before, *latest.sinks_off}
     return replace(
         state,
         lineage=lineage,
         # Its lineage tells it from its parent already; from there on it is one history of its own.
         timelines=(Timeline(env.new_id()),),
         claim=Claim.by(latest.claim.epoch, env.process, env.now(), None),
+        place=place,
         status=Status.INCOMPLETE,
         journal=JournalRef(),
         # One that lies elsewhere already stays there: a clone's clone needs no more hops.
@@ -188,6 +199,7 @@ def _first(
         progress=Progress(sources=state.progress.sources, dead_letters=state.progress.dead_letters),
         checkpoints=(),
         pins=(),
+        sinks_off=(),
         parent=Parent(
             store=uri,
             lineage=latest.lineage,
@@ -318,7 +330,7 @@ def _occupied(destination: Store, journal_store: Store | None) -> InvalidError |
     return None
 
 
-def _still_there(parent: Manifests, clone: Manifests, lineage: str) -> None:
+def _still_there(parent: Manifests, clone: Manifests, made: Manifest) -> None:
     """Whoever destroys a clone frees its pin, and perhaps did before there was one.
 
     Asked after the pin was made: a destroy that begins later than this finds it.
@@ -326,10 +338,10 @@ def _still_there(parent: Manifests, clone: Manifests, lineage: str) -> None:
     found = clone.latest()
     if (
         found is None
-        or found.manifest.lineage != lineage
+        or found.manifest.lineage != made.lineage
         or found.manifest.status is Status.DELETING
     ):
-        drop_pin(parent, lineage)
+        release(parent, made, clone.store)
         raise _destroyed(clone)
 
 

@@ -25,9 +25,10 @@ and 4 and whatever others do meanwhile:
   Spark's workers, two days ago. No manifest ever names that.
 
 Names that `journal/paths` does not know are never deleted, nor is anything in another pipeline's
-store. The listing comes after the manifest: a version that is not listed could not be protected for
-those who read it. Superseded versions protect their own files, for readers: that is a courtesy, and
-may go by a clock. A reader that was slower finds a file missing, and reads the latest version.
+store. In a copy made by hand nothing is: its journal may be the original's. The listing comes after
+the manifest: a version that is not listed could not be protected for those who read it. Superseded
+versions protect their own files, for readers: that is a courtesy, and may go by a clock. A reader
+that was slower finds a file missing, and reads the latest version.
 
 Checkpoints whose time is over are let go of by a commit first; only what was read after that
 commit decides what is deleted. A clone that names no file of another store any more frees its
@@ -61,7 +62,7 @@ from stepwell.state.checkpoint import KEEP, Checkpoint, expired, files_of, read_
 from stepwell.state.history import History
 from stepwell.state.manifest import CheckpointRef, Manifest, Manifests, Parent, Status, Stored
 from stepwell.state.pins import free_pin
-from stepwell.state.places import own_journal
+from stepwell.state.places import check_standing, own_journal
 from stepwell.state.witness import compare
 from stepwell.store.base import Listed, Store, batched
 
@@ -224,6 +225,7 @@ class Collector:
                 f"{self._store.uri} is {manifest.status.value}; nothing is collected in it",
                 hint="finish what was begun: run the same clone or destroy again",
             )
+        check_standing(manifest, self._store)
         attached = self._attached(manifest, numbers)
         refs = {ref.id: ref for ref in manifest.checkpoints}
         ids = [*refs, *(pin.checkpoint for pin in manifest.pins if pin.checkpoint not in refs)]

@@ -2,7 +2,7 @@
 
     1 refuse     no pipeline there, another pipeline's journal, or clones that need its files (C7)
     2 mark       the next epoch, status `deleting`: its writer is fenced, nobody opens it any more
-    3 unpin      a clone's pin, in its parent
+    3 unpin      a clone's pin, in its parent: its own, by lineage and address
     4 delete     the journal, then all other objects, the boundary, and last of all the marker
 
 The marker is the latest manifest, and goes last. So a crash leaves, at any point after 2, a store
@@ -10,7 +10,8 @@ that says it is being destroyed, with fewer objects than before; destroying it a
 the last delete there is nothing left to go on with, and nothing to do.
 
 Only names that `journal/paths` knows are deleted; what else lies there is left, and counted. So is
-a deploy's lease: whoever destroys may hold it, and a new pipeline may begin beside it.
+a deploy's lease: whoever destroys may hold it, and a new pipeline may begin beside it. Of a store
+that was copied by hand, a journal in another store is the original's, and left, too.
 
 A writer that was at work may notice only after 4, and leave objects of a last flush or append in
 the empty place. They are nobody's, and a pipeline will not begin there until they are removed by
@@ -31,7 +32,8 @@ from stepwell.journal.identity import read_identity
 from stepwell.model import Claim, Epoch
 from stepwell.state import invariants
 from stepwell.state.manifest import Manifest, Manifests, Pin, Status
-from stepwell.state.pins import drop_pin, parent_of
+from stepwell.state.pins import parent_of, release
+from stepwell.state.places import Standing, standing
 from stepwell.store.base import Listed, Store, batched
 from stepwell.store.locate import open_store
 
@@ -81,6 +83,9 @@ def destroy_pipeline(
     manifest = found.manifest
     if journal_store is None and manifest.journal.store is not None:
         journal_store = open_store(manifest.journal.store, env)
+    if standing(manifest, store) is Standing.COPIED:
+        # A journal that was not copied along is the original's.
+        journal_store = None
     _check_journal(store, journal_store, manifest)
     _check_clones(store, manifest, forget)
     doomed, left = _survey(store, journal_store)
@@ -96,7 +101,7 @@ def destroy_pipeline(
     _mark(manifests, env, forget)
     parent = parent_of(manifest, env)
     if parent is not None:
-        drop_pin(parent, manifest.lineage)
+        release(parent, manifest, store)
     # Surveyed again: what the old writer added before it was fenced belongs to it as well.
     doomed, _ = _survey(store, journal_store)
     done = 0

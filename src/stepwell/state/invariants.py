@@ -147,8 +147,11 @@ def pins_name_what_is_there(before: Manifest, after: Manifest) -> bool:
 
 
 def pins_are_distinct(before: Manifest, after: Manifest) -> bool:
-    """A clone killed and run again must not pin twice: one of the pins would never be freed."""
-    return _distinct(pin.id for pin in after.pins)
+    """A clone killed and run again must not pin twice: one of the pins would never be freed.
+
+    A copy of a clone has the same lineage, and a pin of its own, for its own address.
+    """
+    return _distinct(f"{pin.id} {pin.clone}" for pin in after.pins)
 
 
 def _born_above_the_floor(before: Manifest, after: Manifest, revived: Collection[str]) -> bool:

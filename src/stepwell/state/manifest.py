@@ -118,6 +118,15 @@ class Parent:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a pipeline is; see `state/places`."""
+
+    uri: str
+    mark: str | None = None
+    """Of a directory: what tells it from a copy (`store/mark`)."""
+
+
+@dataclass(frozen=True, slots=True)
 class JournalRef:
     """Which journal store belongs to this pipeline. `id` is None until one was attached.
 
@@ -137,6 +146,8 @@ class Manifest:
     timelines: Timelines
     """The histories this pipeline has had, oldest first; see `state/timeline`."""
     claim: Claim
+    place: Place
+    """Where it was last opened for writing. A copy says where its original is."""
     status: Status = Status.READY
     replay: Cursor = field(default_factory=Cursor)
     """The last journal entry that the runs hold; replay starts after it."""
@@ -148,6 +159,8 @@ class Manifest:
     checkpoints: tuple[CheckpointRef, ...] = ()
     pins: tuple[Pin, ...] = ()
     parent: Parent | None = None
+    sinks_off: tuple[str, ...] = ()
+    """Sinks of the pipeline that this one was copied from; see also `parent.sinks`."""
     generation: int = 0
     """How often the program was changed: replay leads from a state to a later one of the same."""
     floor: str | None = None
@@ -219,11 +232,12 @@ class Manifests:
     def collect(self, up_to: int, keep: frozenset[int] = frozenset()) -> tuple[int, ...]:
         return self._sequence.collect(up_to, keep)
 
-    def begin(self, writer: str | None = None) -> Holder:
+    def begin(self, writer: str | None = None, place: Place | None = None) -> Holder:
         """Create the first version, held by us. `ConflictError` if there is one."""
         claim = self._claim(Epoch(1), writer)
+        place = place or Place(self.store.uri)
         lineage, timelines = self._env.new_id(), (Timeline(self._env.new_id()),)
-        return Holder(self, self.create(1, Manifest(lineage, timelines, claim)))
+        return Holder(self, self.create(1, Manifest(lineage, timelines, claim, place)))
 
     def claim(self, found: Stored | None = None, writer: str | None = None) -> Holder:
         """Take the next epoch, by compare-and-swap. Whoever held the last one is to be fenced.
@@ -410,6 +424,7 @@ def to_json(manifest: Manifest) -> dict[str, Json]:
             "time": format_time(claim.time),
             **{name: getattr(claim, name) for name in _OPTIONAL if getattr(claim, name)},
         },
+        "place": _flat(manifest.place),
         "status": manifest.status.value,
         "replay": _flat(manifest.replay),
         "transaction": manifest.transaction,
@@ -429,6 +444,7 @@ def to_json(manifest: Manifest) -> dict[str, Json]:
         "parent": None
         if manifest.parent is None
         else {**_flat(manifest.parent), "sinks": list(manifest.parent.sinks)},
+        **({"sinks_off": list(manifest.sinks_off)} if manifest.sinks_off else {}),
         **({"generation": manifest.generation} if manifest.generation else {}),
         **({} if manifest.floor is None else {"floor": manifest.floor}),
     }
@@ -444,7 +460,7 @@ def _known(value: Run | JournalRef, *names: str) -> dict[str, Json]:
 
 
 def _flat(
-    value: Cursor | JournalRef | Run | CheckpointRef | Pin | Parent | Timeline,
+    value: Cursor | JournalRef | Run | CheckpointRef | Pin | Parent | Place | Timeline,
 ) -> dict[str, Json]:
     # Not asdict(), which copies every key range deeply.
     return {item.name: getattr(value, item.name) for item in fields(value)}
@@ -452,7 +468,7 @@ def _flat(
 
 def from_json(body: Fields) -> Manifest:
     claim, replay, journal = body.child("claim"), body.child("replay"), body.child("journal")
-    status = body.text("status")
+    place, status = body.child("place"), body.text("status")
     if status not in [member.value for member in Status]:
         raise body.wrong("status", "one of " + ", ".join(member.value for member in Status))
     return Manifest(
@@ -465,6 +481,7 @@ def from_json(body: Fields) -> Manifest:
             time=claim.time("time"),
             **{name: claim.text(name) for name in _OPTIONAL if name in claim.names()},
         ),
+        place=Place(place.text("uri"), place.maybe("mark", place.text)),
         status=Status(status),
         replay=Cursor(
             position=Position(replay.number("position")),
@@ -512,6 +529,7 @@ def from_json(body: Fields) -> Manifest:
             for pin in body.children("pins")
         ),
         parent=None if body.any("parent") is None else _parent(body.child("parent")),
+        sinks_off=_names(body, "sinks_off") if "sinks_off" in body.names() else (),
         generation=body.number("generation") if "generation" in body.names() else 0,
         floor=body.id("floor") if "floor" in body.names() else None,
     )
@@ -527,15 +545,19 @@ def _timelines(body: Fields) -> Timelines:
     return found
 
 
+def _names(body: Fields, field: str) -> tuple[str, ...]:
+    found = body.any(field)
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise body.wrong(field, "a list of names")
+    return tuple(found)
+
+
 def _parent(body: Fields) -> Parent:
-    sinks = body.any("sinks")
-    if not isinstance(sinks, list) or not all(isinstance(name, str) for name in sinks):
-        raise body.wrong("sinks", "a list of names")
     return Parent(
         store=body.text("store"),
         lineage=body.id("lineage"),
         checkpoint=body.id("checkpoint"),
         pin=body.maybe("pin", body.id),
-        sinks=tuple(sinks),
+        sinks=_names(body, "sinks"),
         until=Position(body.number("until")),
     )

@@ -1,11 +1,16 @@
 """Pins: what a pipeline keeps for its clones, and how a clone lets it go.
 
-    parent manifest   pins[] {id, clone, checkpoint}       id: the clone's lineage
-    clone manifest    parent {store, lineage, pin, ...}    pin: the same, None once it is free
+    parent manifest   pins[] {id, clone, checkpoint}       of a clone: its lineage, its address
+    clone manifest    parent {store, lineage, pin, ...}    pin: its lineage, None once it is free
 
 A pin is made and freed by compare-and-swap in the parent's manifest, by whoever makes or destroys
 the clone, without disturbing the parent's writer. Its id is the clone's own, so that a clone which
 is made in several attempts, or by two processes, never has two.
+
+Id *and* address say whose pin it is. A clone that was copied by hand has the lineage of the
+original, so by the id alone destroying or detaching the copy would free the original's pin
+(scenario 97). A copy knows the address of its original (`state/places`), frees nothing under it,
+and gets a pin under its own when it is adopted.
 
 The parent's is freed first, then the clone forgets it. A crash in between leaves a clone that says
 it has a pin and has none; freeing it again finishes that. The other way round would leave a pin
@@ -28,6 +33,7 @@ from stepwell.env import Env, made_at
 from stepwell.errors import CheckpointMissing, InvalidError, StepwellError
 from stepwell.state.checkpoint import read_checkpoint
 from stepwell.state.manifest import CheckpointRef, Manifest, Manifests, Parent, Pin, Run, Status
+from stepwell.state.places import Standing, address_of, standing
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
 
@@ -66,17 +72,30 @@ def make_pin(parent: Manifests, pin: Pin) -> None:
     parent.amend(change, "pin a checkpoint")
 
 
-def drop_pin(parent: Manifests, id: str) -> None:
-    """Take a pin out of a parent, and the checkpoint of a clone that never came to pin it."""
+def drop_pin(parent: Manifests, id: str, clone: str) -> None:
+    """Take the pin of a clone at an address out of its parent."""
+    parent.amend(lambda manifest: _unpinned(manifest, id, clone), "free a pin")
 
-    def change(manifest: Manifest) -> Manifest:
-        return replace(
-            manifest,
-            checkpoints=_without(manifest, checkpoint_name(id)),
-            pins=tuple(pin for pin in manifest.pins if pin.id != id),
-        )
+
+def release(parent: Manifests, manifest: Manifest, store: Store) -> None:
+    """Free what a parent keeps for the clone in a store, and nothing that it keeps for another.
+
+    Of the original, that is also the checkpoint taken for a clone that never came to pin it.
+    """
+    original = standing(manifest, store) is Standing.HERE
+    address = address_of(manifest, store)
+
+    def change(found: Manifest) -> Manifest:
+        found = _unpinned(found, manifest.lineage, address)
+        kept = _without(found, checkpoint_name(manifest.lineage))
+        return replace(found, checkpoints=kept) if original else found
 
     parent.amend(change, "free a pin")
+
+
+def _unpinned(manifest: Manifest, id: str, clone: str) -> Manifest:
+    kept = tuple(pin for pin in manifest.pins if (pin.id, pin.clone) != (id, clone))
+    return replace(manifest, pins=kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +173,7 @@ def free_pin(clone: Manifests, env: Env) -> bool:
         return False
     at = parent_of(found.manifest, env)
     if at is not None:
-        drop_pin(at, found.manifest.lineage)
+        release(at, found.manifest, clone.store)
     if parent.pin is not None:
         clone.amend(_forgetting, "free a pin")
     return True

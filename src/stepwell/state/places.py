@@ -1,15 +1,83 @@
-"""The places of a pipeline: is one free to begin in, and is a journal store the pipeline's own?"""
+"""The places of a pipeline: free to begin in? where it was last? is a journal store its own?
+
+    manifest.place {uri, mark}     where the pipeline was last opened for writing
+
+A store is compared with the place that its manifest names (`standing`). One that was copied by hand
+is told from the original before anything is written to it (F13).
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from enum import Enum
+
+from stepwell.errors import ConflictError, InvalidError
 from stepwell.journal import paths
 from stepwell.journal.identity import Identity, check_identity, read_identity
-from stepwell.state.manifest import Manifest
+from stepwell.state.manifest import Manifest, Place
 from stepwell.store.base import Store
+from stepwell.store.mark import mark_of, same_file
 
 _LOOK = 1000
-_BEFORE = ("probe", "lease", "deploy_log", "spill")
+_BEFORE = ("probe", "lease", "deploy_log", "spill", "place")
 """What may lie where a pipeline is about to begin."""
+_NOTE = b"This file tells its directory from a copy. Do not change or remove it.\n"
+
+
+class Standing(Enum):
+    """How a store relates to the place that its manifest names."""
+
+    HERE = "here"
+    """It is that place, perhaps under another name: a link, another mount."""
+    REPLACED = "replaced"
+    """The same address, other files: put back from a backup, or their owner was changed."""
+    MOVED = "moved"
+    """The same files, and the address they had is empty."""
+    COPIED = "copied"
+    """Neither: a copy, or moved in a way that cannot be told from one."""
+
+
+def standing(manifest: Manifest, store: Store) -> Standing:
+    recorded, mark = manifest.place, mark_of(store.uri, paths.PLACE)
+    if recorded.uri == store.uri:
+        return Standing.HERE if recorded.mark == mark else Standing.REPLACED
+    if mark is None or recorded.mark != mark:
+        return Standing.COPIED
+    if mark_of(recorded.uri, paths.PLACE) is None:
+        return Standing.MOVED
+    # A snapshot of a file system has the same marks in both places.
+    here = same_file(recorded.uri, store.uri, paths.PLACE)
+    return Standing.HERE if here else Standing.COPIED
+
+
+def check_standing(manifest: Manifest, store: Store) -> Standing:
+    """Refuse a copy: it would share the original's sinks and pins without anybody knowing."""
+    found = standing(manifest, store)
+    if found is Standing.COPIED:
+        raise InvalidError(
+            f"{store.uri} is a copy of the pipeline in {manifest.place.uri}, or was moved from "
+            "there; it was not changed",
+            hint=f"if nothing is left in {manifest.place.uri}: stepwell adopt --moved. If both "
+            "are to live on: stepwell adopt --copy",
+        )
+    return found
+
+
+def address_of(manifest: Manifest, store: Store) -> str:
+    """The address under which other pipelines may know this one: that of a copy is its own."""
+    here = standing(manifest, store) is Standing.HERE
+    return manifest.place.uri if here else store.uri
+
+
+def mark_place(store: Store) -> Place:
+    """Where a store is; in a directory, by a file that is put there once and never changed.
+
+    A crash leaves the file, which belongs to the directory and to no pipeline in it.
+    """
+    if store.uri.startswith("file://") and mark_of(store.uri, paths.PLACE) is None:
+        with suppress(ConflictError):
+            store.put_new(paths.PLACE, _NOTE)
+    return Place(store.uri, mark_of(store.uri, paths.PLACE))
 
 
 def in_the_way(store: Store) -> list[str]:

@@ -35,7 +35,7 @@ from stepwell.journal.log import Log
 from stepwell.model import Checksum, Position, checksum
 from stepwell.state.checkpoint import REPAIR, Checkpoint, File, files_of, read_checkpoint
 from stepwell.state.manifest import CheckpointRef, Manifest, Manifests, Stored
-from stepwell.state.places import own_journal
+from stepwell.state.places import address_of, check_standing, own_journal
 from stepwell.state.runs import store_of
 from stepwell.state.witness import compare
 from stepwell.store.base import Listed, Store
@@ -120,6 +120,10 @@ class _Verifying:
         manifest = found.manifest
         # Listed after the manifest was read, and boundaries after that: what is missing from the
         # listing and lies above them was not collected.
+        try:
+            check_standing(manifest, self._store)
+        except InvalidError as error:
+            self._found(error, "now: the pipeline cannot be opened for writing", error.hint or "")
         listing = self._store.list()
         separate = self._journal_store is not self._store
         beside = self._journal_store.list(paths.JOURNAL) if separate else listing
@@ -379,7 +383,8 @@ class _Verifying:
             self._add(parent, error.message, matters, "bring the parent's store back")
             return
         pins = () if latest is None else latest.manifest.pins
-        if not any(pin.id == manifest.lineage for pin in pins):
+        address = address_of(manifest, self._store)
+        if not any((pin.id, pin.clone) == (manifest.lineage, address) for pin in pins):
             self._add(
                 parent,
                 "has no pin of this clone",

@@ -1,0 +1,50 @@
+"""`stepwell adopt`: say of a store that was copied or moved by hand what it is."""
+
+from __future__ import annotations
+
+from stepwell.cli.screen import Screen, plain
+from stepwell.cli.where import Where
+from stepwell.env import SystemEnv
+from stepwell.errors import InvalidError
+from stepwell.state.adopt import Adopted, adopt
+
+
+def show(where: Where, *, moved: bool, copy: bool) -> None:
+    if moved == copy:
+        raise InvalidError(
+            "adopt: give one of --moved and --copy",
+            hint="--moved: nothing is left where it was. --copy: both are to live on",
+        )
+    env, screen = SystemEnv(), Screen()
+    project = where.project(env)
+    store = project.open_store(env)
+    done = adopt(store, env, copy=copy, journal_store=project.open_journal_store(env))
+    if where.json:
+        screen.json(
+            {
+                "store": store.uri,
+                "adopted": done.changed,
+                "before": done.before,
+                "timeline": done.manifest.timeline,
+                "sinks_off": list(done.manifest.sinks_off),
+                "clones": [pin.clone for pin in done.manifest.pins],
+            }
+        )
+    else:
+        _tell(screen, store.uri, done)
+
+
+def _tell(screen: Screen, uri: str, done: Adopted) -> None:
+    if not done.changed:
+        screen.line(f"{plain(uri)} is where it was; nothing was done")
+        return
+    manifest = done.manifest
+    screen.line(f"{plain(uri)} is a pipeline of its own, no longer the one in {plain(done.before)}")
+    if manifest.sinks_off:
+        names = ", ".join(map(plain, manifest.sinks_off))
+        screen.line(f"sinks off, for they are the original's: {names}")
+    if manifest.pins:
+        names = ", ".join(plain(pin.clone) for pin in manifest.pins)
+        screen.line(
+            f"clones look for their files in {plain(done.before)}, by a link perhaps: {names}"
+        )
