@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from stepwell.engine.ports import Change, ExecutorFactory
 from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.errors import CorruptError, InvalidError, TruncatedError
+from stepwell.query.reasons import Unsupported
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import ManualEnv
 from tests.engine.executor_contract import CONTRACT_SQL, ExecutorContract, ids, orders, run
@@ -89,3 +91,38 @@ def test_what_it_does_not_know_it_refuses() -> None:
         run(executor, env, {"t": Change(pa.table({"m": [1]}))})
     with pytest.raises(InvalidError, match="no table x"):
         run(executor, env, {"x": Change(pa.table({"m": [1]}))})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FROM orders INSERT OVERWRITE DIRECTORY '{folder}' USING csv SELECT id",
+        "WITH a AS (SELECT 1 AS id) INSERT INTO orders SELECT * FROM a",
+        "INSERT INTO orders SELECT * FROM orders",
+        "SELECT TRANSFORM(id) USING 'touch {folder}/new' FROM orders",
+        "SELECT * FROM text.`{folder}/canary`",
+        "SELECT * FROM csv.`{folder}/canary`",
+        "SELECT reflect('java.lang.System', 'getenv', 'PATH') FROM orders",
+        "DROP TABLE orders",
+        "SET x = 1",
+    ],
+)
+def test_a_query_that_would_do_more_than_ask_is_refused(tmp_path: Path, text: str) -> None:
+    """R2: it computes what it knows, and knows nothing that reaches further than its relations."""
+    (tmp_path / "canary").write_text("sings")
+    env = ManualEnv()
+    executor = ReferenceExecutor(CONTRACT_SQL, MemoryStore(env), env)
+    run(executor, env, {"orders": Change(orders((1, "a", 1)))})
+    with pytest.raises((InvalidError, Unsupported)):
+        executor.query(text.replace("{folder}", str(tmp_path)))
+    assert executor.read("orders").num_rows == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["canary"]
+
+
+def test_a_query_has_no_variables() -> None:
+    """R2: what looks like one is a text."""
+    env = ManualEnv()
+    executor = ReferenceExecutor(CONTRACT_SQL, MemoryStore(env), env)
+    run(executor, env, {"orders": Change(orders((1, "a", 1)))})
+    found = executor.query("SELECT '${env:PATH}' AS x FROM orders")
+    assert found.to_pylist() == [{"x": "${env:PATH}"}]

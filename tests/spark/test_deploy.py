@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -146,9 +147,11 @@ def test_a_view_that_spark_does_not_take_fails_alone(
     tried: list[str] = []
     analyse = Compiler.analyse
 
-    def watched(self: Compiler, view: View | MaterializedView) -> Analysed:
+    def watched(
+        self: Compiler, view: View | MaterializedView, relations: Collection[str]
+    ) -> Analysed:
         tried.append(view.name)
-        return analyse(self, view)
+        return analyse(self, view, relations)
 
     monkeypatch.setattr(Compiler, "analyse", watched)
     done = lab.deploy()

@@ -208,7 +208,8 @@ def query(
     """Print the answer to one SELECT, as of a stated transaction. Changes nothing.
 
     While a process runs the pipeline, it answers. Otherwise the state is read here, without taking
-    the pipeline.
+    the pipeline. A query reads the pipeline's tables and views only: commands, files, programs and
+    methods of Java are refused by name.
 
     \b
     stepwell query "SELECT * FROM revenue ORDER BY total DESC LIMIT 10"

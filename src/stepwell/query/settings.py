@@ -11,10 +11,14 @@ from collections.abc import Mapping
 
 Value = str | int | float | bool
 
+SUBSTITUTE = "spark.sql.variable.substitute"
+"""Whether `${env:HOME}` in a query is replaced. Never: a query reads relations, nothing else."""
+
 DEFAULTS = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
     "spark.sql.session.timeZone": "UTC",
+    SUBSTITUTE: "false",
 }
 """Where Stepwell says what Spark leaves to whoever runs it. All others are as Spark has them."""
 

@@ -8,7 +8,7 @@ which is always right.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,9 @@ from stepwell.query.select import Catalog
 from stepwell.query.source import Source
 from stepwell.query.statements import MaterializedView, Policy, View
 from stepwell.query.types import why_not_kept
+from stepwell.spark.read_only import RefusedError, read_only
 from stepwell.spark.relations import Relation, Relations, nothing, type_of
+from stepwell.spark.session import activated
 
 _DISTINCT = re.compile(r"\(\s*DISTINCT\b", re.IGNORECASE)
 """As it stands in an aggregate."""
@@ -50,6 +52,8 @@ class Analysed:
     frame: DataFrame
     columns: tuple[str, ...]
     types: tuple[str, ...]
+    relations: frozenset[str]
+    """What it may read."""
 
 
 class Compiler:
@@ -62,11 +66,17 @@ class Compiler:
         """Tell the types of a materialized view that later ones may name."""
         self._declared[view] = types
 
-    def analyse(self, view: View | MaterializedView) -> Analysed:
-        """Ask Spark about a view; a mistake in it is shown in the user's text."""
+    def analyse(self, view: View | MaterializedView, relations: Collection[str]) -> Analysed:
+        """Ask Spark about a view; a mistake in it is shown in the user's text.
+
+        `relations` are what it may read: tables, and the views declared before it.
+        """
         try:
-            frame = self._spark.sql(view.query)
+            frame = read_only(self._spark, view.query, relations)
             schema = frame.schema
+        except RefusedError as error:
+            at = view.query_span.start + (error.offset or 0)
+            raise view.source.error(at, f"{view.name}: {error.message}", hint=error.hint) from error
         except (AnalysisException, ParseException) as error:
             raise _in_text(view, error) from error
         columns = tuple(field.name for field in schema)
@@ -86,7 +96,8 @@ class Compiler:
                     f"{view.name} has two columns called {column}",
                     hint="give one of them another name with AS",
                 )
-        return Analysed(frame, columns, tuple(type_of(f.dataType) for f in schema))
+        types = tuple(type_of(f.dataType) for f in schema)
+        return Analysed(frame, columns, types, frozenset(relations))
 
     def compile(
         self,
@@ -243,13 +254,13 @@ class Compiler:
             raise Unsupported(Code.PARSE_MISMATCH, f"DISTINCT is read {distinct[1]} times")
         try:
             if max(distinct) > 1:
-                theirs = self._spark.sql(_DISTINCT.sub("(", text))
+                theirs = read_only(self._spark, _DISTINCT.sub("(", text), analysed.relations)
                 qualified = _DISTINCT.sub("(", qualified)
-            mine = self._spark.sql(qualified)
+            mine = read_only(self._spark, qualified, analysed.relations)
             with self._in_full():
                 plans = [frame._jdf.queryExecution().optimizedPlan() for frame in (mine, theirs)]
                 same = _same(*plans)
-        except PySparkException as error:
+        except (PySparkException, RefusedError) as error:
             raise Unsupported(Code.PARSE_MISMATCH, str(error).split("\n")[0][:200]) from error
         if not same:
             raise Unsupported(Code.PARSE_MISMATCH, "Spark reads the query differently")
@@ -257,21 +268,14 @@ class Compiler:
     @contextmanager
     def _in_full(self) -> Iterator[None]:
         """Spark writes all columns of a plan, not only the first 25; the active session decides."""
-        jvm: Any = self._spark._jvm
-        sessions = jvm.org.apache.spark.sql.classic.SparkSession
-        active = sessions.getActiveSession()
         fields = "spark.sql.debug.maxToStringFields"
         before = self._spark.conf.get(fields) or "25"
-        sessions.setActiveSession(self._spark._jsparkSession)
         self._spark.conf.set(fields, 1_000_000)
         try:
-            yield
+            with activated(self._spark):
+                yield
         finally:
             self._spark.conf.set(fields, before)
-            if active.isDefined():
-                sessions.setActiveSession(active.get())
-            else:
-                sessions.clearActiveSession()
 
 
 def _same(mine: Any, theirs: Any) -> bool:

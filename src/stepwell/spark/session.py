@@ -34,7 +34,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stepwell.env import with_variables
 from stepwell.errors import ConfigError, StepwellError, UnavailableError
-from stepwell.query.settings import DEFAULTS, Value, changes_meaning, text_of
+from stepwell.query.settings import DEFAULTS, SUBSTITUTE, Value, changes_meaning, text_of
 from stepwell.spark.java import Java, find_java, launcher_home
 
 SPARK = "4.3"
@@ -137,6 +137,7 @@ def adopt(spark: SparkSession, settings: SessionSettings | None = None) -> Spark
     """
     _check_running(spark)
     settings = settings or SessionSettings()
+    _check_conf(settings)
     for name in _NAMED_OFTEN:
         java_import(spark._jvm, name)
     ours = beside(spark)
@@ -160,10 +161,30 @@ def beside(spark: SparkSession) -> SparkSession:
 
 def within(spark: SparkSession, frame: DataFrame) -> DataFrame:
     """The same rows, computed with the settings of another session."""
+    return frame_of(spark, frame._jdf.queryExecution().analyzed())
+
+
+def frame_of(spark: SparkSession, plan: Any) -> DataFrame:
+    """The rows of a plan. A command among it is executed at once, as by `spark.sql`."""
     jvm: Any = spark._jvm
-    plan = frame._jdf.queryExecution().analyzed()
     rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
     return DataFrame(rows, spark)
+
+
+@contextmanager
+def activated(spark: SparkSession) -> Iterator[None]:
+    """Let what asks for the active session's settings, such as the parser, find this one's."""
+    jvm: Any = spark._jvm
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    active = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if active.isDefined():
+            sessions.setActiveSession(active.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def _to_start_with(settings: SessionSettings, environ: Mapping[str, str]) -> dict[str, str]:
@@ -243,6 +264,16 @@ def _check_request(settings: SessionSettings, environ: Mapping[str, str]) -> Non
         raise ConfigError(
             f"{settings.master!r} is no Spark master",
             hint="take one like local[*], local[4], spark://host:7077, k8s://..., or yarn",
+        )
+    _check_conf(settings)
+
+
+def _check_conf(settings: SessionSettings) -> None:
+    if _texts(settings.conf).get(SUBSTITUTE, "false").strip().lower() != "false":
+        raise ConfigError(
+            f"the Spark setting {SUBSTITUTE} stands in conf, and would put variables of the "
+            "environment into queries",
+            hint="leave it out; stepwell.yml itself knows ${NAME}",
         )
     for key in settings.conf:
         if not key.startswith("spark."):

@@ -48,6 +48,7 @@ from stepwell.spark.index import Indexes, comparable
 from stepwell.spark.matching import among_rows
 from stepwell.spark.merge import consolidated
 from stepwell.spark.outcome import Outcome, Prepared
+from stepwell.spark.read_only import RefusedError, read_only
 from stepwell.spark.reading import in_pieces, rows_at_most
 from stepwell.spark.relations import Part, Relation, Relations, schema_table, stored_type
 from stepwell.spark.runs import WEIGHT, LocalRuns, Runs
@@ -59,7 +60,6 @@ __all__ = ["Change", "Outcome", "Views"]
 _FRESH = "`$stepwell$fresh`"
 _KEYS = "`$stepwell$keys`"
 _LOADED = "`$stepwell$loaded`"
-_SELECT = re.compile(r"\s*(\(|select\b|with\b|values\b|from\b)", re.IGNORECASE)
 Letters = Mapping[str, Sequence[Sequence[str]]]
 MakeRuns = Callable[[SparkSession, Path], Runs]
 """How runs are kept, in a session, with a folder of this process."""
@@ -116,8 +116,8 @@ class Views:
 
         Rows of a DataFrame stay with Spark, however many they are. Runs are written to `folder`,
         which Spark's workers must see unless `runs` says how they are reached otherwise; without a
-        folder they are gone with this object. The session is used for its Spark, its views
-        and its functions; what queries mean in it is as `settings` say.
+        folder they are gone with this object. The session is used for its Spark and its functions;
+        what queries mean in it is as `settings` say, and they read these tables and views only.
         """
         views = cls(spark, env, folder, settings, runs)
         statements = parse_statements(Source(name, text))
@@ -172,7 +172,7 @@ class Views:
         self._showing.empty(table.name, [c.name for c in table.columns], types)
 
     def _add_view(self, view: View) -> None:
-        analysed = self._compiler.analyse(view)
+        analysed = self._compiler.analyse(view, self._names())
         self._defined[view.name.lower()] = (view, analysed.columns)
         self._order[view.name.lower()] = view
         with suppress(Unsupported):
@@ -184,7 +184,7 @@ class Views:
         frame.createOrReplaceTempView(quoted(view.name))
 
     def _add_materialized(self, view: MaterializedView) -> None:
-        analysed = self._compiler.analyse(view)
+        analysed = self._compiler.analyse(view, self._names())
         outputs = {p.view: p.output for p in self._programs.values()}
         program = self._compiler.compile(
             view, analysed, self._catalog(), self._unique(), self._reads(view), outputs
@@ -457,6 +457,11 @@ class Views:
 
     # Reading
 
+    def _names(self) -> list[str]:
+        """Of every table and view, as they are spelled."""
+        views = [*self._views.values(), *(view for view, _ in self._defined.values())]
+        return [declared.name for declared in (*self._tables.values(), *views)]
+
     def _check_known(self, name: str) -> None:
         known = ", ".join(sorted({*self._tables, *self._order}))
         if name.lower() not in {*self._tables, *self._order}:
@@ -476,18 +481,21 @@ class Views:
         return rows.drop_columns([WEIGHT]).take(pa.array(often)).rename_columns(list(LETTER))
 
     def query(self, sql: str) -> pa.Table:
-        """The answer to one SELECT over tables, views and dead letters as they are now."""
-        if not _SELECT.match(sql):
-            raise InvalidError(
-                "only SELECT can be asked", hint="a change goes in with push, or through a source"
-            )
+        """The answer to one query over tables, views and dead letters as they are now."""
         self._showing.named_in(sql, self._time, {})
-        for name in (table.name + ERRORS for table in self._tables.values()):
+        letters = [table.name + ERRORS for table in self._tables.values()]
+        for name in letters:
             if name.lower() in sql.lower():
                 columns = self._evaluator.names.several(len(LETTER))
                 self._showing.rows(name, Leaf(name, columns, When.OLD), LETTER, {})
+        text = at_time(sql, self._time)
         try:
-            frame = self._spark.sql(at_time(sql, self._time))
+            frame = read_only(self._spark, text, [*self._names(), *letters])
+        except RefusedError as error:
+            at = error.offset if text == sql else None
+            if at is None:
+                raise
+            raise Source("query", sql).error(at, error.message, hint=error.hint) from error
         except (AnalysisException, ParseException) as error:
             message = (error.getMessage() or str(error)).split("\n")[0]
             raise InvalidError(f"Spark cannot answer this query: {message}") from error
