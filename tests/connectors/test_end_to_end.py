@@ -11,9 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.connectors.registry import make_sink
+from stepwell.connectors.registry import make_sink, make_source
+from stepwell.engine.pipeline import Pipeline
+from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.env import SystemEnv
 from stepwell.errors import ReplayMismatchError
+from stepwell.query.source import Source as Text
+from stepwell.query.statements import Table, parse_statements
+from stepwell.store.memory import MemoryStore
+from stepwell.testing import ManualEnv
 from tests.connectors.killed import open_pipeline, victims
 from tests.connectors.sinks import Place
 
@@ -114,3 +120,38 @@ def test_a_file_that_was_changed_between_run_and_replay_stops_the_pipeline(
     ):
         open_pipeline(**given).run(once=True)  # type: ignore[arg-type]
     assert make_sink("out", out, "revenue", SystemEnv(), base=tmp_path).last() == held
+
+
+class WritingEnv(ManualEnv):
+    """A world in which somebody adds to a file whenever the pipeline rests."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        with open(self._path, "a") as file:
+            file.write("0\n1")
+
+
+def test_run_once_takes_files_that_settle_and_leaves_those_that_are_written(
+    tmp_path: Path,
+) -> None:
+    """J8, scenario 96: a file without a last line end is taken by a process that runs once, too."""
+    (tmp_path / "quiet.csv").write_text("id,customer,amount\n1,a,5\n2,b,7")
+    (tmp_path / "written.csv").write_text("id\n3")
+    env = WritingEnv(tmp_path / "written.csv")
+    table = next(s for s in parse_statements(Text("", SQL)) if isinstance(s, Table))
+    options = {"table": "orders", "type": "files", "path": "*.csv", "format": "csv"}
+    pipeline = Pipeline(
+        MemoryStore(env),
+        env,
+        executor=lambda store, env: ReferenceExecutor(SQL, store, env),
+        sources=[make_source("files", options, table, env, base=tmp_path)],
+    )
+    pipeline.run(once=True)
+    rows = pipeline.read("orders").to_pylist()
+    assert [row["id"] for row in rows] == [1, 2], "the other one is left to the next run"
+    assert pipeline.read("orders$errors").num_rows == 0
+    assert env.uptime() < 5.0

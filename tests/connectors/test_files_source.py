@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from stepwell.connectors import lines
+from stepwell.connectors.file_parts import Found, Piece
 from stepwell.connectors.registry import make_source
 from stepwell.connectors.taken_names import TakenNames
-from stepwell.engine.ports import Lags, Limits, Source, Taken
+from stepwell.engine.ports import Lags, Limits, Settles, Source, Taken
 from stepwell.errors import CorruptError, InvalidError, ReplayMismatchError, UnavailableError
 from stepwell.testing import ManualEnv
 from tests.connectors.tables import ORDERS, rows, table
@@ -227,9 +228,114 @@ def test_a_file_that_changes_between_two_of_its_steps_stops_the_source(tmp_path:
         s.poll(taken.position, Limits())
 
 
-def touch(path: Path, env: ManualEnv, age_s: float) -> None:
-    time = (env.now() - timedelta(seconds=age_s)).timestamp()
-    os.utime(path, (time, time))
+def fill(path: Path, first: int, changed: int | None = None) -> None:
+    """A file of 1,000 rows; another `first`, or a row `changed`, leave its size as it is."""
+    numbers = [i if i != changed else 9_999 for i in range(first, first + 1_000)]
+    text = "".join(f'{{"id":{i}}}\n' for i in numbers).encode()
+    if path.suffix == ".csv":
+        path.write_text("id\n" + "".join(f"{i}\n" for i in numbers))
+    elif path.suffix == ".parquet":
+        # Neither dictionary nor compression: files of as many rows are of the same size.
+        data = pa.table({"id": pa.array(numbers, pa.int64())})
+        options = {"use_dictionary": False, "compression": "none", "write_statistics": False}
+        pq.write_table(data, path, row_group_size=100, **options)
+    elif path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text, 0))
+    else:
+        path.write_bytes(text)
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.csv", "a.parquet", "a.json.gz"])
+@pytest.mark.parametrize("how", ["renamed", "rewritten"])
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("what", ["all of it", "its first part"])
+def test_a_half_taken_file_that_is_replaced_with_the_same_size_and_time_stops_the_source(
+    tmp_path: Path, name: str, how: str, restart: bool, steps: int, what: str
+) -> None:
+    """J8, scenario 104: old rows and new ones together are a file that never was."""
+    path, env = tmp_path / name, ManualEnv()
+    options = {"path": "a.*", "format": name.split(".")[1]}
+    fill(path, 5_000)
+    before = path.stat()
+    s, after = source(tmp_path, env, **options), None
+    for _ in range(steps):
+        after = json.loads(json.dumps(poll(s, after, rows_max=100).position))
+        env.advance(3)
+    other = tmp_path / "_other" if how == "renamed" else path
+    other = other.with_suffix(path.suffix)
+    fill(other, 6_000) if what == "all of it" else fill(other, 5_000, changed=5_007)
+    os.utime(other, ns=(before.st_mtime_ns, before.st_mtime_ns))
+    os.replace(other, path)
+    assert path.stat().st_size == before.st_size
+    s = source(tmp_path, env, **options) if restart else s
+    with pytest.raises(ReplayMismatchError, match=rf"{name} was changed"):
+        s.poll(after, Limits(rows_max=100))
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.csv", "a.parquet", "a.json.gz"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_half_taken_file_that_was_copied_back_is_gone_on_with(
+    tmp_path: Path, name: str, restart: bool
+) -> None:
+    """J8, scenario 104: what counts is what a file holds, not when or where it was written."""
+    path, env = tmp_path / name, ManualEnv()
+    options = {"path": "a.*", "format": name.split(".")[1]}
+    fill(path, 5_000)
+    s, after, seen = source(tmp_path, env, **options), None, []
+    while (taken := s.poll(after, Limits(rows_max=150))) is not None:
+        seen += ids(taken)
+        after = json.loads(json.dumps(taken.position))
+        data = path.read_bytes()
+        os.unlink(path)
+        path.write_bytes(data)
+        s = source(tmp_path, env, **options) if restart else s
+    assert seen == list(range(5_000, 6_000))
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.csv", "a.parquet"])
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J8, scenario 104: a step may take several parts of a file, each read by itself."""
+    path, env = tmp_path / name, ManualEnv()
+    options = {"path": "a.*", "format": name.split(".")[1]}
+    fill(path, 5_000)
+    s = source(tmp_path, env, **options)
+    reader = s._reader  # type: ignore[attr-defined]
+    take, taken_parts = reader.take, []
+
+    def take_and_replace(file: Found, start: int, line: int, *limits: int, settled: bool) -> Piece:
+        piece = take(file, start, line, 100, *limits[1:], settled=settled)
+        taken_parts.append(piece)
+        if len(taken_parts) == 3:
+            fill(tmp_path / f"_b{path.suffix}", 6_000)
+            os.replace(tmp_path / f"_b{path.suffix}", path)
+        return piece
+
+    monkeypatch.setattr(reader, "take", take_and_replace)
+    with pytest.raises(UnavailableError, match="was changed while it was read"):
+        s.poll(None, Limits())
+    assert ids(poll(s)) == list(range(6_000, 7_000))
+
+
+def test_a_file_that_stays_as_it_is_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J8, scenario 104: to compare all that was taken at every step would cost its square."""
+    env = ManualEnv()
+    fill(tmp_path / "a.json", 5_000)
+    s, after, compared = source(tmp_path, env), None, []
+    prefix = s._reader.prefix  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        s._reader,  # type: ignore[attr-defined]
+        "prefix",
+        lambda file, end: [compared.append(end), prefix(file, end)][1],
+    )
+    while (taken := s.poll(after, Limits(rows_max=10))) is not None:
+        after = taken.position
+        env.advance(1)
+    assert len(compared) == 3, "only until its time is older than a tick"
 
 
 @pytest.mark.parametrize(
@@ -250,18 +356,97 @@ def test_a_file_that_ends_in_the_middle_is_given_time(
     options = {"path": "a.*", "format": name.split(".")[1], "settle": "2s"}
     s = source(tmp_path, env, **options)
     (tmp_path / name).write_bytes(half)
-    touch(tmp_path / name, env, 1)
     assert s.poll(None, Limits()) is None
     if whole:
         (tmp_path / name).write_bytes(whole)
-        touch(tmp_path / name, env, 0)
-        assert ids(poll(s)) == [1, 2]
+        assert ids(once_settled(s, env, 2.0)) == [1, 2]
         (tmp_path / name).write_bytes(half)
-        touch(tmp_path / name, env, 0)
-    env.advance(5)
-    taken = poll(source(tmp_path, env, **options))
+    taken = once_settled(source(tmp_path, env, **options), env, 2.0)
     assert (ids(taken), len(taken.bad)) == expected
     assert source(tmp_path, env, **options).read(taken.reference).bad == taken.bad
+
+
+def once_settled(s: Source, env: ManualEnv, settle_s: float, after: object = None) -> Taken:
+    """What a source gives when nothing has changed for `settle`, and not before."""
+    start = env.uptime()
+    assert s.poll(after, Limits()) is None
+    while env.uptime() - start < settle_s:
+        assert s.poll(after, Limits()) is None
+        env.advance(settle_s / 8)
+    return poll(s, after)
+
+
+@pytest.mark.parametrize("skew_s", [-86400, -0.5, 0, 0.5, 86400])
+@pytest.mark.parametrize("granularity_ns", [1, 10**9])
+def test_a_file_that_is_being_written_is_not_taken_whatever_the_clocks_say(
+    tmp_path: Path, skew_s: float, granularity_ns: int
+) -> None:
+    """J8, scenario 96: the writer's clock is ahead or behind; 671 of 1,000 rows are not a file.
+
+    The writer writes blocks that end in the middle of a line, at whatever moment it likes.
+    """
+    env, path = ManualEnv(), tmp_path / "a.json"
+    data = "".join(f'{{"id":{i}}}\n' for i in range(1_000)).encode()
+    s = source(tmp_path, env)
+    line_end = data.index(b"\n", 5_000) + 1
+    for end in (*range(105, 5_000, 700), line_end, *range(line_end + 50, len(data), 900)):
+        path.write_bytes(data[:end])
+        time_ns = int((env.now().timestamp() + skew_s) * 1e9)
+        time_ns -= time_ns % granularity_ns
+        os.utime(path, ns=(time_ns, time_ns))
+        for _ in range(3):
+            assert s.poll(None, Limits()) is None, f"taken with {end} of {len(data)} bytes"
+            env.advance(0.3)
+    path.write_bytes(data)
+    os.utime(path, ns=(time_ns, time_ns))
+    settle_s = 1.0 if granularity_ns == 1 and time_ns % 10**9 else 2.0
+    assert ids(once_settled(s, env, settle_s)) == list(range(1_000))
+
+
+def test_after_a_restart_a_file_is_observed_again(tmp_path: Path) -> None:
+    """J8, scenario 96: a new process knows of no quiet period, however old the file looks."""
+    env = ManualEnv()
+    (tmp_path / "a.csv").write_text("id\n1\n2")
+    os.utime(tmp_path / "a.csv", ns=(1, 1))
+    for _ in range(3):
+        s = source(tmp_path, env, path="*.csv", format="csv")
+        assert s.poll(None, Limits()) is None
+        env.advance(0.4)
+    assert ids(once_settled(source(tmp_path, env, path="*.csv", format="csv"), env, 1.0)) == [1, 2]
+
+
+def test_a_machine_that_slept_has_seen_no_quiet_period(tmp_path: Path) -> None:
+    """J8, scenario 96: writer and pipeline slept together, the file is as unfinished as before."""
+    env = ManualEnv()
+    (tmp_path / "a.csv").write_text("id\n1\n2")
+    s = source(tmp_path, env, path="*.csv", format="csv")
+    assert s.poll(None, Limits()) is None
+    env.advance(8 * 3600)
+    assert s.poll(None, Limits()) is None
+    (tmp_path / "a.csv").write_text("id\n1\n20\n")
+    assert ids(once_settled(s, env, 1.0)) == [1, 20]
+
+
+def test_files_that_are_observed_do_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J8, scenario 96: those that find no room are observed when others have been taken."""
+    monkeypatch.setattr("stepwell.connectors.settling._FILES_MAX", 3)
+    env = ManualEnv()
+    for number in range(8):
+        (tmp_path / f"{number}.csv").write_text(f"id\n{number}")
+    s, after, steps = source(tmp_path, env, path="*.csv", format="csv"), None, []
+    while len(steps) < 3:
+        taken = once_settled(s, env, 1.0, after)
+        steps.append(ids(taken))
+        after = taken.position
+    assert steps == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    (tmp_path / "9.csv").write_text("id\n9")
+    assert s.poll(after, Limits()) is None
+    os.unlink(tmp_path / "9.csv")
+    assert s.poll(after, Limits()) is None
+    assert isinstance(s, Settles)
+    assert s.settles_in_s() is None, "a file that is gone is not waited for"
 
 
 def test_a_last_line_without_a_line_end_is_taken_if_it_is_whole(tmp_path: Path) -> None:
@@ -269,7 +454,6 @@ def test_a_last_line_without_a_line_end_is_taken_if_it_is_whole(tmp_path: Path) 
     env = ManualEnv()
     path = tmp_path / "a.json"
     path.write_text('{"id":1}\n{"id":2}')
-    touch(path, env, 0)
     assert ids(poll(source(tmp_path, env))) == [1, 2]
 
 
@@ -324,7 +508,7 @@ def test_bad_rows_in_parquet_are_dead_letters(tmp_path: Path) -> None:
     }
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     (tmp_path / "b.parquet").write_bytes(b"not parquet")
-    taken = poll(source(tmp_path, path="*.parquet", format="parquet"))
+    taken = poll(source(tmp_path, path="*.parquet", format="parquet", settle="0s"))
     assert ids(taken) == [1, 4]
     assert [(bad.where, bad.reason.partition(":")[0]) for bad in taken.bad] == [
         ("a.parquet, row 2", "the column id is NULL"),
@@ -357,7 +541,7 @@ def test_a_csv_file_without_a_usable_header_is_one_dead_letter(tmp_path: Path) -
     (tmp_path / "a.csv").write_text("id,ID\n1,2\n")
     (tmp_path / "b.csv").write_text("id\n3\n")
     (tmp_path / "c.csv").write_bytes(b"id\r4\r")
-    taken = poll(source(tmp_path, path="*.csv", format="csv"))
+    taken = poll(source(tmp_path, path="*.csv", format="csv", settle="0s"))
     assert ids(taken) == [3]
     assert [bad.reason.partition(" - ")[0] for bad in taken.bad] == [
         "not CSV: the header names id twice",
@@ -372,7 +556,7 @@ def test_a_line_longer_than_any_may_be_is_cut_out(tmp_path: Path, ending: str) -
     long = b'{"id":5,"customer":"' + b"x" * 10_000_000 + b'"}\n'
     data = b'{"id":1}\n' + long + b'{"id":2}\n' + long[:-3]
     (tmp_path / f"a.json{ending}").write_bytes(gzip.compress(data, 1) if ending else data)
-    s, after, seen, bad = source(tmp_path, path="a.*"), None, [], []
+    s, after, seen, bad = source(tmp_path, path="a.*", settle="0s"), None, [], []
     while (taken := s.poll(after, Limits(bytes_max=1_000_000))) is not None:
         after = taken.position
         seen += ids(taken)
@@ -390,7 +574,7 @@ def test_damaged_compression_is_a_dead_letter_behind_what_could_be_read(tmp_path
     packed[len(packed) // 2 :] = b"\xff" * 10
     (tmp_path / "a.json.gz").write_bytes(packed)
     write(tmp_path / "b.json", 7)
-    s, after, seen, bad = source(tmp_path, path="*"), None, [], []
+    s, after, seen, bad = source(tmp_path, path="*", settle="0s"), None, [], []
     while (taken := s.poll(after, Limits(rows_max=10_000))) is not None:
         after = taken.position
         seen += ids(taken)
@@ -488,10 +672,10 @@ def test_a_folder_in_which_nothing_happens_is_not_listed_again(
 ) -> None:
     """A hundred thousand old files must not cost a second at every look; new ones must count."""
     env = ManualEnv()
-    env.time = datetime.now(timezone.utc) + timedelta(seconds=10)
     write(tmp_path / "a.json", 1)
     s = source(tmp_path, env)
     first = poll(s)
+    env.advance(3)
     assert s.poll(first.position, Limits()) is None
     with monkeypatch.context() as patch:
         patch.setattr("glob.iglob", lambda *given, **named: pytest.fail("listed again"))
@@ -502,6 +686,24 @@ def test_a_folder_in_which_nothing_happens_is_not_listed_again(
     assert s.poll(first.position, Limits()) is None
     write(tmp_path / "b.json", 2)
     assert ids(poll(s, first.position)) == [2], "the folder did not change, but the file did"
+
+
+@pytest.mark.parametrize("skew_s", [-3600, 3600])
+def test_names_that_come_within_one_tick_are_found_whatever_the_clocks_say(
+    tmp_path: Path, skew_s: float
+) -> None:
+    """J8, scenario 96: a folder's time that looks old by our clock may be of this very moment."""
+    env = ManualEnv()
+    time_ns = int((env.now().timestamp() + skew_s) * 1e9)
+    s, after = source(tmp_path, env), None
+    for number in range(5):
+        write(tmp_path / f"{number}.json", number)
+        os.utime(tmp_path, ns=(time_ns, time_ns))  # All within one tick of the file server.
+        taken = poll(s, after)
+        assert ids(taken) == [number]
+        after = taken.position
+        env.advance(0.3)
+        assert s.poll(after, Limits()) is None
 
 
 def test_a_name_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
@@ -518,4 +720,5 @@ def test_the_time_of_a_file_may_lie_in_the_future(tmp_path: Path) -> None:
     path.write_text("id\n1")
     future = datetime(2040, 1, 1, tzinfo=timezone.utc).timestamp()
     os.utime(path, (future, future))
-    assert ids(poll(source(tmp_path, env, path="*.csv", format="csv"))) == [1]
+    s = source(tmp_path, env, path="*.csv", format="csv")
+    assert ids(once_settled(s, env, 2.0)) == [1]

@@ -13,14 +13,19 @@ from stepwell.engine.events import (
     Settled,
     SourceFailed,
 )
+from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import Change, Limits, Taken
+from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.errors import (
     UnavailableError,
     UserCodeError,
 )
 from stepwell.model import Transaction
+from stepwell.store.memory import MemoryStore
+from stepwell.testing import ManualEnv
 from tests.engine.doubles import (
     SETTINGS,
+    SQL,
     Feed,
     FeedSource,
     World,
@@ -219,3 +224,34 @@ def test_a_slow_sink_holds_up_neither_the_loop_nor_another_sink() -> None:
     loop.join(timeout=60)
     assert world.shelves["slow"].batches == world.shelves["quick"].batches
     world.check(pipeline)
+
+
+class SlowFeed(FeedSource):
+    """Holds its rows back until they have settled, or for as long as they change."""
+
+    def __init__(self, feed: Feed, env: ManualEnv, *, changing: bool) -> None:
+        super().__init__("slow", feed)
+        self._env = env
+        self._changing = changing
+
+    def poll(self, after: Any, limits: Limits) -> Taken | None:
+        return None if self._changing or self.settles_in_s() else super().poll(after, limits)
+
+    def settles_in_s(self) -> float | None:
+        left = 5.0 - self._env.uptime()
+        return left if left > 0 and not self._changing else None
+
+
+@pytest.mark.parametrize("changing", [False, True])
+def test_once_waits_for_input_to_settle_and_not_for_input_that_changes(changing: bool) -> None:
+    """J8, scenario 96: what a source holds back for a moment belongs to all there is."""
+    env = ManualEnv()
+    source = SlowFeed(Feed("orders").put(order(1)), env, changing=changing)
+    pipeline = Pipeline(
+        MemoryStore(env),
+        env,
+        executor=lambda store, env: ReferenceExecutor(SQL, store, env),
+        sources=[source],
+    )
+    assert pipeline.run(once=True) == (0 if changing else 1)
+    assert env.uptime() == (0.0 if changing else 5.0)

@@ -9,6 +9,7 @@ is a `ReplayMismatchError` that names it (J8).
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import pyarrow as pa
+import xxhash
 
 from stepwell.connectors.csv_lines import decode_csv, read_header
 from stepwell.connectors.folding import operations_schema
@@ -42,6 +44,21 @@ class Found:
     path: Path
     size: int
     mtime_ns: int
+    identity: tuple[int, int, int]
+    """Device, inode, and when it last changed in any way, which nobody can set back."""
+
+    @classmethod
+    def at(cls, name: str, path: Path) -> Found:
+        return cls.of(name, path, path.stat())
+
+    @classmethod
+    def of(cls, name: str, path: Path, status: os.stat_result) -> Found:
+        identity = (status.st_dev, status.st_ino, status.st_ctime_ns)
+        return cls(name, path, status.st_size, status.st_mtime_ns, identity)
+
+    def grew_from(self, earlier: Found) -> bool:
+        """Whether it is the same file, only longer: as it looks from outside."""
+        return self.identity[:2] == earlier.identity[:2] and self.size > earlier.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +92,8 @@ class Piece:
     next: tuple[int, int] | None
     size: int
     """How many bytes were read for it."""
+    prefix: str = ""
+    """A checksum of the file up to the end of the part: of all parts that were taken so far."""
 
 
 class NotReadyError(Exception):
@@ -87,6 +106,9 @@ class PartReader(Protocol):
     def ends_whole(self, file: Found) -> bool:
         """Whether the file looks complete; one that does not is given time to become so."""
 
+    def proves_whole(self, file: Found) -> bool:
+        """Whether a file that `ends_whole` cannot be the beginning of a longer one."""
+
     def take(
         self, file: Found, start: int, line: int, rows_max: int, bytes_max: int, *, settled: bool
     ) -> Piece:
@@ -94,6 +116,12 @@ class PartReader(Protocol):
 
     def again(self, part: Part, path: Path) -> Batch:
         """The rows of a part that was taken. `ReplayMismatchError` if they are no longer there."""
+
+    def prefix(self, file: Found, end: int) -> str:
+        """The checksum of a file up to a place, as `Piece.prefix`, from the bytes it holds now.
+
+        `OSError` or `ArrowException` if they cannot be read.
+        """
 
     def close(self) -> None: ...
 
@@ -121,6 +149,8 @@ class TextParts:
         self._delimiter = delimiter
         self._stream: tuple[object, Stream] | None = None
         """The stream last read from, at the place where the next part begins, most likely."""
+        self._hashed: tuple[str, int, xxhash.xxh3_128] | None = None
+        """A file, a place in it, and the hash of what was taken up to there."""
 
     def ends_whole(self, file: Found) -> bool:
         if file.path.suffix in COMPRESSIONS:
@@ -134,6 +164,9 @@ class TextParts:
             return isinstance(json.loads(tail[tail.rfind(b"\n") + 1 :]), dict)
         except (ValueError, RecursionError):
             return False
+
+    def proves_whole(self, file: Found) -> bool:
+        return file.path.suffix in COMPRESSIONS  # `take` reads the end of the compressed data.
 
     def take(
         self, file: Found, start: int, line: int, rows_max: int, bytes_max: int, *, settled: bool
@@ -155,15 +188,32 @@ class TextParts:
         end, digest = start + len(data), checksum([head, data])
         part = Part(file.name, file.size, file.mtime_ns, start, end, line, digest, cut.wrong)
         batch = self._decode(part, header, data)
-        return Piece(part, batch, None if over else (end, line + cut.lines), len(data))
+        following = None if over else (end, line + cut.lines)
+        return Piece(part, batch, following, len(data), self._extended(file, start, head, data))
+
+    def _extended(self, file: Found, start: int, head: bytes, data: bytes) -> str:
+        """The hash of all that was taken of a file, once this is taken, too."""
+        if start == len(head):
+            made = xxhash.xxh3_128(head)
+        elif self._hashed is not None and self._hashed[:2] == (file.name, start):
+            made = self._hashed[2].copy()
+        else:
+            made = _hash_of(file.path, start)
+        made.update(data)
+        self._hashed = (file.name, start + len(data), made)
+        return made.hexdigest()
+
+    def prefix(self, file: Found, end: int) -> str:
+        made = _hash_of(file.path, end)
+        self._hashed = (file.name, end, made)
+        return made.hexdigest()
 
     def again(self, part: Part, path: Path) -> Batch:
         if part.start == part.end and part.wrong is not None:
             return self._decode(part, (), b"")
         try:
-            found = path.stat()
-            head, header = self._head(path, found.st_size)
-            now = Found(part.name, path, found.st_size, found.st_mtime_ns)
+            now = Found.at(part.name, path)
+            head, header = self._head(path, now.size)
             with self._reading(now, part.start) as stream:
                 data = stream.take(part.end - part.start)
         except FileNotFoundError:
@@ -246,6 +296,17 @@ class TextParts:
             stream.close()
             raise
         self._stream = ((file, stream.at), stream)
+
+
+def _hash_of(path: Path, end: int) -> xxhash.xxh3_128:
+    """The hash of the text of a file up to a place, or to its end if that comes before."""
+    made = xxhash.xxh3_128()
+    with _opened(path) as opened:
+        left = end
+        while left > 0 and (block := opened.read(min(_BLOCK, left))):
+            made.update(block)
+            left -= len(block)
+    return made
 
 
 def unavailable(name: str, error: OSError) -> UnavailableError:

@@ -21,6 +21,7 @@ import os
 import shutil
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from stepwell.connectors.file_parts import (
     Part,
     PartReader,
     TextParts,
+    changed,
     unavailable,
 )
 from stepwell.connectors.folding import fold_operations
@@ -41,6 +43,7 @@ from stepwell.connectors.formats import Batch, ChangeFormat
 from stepwell.connectors.json_lines import joined
 from stepwell.connectors.listing import Listing
 from stepwell.connectors.parquet_parts import ParquetParts
+from stepwell.connectors.settling import TICK_S, Settling
 from stepwell.connectors.shape import shape_of
 from stepwell.connectors.taken_names import TakenNames
 from stepwell.connectors.writing import FileFormat, write_rows
@@ -67,6 +70,19 @@ class Unknown(Enum):
     IGNORE = "ignore"
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A file that was taken in part."""
+
+    file: Found
+    """As it was before that part was read."""
+    at: int
+    since: float
+    """Since when it is known as it is."""
+    certain: bool
+    """Whether a change since its first part would show: its time is older than a tick."""
+
+
 class FilesSource:
     """New files under a pattern such as `data/orders/*.json`."""
 
@@ -85,7 +101,8 @@ class FilesSource:
     ) -> None:
         self.name = name
         self.table = table.name
-        self._settle_s = settle_s
+        self._env = env
+        self._settling = Settling(env, settle_s)
         self._listing = Listing(path, env)
         self._shape = shape_of(table, ignore_unknown=unknown is Unknown.IGNORE)
         if changes is ChangeFormat.DEBEZIUM and format is not FileFormat.JSON:
@@ -103,6 +120,8 @@ class FilesSource:
         """What is to be watched, too, once the engine says that it was taken."""
         self._quiet: tuple[Json, int] | None = None
         """The position after which a folder held nothing more, and when it had last changed."""
+        self._begun: _Begun | None = None
+        """The file of which a part was taken, as it was then."""
         self._passed_over = False
         self._seen: tuple[list[str], TakenNames] = ([], TakenNames())
         """The files that were there at the last poll, and those that were taken after it."""
@@ -119,16 +138,23 @@ class FilesSource:
         rows, size = limits.rows_max, limits.bytes_max
         for file, start, line in self._waiting(taken, opened):
             place: tuple[int, int] | None = (start, line)
+            before, prefix = len(parts), ""
             try:
                 while place is not None and rows > 0 and size > 0 and len(parts) < _FILES_MAX:
-                    settled = self._is_settled(file)
+                    settled = self._settling.is_settled(file)
                     piece = self._reader.take(file, *place, rows, size, settled=settled)
                     parts.append(piece.part)
                     batches.append(piece.batch)
                     rows -= max(piece.batch.rows, 1)
                     size -= max(piece.size, 1)
-                    place = piece.next
-            except (NotReadyError, FileNotFoundError):
+                    place, prefix = piece.next, piece.prefix
+                if len(parts) > before + (start == 0):
+                    self._check_same(file, parts, prefix)
+            except NotReadyError:
+                self._settling.look(file)
+                if place == (0, 0):
+                    continue
+            except FileNotFoundError:
                 if place == (0, 0):
                     continue
             except OSError as error:
@@ -136,10 +162,13 @@ class FilesSource:
             if place is not None:
                 # Begun, and to be gone on with before any other.
                 if parts and parts[-1].name == file.name:
-                    opened = {"at": place[0], "line": place[1], "part": parts[-1].to_json()}
+                    part = parts[-1].to_json()
+                    opened = {"at": place[0], "line": place[1], "prefix": prefix, "part": part}
+                    self._note_begun(file, place[0])
                 break
             opened = None
             taken.add(file.name)
+            self._settling.forget(file.name)
             self._taking[file.name] = file.size
             if rows <= 0 or size <= 0 or len(parts) >= _FILES_MAX:
                 break
@@ -157,6 +186,9 @@ class FilesSource:
         names, taken = self._seen
         left = sum(name not in taken for name in names)
         return f"{left:,} file{'s' if left > 1 else ''} waiting" if left else None
+
+    def settles_in_s(self) -> float | None:
+        return self._settling.wait_s()
 
     def read(self, reference: Json) -> Taken:
         parts = [Part.from_json(part) for part in reference["parts"]]
@@ -197,6 +229,7 @@ class FilesSource:
         names = self._listing.names()
         taken.recognise(names)
         self._seen = (names, taken)
+        self._settling.forget_others(names)
         for name in names:
             if name in taken or (opened is not None and name == opened["part"]["name"]):
                 continue
@@ -205,7 +238,7 @@ class FilesSource:
             if file is None or not file.size:
                 continue
             try:
-                ready = self._is_settled(file) or self._reader.ends_whole(file)
+                ready = self._is_ready(file)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -214,18 +247,71 @@ class FilesSource:
                 yield file, 0, 0
 
     def _opened_file(self, opened: Json) -> Found:
-        """The file that was begun. What was taken of it must still be what it starts with."""
-        part = Part.from_json(opened["part"])
+        """The file that was begun. What was taken of it must still be what it starts with.
+
+        Size and modification time prove nothing: `cp -p` and `rsync` set both. The time of its last
+        change of any kind does, once it is older than a tick; until then, and in a new process,
+        all that was taken is compared. A file that only grew is compared where its last part was
+        taken: to compare all of it at every step would cost time in the square of its size.
+        """
+        part, at = Part.from_json(opened["part"]), opened["at"]
         file = self._listing.find(part.name)
-        if file is None or (file.size, file.mtime_ns) != (part.size, part.mtime_ns):
-            self._reader.again(part, self._listing.folder / part.name)
-            file = self._listing.find(part.name)
         if file is None:
-            raise UnavailableError(f"{part.name} is gone, and was not taken to its end")
+            raise changed(part, "is gone")
+        begun, now = self._begun, self._env.uptime()
+        known = begun is not None and (begun.file.name, begun.at) == (file.name, at)
+        same = known and begun is not None and begun.file == file
+        if same and begun is not None and begun.certain:
+            return file
+        if known and begun is not None and file.grew_from(begun.file):
+            self._reader.again(part, file.path)
+        else:
+            self._compare(file, part, at, opened["prefix"])
+        since = begun.since if same and begun is not None else now
+        self._begun = _Begun(file, at, since, certain=same and now - since > TICK_S)
         return file
 
-    def _is_settled(self, file: Found) -> bool:
-        return self._listing.is_settled(file, self._settle_s)
+    def _compare(self, file: Found, part: Part, at: int, prefix: str) -> None:
+        """Compare what was taken of a file with what it holds now."""
+        try:
+            found = self._reader.prefix(file, at)
+        except FileNotFoundError:
+            raise changed(part, "is gone") from None
+        except (OSError, pa.ArrowException) as error:
+            if getattr(error, "errno", None) is not None:
+                raise unavailable(part.name, error) from error
+            raise changed(part, f"cannot be read any more ({error})") from error
+        if found != prefix:
+            self._reader.again(part, file.path)  # It may know better what is wrong.
+            raise changed(part, "was changed")
+
+    def _check_same(self, file: Found, parts: list[Part], prefix: str) -> None:
+        """Nobody replaced a file between the parts of it that this poll has taken."""
+        now = self._listing.find(file.name)
+        if now is None or now == file or not prefix:
+            return  # Nothing of it can be compared, or it is what it was.
+        if self._reader.prefix(now, parts[-1].end) != prefix:
+            raise UnavailableError(
+                f"{file.name} was changed while it was read", hint="it is read again in a moment"
+            )
+
+    def _note_begun(self, file: Found, at: int) -> None:
+        begun = self._begun
+        if begun is not None and begun.file == file:
+            self._begun = replace(begun, at=at)
+        else:
+            self._begun = _Begun(file, at, self._env.uptime(), certain=False)
+
+    def _is_ready(self, file: Found) -> bool:
+        """Whether a file is complete, as far as can be told without taking it.
+
+        One that looked incomplete once is being written to where it lies. So that its last line
+        happens to be whole at the next look does not count: it has to settle.
+        """
+        if not self._settling.is_observed(file.name) and self._reader.ends_whole(file):
+            return True
+        settled = self._settling.look(file)
+        return settled or (self._reader.proves_whole(file) and self._reader.ends_whole(file))
 
     def _watch(self, after: Json) -> None:
         if after is not None and after == self._known[0]:

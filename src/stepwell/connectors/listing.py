@@ -5,15 +5,12 @@ from __future__ import annotations
 import glob
 import os
 import stat
-from datetime import datetime
 from pathlib import Path
 
 from stepwell.connectors.file_parts import Found, unavailable
-from stepwell.env import EPOCH, Env
+from stepwell.connectors.settling import TICK_S
+from stepwell.env import Env
 from stepwell.errors import InvalidError
-
-_TICK_S = 2.0
-"""Longer than the tick of any file system's clock."""
 
 
 class Listing:
@@ -22,6 +19,8 @@ class Listing:
     def __init__(self, path: str, env: Env) -> None:
         self._env = env
         self.folder, self._pattern = _split_pattern(path)
+        self._changed: tuple[int, float] | None = None
+        """The time of the folder, and since when we have seen it."""
 
     def names(self) -> list[str]:
         """All names, sorted. Those that start with `.` or `_`, also of folders, are left out."""
@@ -51,18 +50,14 @@ class Listing:
             raise unavailable(name, error) from error
         if not stat.S_ISREG(status.st_mode):
             return None
-        return Found(name, path, status.st_size, status.st_mtime_ns)
-
-    def is_settled(self, file: Found, settle_s: float) -> bool:
-        """Whether nobody has written to the file for a while. Its clock may be wrong."""
-        written = datetime.fromtimestamp(file.mtime_ns / 1e9, EPOCH.tzinfo)
-        return not 0 <= (self._env.now() - written).total_seconds() < settle_s
+        return Found.of(name, path, status)
 
     def changed_ns(self) -> int | None:
         """When a name last came or went; None if that cannot be told.
 
-        Two names that come within one tick of the clock leave one trace, so a change counts only
-        when it is some ticks old.
+        Two names that come within one tick of the file system's clock leave one trace. So a time
+        counts only when it has been the same for longer than a tick, by our own clock: the file
+        system's may be ahead or behind.
         """
         if "/" in self._pattern or "**" in self._pattern:
             return None
@@ -71,8 +66,10 @@ class Listing:
             changed_ns = folder.stat().st_mtime_ns
         except OSError:
             return None
-        age_s = self._env.now().timestamp() - changed_ns / 1e9
-        return changed_ns if age_s > _TICK_S else None
+        now = self._env.uptime()
+        if self._changed is None or self._changed[0] != changed_ns:
+            self._changed = (changed_ns, now)
+        return changed_ns if now - self._changed[1] > TICK_S else None
 
     def _names_a_folder(self) -> bool:
         """Whether the path is a folder, which stands for everything in it. It may come later."""

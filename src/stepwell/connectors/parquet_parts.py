@@ -34,6 +34,7 @@ class _Group:
     """A row group in memory."""
 
     file: Found
+    number: int
     first: int
     rows: pa.Table
     checksum: str
@@ -46,11 +47,16 @@ class ParquetParts:
         self._shape = shape
         self._changes = changes
         self._group: _Group | None = None
+        self._sums: tuple[str, list[str]] = ("", [])
+        """A file, and the checksums of its row groups from the first one on, as they were taken."""
 
     def ends_whole(self, file: Found) -> bool:
         with open(file.path, "rb") as opened:
             opened.seek(max(0, file.size - len(_MAGIC)))
             return opened.read() == _MAGIC
+
+    def proves_whole(self, file: Found) -> bool:
+        return True  # The end of a Parquet file is written last, and only once.
 
     def take(
         self, file: Found, start: int, line: int, rows_max: int, bytes_max: int, *, settled: bool
@@ -70,14 +76,35 @@ class ParquetParts:
         end = start + rows.num_rows
         part = _part(file, start, end, group.checksum)
         following = None if end >= group.total else (end, end + 1)
-        return Piece(part, self._decode(part, rows), following, rows.nbytes)
+        prefix = self._extended(file, group)
+        return Piece(part, self._decode(part, rows), following, rows.nbytes, prefix)
+
+    def _extended(self, file: Found, group: _Group) -> str:
+        """The checksum of the row groups of a file up to this one."""
+        name, sums = self._sums
+        if group.number == 0:
+            sums = []
+        elif name != file.name or len(sums) < group.number:
+            sums = _sums(file.path, group.number)
+        sums = [*sums[: group.number], group.checksum]
+        self._sums = (file.name, sums)
+        return _joined(sums)
+
+    def prefix(self, file: Found, end: int) -> str:
+        with pq.ParquetFile(file.path) as opened:
+            metadata, count, first = opened.metadata, 0, 0
+        while first < end and count < metadata.num_row_groups:
+            first += metadata.row_group(count).num_rows
+            count += 1
+        sums = _sums(file.path, count)
+        self._sums = (file.name, sums)
+        return _joined(sums)
 
     def again(self, part: Part, path: Path) -> Batch:
         if part.wrong is not None:
             return self._decode(part, None)
         try:
-            found = path.stat()
-            file = Found(part.name, path, found.st_size, found.st_mtime_ns)
+            file = Found.at(part.name, path)
             group = self._load(file, part.start)
         except FileNotFoundError:
             raise changed(part, "is gone") from None
@@ -113,11 +140,11 @@ class ParquetParts:
                 if first <= row < first + size:
                     digest = _checksum(file.path, metadata, number)
                     rows = opened.read_row_group(number)
-                    self._group = _Group(file, first, rows, digest, metadata.num_rows)
+                    self._group = _Group(file, number, first, rows, digest, metadata.num_rows)
                     return self._group
                 first += size
             empty = opened.schema_arrow.empty_table()
-            return _Group(file, first, empty, "", metadata.num_rows)
+            return _Group(file, metadata.num_row_groups, first, empty, "", metadata.num_rows)
 
     def _decode(self, part: Part, rows: pa.Table | None) -> Batch:
         if rows is None:
@@ -146,6 +173,16 @@ def decode_parquet(
 
 def _part(file: Found, start: int, end: int, digest: str, wrong: str | None = None) -> Part:
     return Part(file.name, file.size, file.mtime_ns, start, end, start + 1, digest, wrong)
+
+
+def _sums(path: Path, count: int) -> list[str]:
+    """The checksums of the first row groups of a file."""
+    with pq.ParquetFile(path) as opened:
+        return [_checksum(path, opened.metadata, number) for number in range(count)]
+
+
+def _joined(sums: list[str]) -> str:
+    return checksum(["".join(sums).encode()])
 
 
 def _checksum(path: Path, metadata: pq.FileMetaData, number: int) -> str:

@@ -124,6 +124,17 @@ class Lags(Protocol):
         """
 
 
+@runtime_checkable
+class Settles(Protocol):
+    """A source that holds back what may not be complete yet."""
+
+    def settles_in_s(self) -> float | None:
+        """After which time another poll may give what this one held back; None: nothing will.
+
+        Bounded: input that keeps changing is not waited for.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Delivered:
     """The last transaction a sink holds, and of which pipeline."""

@@ -82,7 +82,9 @@ class Loop:
         if self._once:
             # All there is was asked for, so one that cannot say what it has is an error.
             core.sources.check()
-            self.ended = True
+            wait_s = core.sources.settle_in_s()
+            self.ended = wait_s is None
+            self.rest_s = wait_s or 0.0
         else:
             self.rest_s = core.settings.idle_s
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stepwell.engine.events import Events, SourceFailed
 from stepwell.engine.payload import PUSHED, Intake
-from stepwell.engine.ports import Change, Lags, Limits, Source, Taken
+from stepwell.engine.ports import Change, Lags, Limits, Settles, Source, Taken
 from stepwell.env import Env
 from stepwell.errors import ConfigError, InvalidError, UnavailableError
 from stepwell.query.source import did_you_mean
@@ -96,6 +96,11 @@ class Sources:
             )
             for source in self._sources.values()
         )
+
+    def settle_in_s(self) -> float | None:
+        """How long to wait for input that a source held back; None: there is none."""
+        waits = [source.settles_in_s() for source in self.all() if isinstance(source, Settles)]
+        return min((wait for wait in waits if wait is not None), default=None)
 
     def check(self) -> None:
         """Raise why a source cannot be polled, if one cannot."""

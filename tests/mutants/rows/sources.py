@@ -1,0 +1,68 @@
+"""Mutants of the sources: what a file is believed to be."""
+
+from tests.mutants.table import Mutant
+
+_FILES = "tests/connectors/test_files_source.py"
+
+MUTANTS = (
+    Mutant(
+        "settling-believes-the-first-look",
+        "connectors/settling.py",
+        "                self._observed[file.name] = "
+        "_Observed(file.size, file.mtime_ns, now)\n            return False\n",
+        "                self._observed[file.name] = "
+        "_Observed(file.size, file.mtime_ns, now)\n            return True\n",
+        (
+            f"{_FILES}::test_a_file_that_is_being_written_is_not_taken_whatever_the_clocks_say",
+            f"{_FILES}::test_after_a_restart_a_file_is_observed_again",
+        ),
+    ),
+    Mutant(
+        "settling-counts-the-sleep-of-the-machine",
+        "connectors/settling.py",
+        "seen.quiet_s += min(now - seen.looked, self._needed_s(seen) / 2)",
+        "seen.quiet_s += now - seen.looked",
+        (f"{_FILES}::test_a_machine_that_slept_has_seen_no_quiet_period",),
+    ),
+    Mutant(
+        "settling-ignores-coarse-file-times",
+        "connectors/settling.py",
+        "coarse = seen.mtime_ns % _SECOND_NS == 0",
+        "coarse = False",
+        (f"{_FILES}::test_the_time_of_a_file_may_lie_in_the_future",),
+    ),
+    Mutant(
+        "files-source-believes-the-folder-time-by-the-wall-clock",
+        "connectors/listing.py",
+        "return changed_ns if now - self._changed[1] > TICK_S else None",
+        "return changed_ns",
+        (f"{_FILES}::test_names_that_come_within_one_tick_are_found_whatever_the_clocks_say",),
+    ),
+    Mutant(
+        "half-taken-file-known-by-size-and-time",
+        "connectors/files.py",
+        "        if same and begun is not None and begun.certain:\n",
+        "        if (file.size, file.mtime_ns) == (part.size, part.mtime_ns):\n",
+        (
+            f"{_FILES}::"
+            "test_a_half_taken_file_that_is_replaced_with_the_same_size_and_time_stops_the_source",
+        ),
+    ),
+    Mutant(
+        "half-taken-file-compared-in-its-last-part-only",
+        "connectors/files.py",
+        '            self._compare(file, part, at, opened["prefix"])\n',
+        "            self._reader.again(part, file.path)\n",
+        (
+            f"{_FILES}::"
+            "test_a_half_taken_file_that_is_replaced_with_the_same_size_and_time_stops_the_source",
+        ),
+    ),
+    Mutant(
+        "file-replaced-while-it-is-read-not-noticed",
+        "connectors/files.py",
+        "        if now is None or now == file or not prefix:\n",
+        "        if True:\n",
+        (f"{_FILES}::test_a_file_that_is_replaced_while_it_is_read_is_read_again",),
+    ),
+)
