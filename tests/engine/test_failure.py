@@ -85,12 +85,14 @@ def test_a_flush_that_failed_is_made_whole_by_the_next() -> None:
 
 
 def test_when_applying_fails_after_recording_only_opening_again_helps() -> None:
-    """Scenario 38, K1: memory and journal disagree, so every later call says so."""
+    """Scenario 38, K1, F11: memory and journal disagree, so every later call says so; and whoever
+    pushed is not told an error that would say that nothing was recorded.
+    """
     world = World()
     faulty = FaultyStore(world.store)
     pipeline = world.open(faulty)
     faulty.plan = lambda call: Fault("fail") if call.operation == "keep" else None
-    with pytest.raises(UnavailableError):
+    with pytest.raises(UnknownOutcomeError, match="transaction 1 is recorded"):
         pipeline.push("orders", [order(1)])
     for call in (
         lambda: pipeline.push("orders", [order(2)]),

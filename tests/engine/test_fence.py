@@ -12,6 +12,7 @@ from datetime import datetime
 
 import pytest
 
+from stepwell.engine.open import take_over
 from stepwell.errors import FencedError
 from stepwell.journal.journal import Settings
 from stepwell.state.manifest import Manifests
@@ -30,6 +31,7 @@ class World:
         self.env = ManualEnv(host="old", pid=1)
         self.store = MemoryStore(self.env)
         self.acknowledged: list[str] = []
+        self.refused: list[str] = []
         self.old = Tiny(self.store, self.env, settings=Settings(KEEP_S))
         self.push(self.old, "old-1")
         self.push(self.old, "old-2")
@@ -39,6 +41,7 @@ class World:
         try:
             tiny.push(row)
         except FencedError:
+            self.refused.append(row)
             return False
         self.acknowledged.append(row)
         return True
@@ -71,8 +74,10 @@ class World:
 
     def old_goes_on(self, mode: str) -> None:
         """The old writer pushes; perhaps it flushes, time passes, and a collector comes along."""
+        if mode == "idles":
+            self.env.advance(KEEP_S / 2)
         self.push(self.old, f"old-late-{len(self.acknowledged)}")
-        if mode == "appends":
+        if mode in ("appends", "idles"):
             return
         with suppress(FencedError):
             self.old.flush()
@@ -81,8 +86,11 @@ class World:
         collect(self.store, self.env, barrier_keep_s=KEEP_S)
 
     def check(self, *tasks: Task) -> None:
-        """Nothing acknowledged is lost or doubled; at most one writer still has the pipeline."""
+        """Nothing acknowledged is lost or doubled, and nothing refused is there; at most one writer
+        still has the pipeline.
+        """
         rows = stored_rows(self.store, self.env)
+        assert not set(self.refused) & set(rows), "a row that was refused is there"
         assert sorted(rows) == sorted(set(rows)), "a row is there twice"
         assert set(self.acknowledged) <= set(rows), "an acknowledged row is lost"
         for task in tasks:
@@ -98,19 +106,21 @@ class World:
         again = Tiny(self.store, self.env)
         assert sorted(again.rows()) == sorted(stored_rows(self.store, self.env))
         assert set(self.acknowledged) <= set(again.rows())
+        assert not set(self.refused) & set(again.rows())
 
 
 def pauses_of_an_open() -> int:
     return World().successor("b").run().steps
 
 
-MODES = ["appends", "flushes", "sleeps"]
+MODES = ["appends", "idles", "flushes", "sleeps"]
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_old_writer_acts_at_every_pause_of_its_successor(mode: str) -> None:
-    """F2, F3: an old writer that acts between any two steps of the fence loses nothing, doubles
-    nothing.
+    """F2, F3, F11, scenario 94: an old writer that acts between any two steps of the fence loses
+    nothing, doubles nothing, and what it is refused is nowhere. One that was idle for long meets a
+    successor that has claimed the pipeline and not put its barrier yet.
     """
     for pause in range(pauses_of_an_open() + 1):
         world = World()
@@ -170,6 +180,18 @@ def test_old_writer_is_fenced_before_the_successor_serves() -> None:
     ):
         with pytest.raises(FencedError):
             later()
+
+
+def test_a_writer_overtaken_during_its_replay_never_serves() -> None:
+    """F2, F3: it is told when it has replayed, before it delivers anything to a sink."""
+    world = World()
+    slow = take_over(world.store, world.shared("b"))
+    replayed = list(slow.replay())
+    assert len(replayed) == 2
+    quick = Tiny(world.store, world.shared("c"))
+    with pytest.raises(FencedError, match="the pipeline was not opened"):
+        slow.serve()
+    quick.push("served")
 
 
 def test_successor_that_dies_before_its_barrier_leaves_the_old_writer_serving() -> None:

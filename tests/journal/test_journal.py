@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from array import array
 from dataclasses import replace
-from datetime import timedelta
 from itertools import pairwise
 
 import pytest
@@ -24,7 +23,6 @@ from stepwell.journal import codec, paths
 from stepwell.journal.entry import Cursor, Draft, Entry, Input, Kind
 from stepwell.journal.journal import Settings
 from stepwell.journal.log import JournalReader, Log
-from stepwell.journal.trim import trim
 from stepwell.model import NO_CHECKSUM, Epoch, Position, Transaction
 from stepwell.state.manifest import Manifests
 from stepwell.store.base import Listed
@@ -401,107 +399,6 @@ def test_an_entry_of_an_epoch_nobody_claimed_stops_hard() -> None:
     assert "back in time" in str(corrupt.value)
 
 
-def test_a_writer_that_slept_past_the_collection_of_its_barrier_is_not_acknowledged() -> None:
-    """F8: its position is free again, the PUT succeeds, and still nothing is acknowledged."""
-    env, store, sleeper = opened(2)
-    env.advance(10)
-    successor = Tiny(store, env, settings=SETTINGS)
-    successor.push("new")
-    successor.flush()
-    env.advance(SETTINGS.barrier_keep_s + 1)
-    collect(store, env, barrier_keep_s=SETTINGS.barrier_keep_s)
-    assert not store.exists(paths.entry(sleeper.writer.journal.tip.next)), "the barrier is gone"
-    with pytest.raises(FencedError) as fenced:
-        sleeper.push("woken up")
-    assert "was not acknowledged" in str(fenced.value)
-    assert reopened(store) == ["row-0", "row-1", "new"]
-    with pytest.raises(FencedError):
-        sleeper.push("again")
-
-
-def test_a_barrier_outlives_its_use_and_catches_a_writer_that_slept() -> None:
-    """F8: a younger barrier is kept by the collector, so the sleeper runs into it."""
-    env, store, sleeper = opened(2)
-    successor = Tiny(store, env, settings=SETTINGS)
-    successor.flush()
-    env.advance(SETTINGS.barrier_keep_s - 1)
-    collect(store, env, barrier_keep_s=SETTINGS.barrier_keep_s)
-    left = [item.path for item in store.list("journal/") if item.path.endswith(".arrow")]
-    assert left == [paths.entry(Position(1)), paths.entry(sleeper.writer.journal.tip.next)]
-    with pytest.raises(FencedError):
-        sleeper.push("woken up")
-
-
-def test_a_writer_that_was_silent_for_long_asks_once_and_goes_on() -> None:
-    """F8: silence alone is no fence: one look at the manifest, and the append is acknowledged."""
-    store = MemoryStore(ManualEnv())
-    faulty, tiny = faulty_writer(store)
-    tiny.env._env.advance(SETTINGS.barrier_keep_s)  # type: ignore[attr-defined]
-    tiny.push("a")
-    assert [call.operation for call in faulty.calls] == ["put_new", "list"]
-    tiny.push("b")
-    assert [call.operation for call in faulty.calls] == ["put_new", "list", "put_new"]
-
-
-def test_a_silent_writer_that_cannot_ask_is_poisoned() -> None:
-    """F8, F10: not being able to ask is no permission."""
-    store = MemoryStore(ManualEnv())
-    faulty, tiny = faulty_writer(store)
-    tiny.env._env.advance(SETTINGS.barrier_keep_s)  # type: ignore[attr-defined]
-    faulty.plan = lambda call: Fault("fail") if call.operation == "list" else None
-    with pytest.raises(UnknownOutcomeError):
-        tiny.push("a")
-
-
-def test_trim_removes_only_what_lies_behind_and_says_what() -> None:
-    """F8: nothing above the position given is touched, nor anything that is no entry."""
-    env, store, tiny = opened(4)
-    boundary = Log(store).boundary
-    store.put_new("journal/notes.txt", b"a person's file")
-    env.advance(100)
-    assert trim(store, env, Position(3), barrier_keep_s=10) == (1, 2, 3)
-    assert boundary.read("journal") == 3
-    left = [item.path for item in store.list("journal/")]
-    assert left == [
-        *[paths.entry(Position(p)) for p in (4, 5)],
-        paths.JOURNAL_BOUNDARY,
-        paths.IDENTITY,
-        "journal/notes.txt",
-    ]
-    assert trim(store, env, Position(2), barrier_keep_s=10) == ()
-
-
-def test_trim_keeps_a_damaged_entry_that_may_be_a_barrier() -> None:
-    """F8: what cannot be told from a barrier is kept as long as one."""
-    env, store, tiny = opened()
-    store.delete(paths.entry(Position(1)))
-    store.put_new(paths.entry(Position(1)), b"damaged")
-    assert trim(store, env, Position(1), barrier_keep_s=10) == ()
-    env.advance(11)
-    tiny.push("shows the storage's clock")
-    assert trim(store, env, Position(1), barrier_keep_s=10) == (1,)
-
-
-def test_a_collector_whose_clock_is_ahead_makes_no_barrier_old() -> None:
-    """F8: only the storage's own clock can; else a stalled writer would get past its fence."""
-    env, store, old = opened(2)
-    Tiny(store, env, settings=SETTINGS).flush()
-    ahead = ManualEnv(5)
-    ahead.advance(100 * SETTINGS.barrier_keep_s)
-    collect(store, ahead, barrier_keep_s=SETTINGS.barrier_keep_s)
-    with pytest.raises(FencedError):
-        old.push("too late")
-
-
-def test_a_machine_that_was_paused_asks_before_it_answers() -> None:
-    """F8: while a hypervisor pauses a machine its boot clock stands still; the wall clock tells."""
-    store = MemoryStore(ManualEnv())
-    faulty, tiny = faulty_writer(store)
-    tiny.env._env.time += timedelta(seconds=SETTINGS.barrier_keep_s)  # type: ignore[attr-defined]
-    tiny.push("a")
-    assert [call.operation for call in faulty.calls] == ["put_new", "list"]
-
-
 def follow(store: MemoryStore, env: ManualEnv) -> JournalReader:
     manifests = Manifests(store, env)
     latest = manifests.latest()
@@ -538,23 +435,6 @@ def test_a_reader_left_behind_by_the_collector_is_told() -> None:
     reader = follow(store, env)
     tiny.push("new")
     assert [row for item in reader.poll() for row in rows_of(item)] == ["new"]
-
-
-def test_a_reader_does_not_believe_what_a_sleeper_left_in_a_hole() -> None:
-    """F8: rubbish behind the boundary fits the chain perfectly, and still is not shown."""
-    env, store, sleeper = opened(2)
-    reader = follow(store, env)
-    assert len(reader.poll()) == 2
-    successor = Tiny(store, env, settings=SETTINGS)
-    successor.push("new")
-    successor.flush()
-    env.advance(SETTINGS.barrier_keep_s + 1)
-    collect(store, env, barrier_keep_s=SETTINGS.barrier_keep_s)
-    with pytest.raises(FencedError):
-        sleeper.push("rubbish")
-    assert store.exists(paths.entry(Position(4))), "the rubbish is there"
-    with pytest.raises(TruncatedError):
-        reader.poll()
 
 
 def damaged_journal(damage: str) -> MemoryStore:

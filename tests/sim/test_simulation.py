@@ -14,6 +14,7 @@ import pytest
 from stepwell.engine import open as opening
 from stepwell.errors import ConflictError, StepwellError, UnavailableError, UnknownOutcomeError
 from stepwell.journal import journal, paths, trim
+from stepwell.model import Position
 from stepwell.state import collect, manifest
 from stepwell.store import sequenced
 from stepwell.store.retry import Retry
@@ -35,7 +36,8 @@ def simulate(seed: int) -> World:
 
 @pytest.mark.parametrize("first", [0] if SEEDS else range(0, COUNT, CHUNK))
 def test_invariants_hold_whatever_happens(first: int) -> None:
-    """F1, F2, F5, F7, F8, K3: writers, collectors, readers on a failing store keep every promise.
+    """F1, F2, F5, F7, F8, F11, K3: writers, collectors, readers on a failing store keep every
+    promise; what was refused is nowhere, and what was acknowledged is there.
 
     Scenario 69: nobody waits for a grace; what is collected is collected at once.
     """
@@ -80,8 +82,37 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def plant_no_question_after_silence(patch: pytest.MonkeyPatch) -> None:
-    """F8 broken: a writer that slept acknowledges without asking the manifest."""
-    patch.setattr(journal.Journal, "_confirm", lambda self: None)
+    """F8 broken: a writer that slept neither asks the manifest nor looks at the boundary."""
+    patch.setattr(journal.Journal, "_long_since_confirmed", lambda self, now: False)
+
+
+def plant_no_look_after_a_long_put(patch: pytest.MonkeyPatch) -> None:
+    """F8 broken: a writer asks before it writes, and not after it slept inside its PUT."""
+    patch.setattr(journal.Journal, "_confirm", lambda self, position: None)
+
+
+def plant_manifest_asked_after_the_put(patch: pytest.MonkeyPatch) -> None:
+    """F11 broken: a successor that has claimed but not put its barrier yet counts as a fence."""
+
+    def confirm(self: journal.Journal, position: Position) -> None:
+        if self._long_since_confirmed(self._clocks()):
+            self._guard.check("it was not acknowledged")
+
+    patch.setattr(journal.Journal, "_ask", lambda self, now: None)
+    patch.setattr(journal.Journal, "_confirm", confirm)
+
+
+def plant_unknown_attempt_taken_for_none(patch: pytest.MonkeyPatch) -> None:
+    """F11 broken: spent attempts of which one may have landed are reported as not written."""
+
+    def append(self: journal.Journal, draft: object) -> object:
+        try:
+            return original(self, draft)  # type: ignore[arg-type]
+        except UnknownOutcomeError as error:
+            raise UnavailableError(error.message, not_applied=True) from error
+
+    original = journal.Journal.append
+    patch.setattr(journal.Journal, "append", append)
 
 
 def plant_barriers_trimmed_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -229,6 +260,9 @@ def plant_no_floor(patch: pytest.MonkeyPatch) -> None:
         plant_pins_not_protected,
         plant_no_floor,
         plant_no_question_after_silence,
+        plant_no_look_after_a_long_put,
+        plant_manifest_asked_after_the_put,
+        plant_unknown_attempt_taken_for_none,
         plant_barriers_trimmed_at_once,
         plant_conflict_taken_for_success,
         plant_lost_answer_taken_for_failure,

@@ -73,6 +73,7 @@ class World:
         self.started = self.time
         self.trace: list[tuple[str, str, str, str]] = []
         self.acknowledged: set[str] = set()
+        self.refused: set[str] = set()
         self.pinned: set[str] = set()
         self.calm = False
         self.storm = False
@@ -179,6 +180,8 @@ class World:
             raise ViolationError(f"a clean flush changed the rows: {before} -> {rows}")
         if not self.acknowledged <= set(rows):
             raise ViolationError(f"lost: {self.acknowledged - set(rows)}")
+        if self.refused & set(rows):
+            raise ViolationError(f"refused, but there: {self.refused & set(rows)}")
 
 
 class SimEnv:
@@ -242,7 +245,12 @@ def writer(process: Process) -> None:
                 if choice < 0.65:
                     count += 1
                     row = f"{process.name}.{count}"
-                    tiny.push(row)
+                    try:
+                        tiny.push(row)
+                    except (FencedError, ConflictError, UnavailableError):
+                        world.refused.add(row)  # It is nowhere, they say.
+                        world.checker.check()
+                        raise
                     world.acknowledged.add(row)
                     world.checker.check()
                 elif choice < 0.92:
@@ -476,6 +484,8 @@ class Checker:
             raise ViolationError(f"doubled rows: {sorted(rows)}")
         if not self._world.acknowledged <= set(rows):
             raise ViolationError(f"lost rows: {self._world.acknowledged - set(rows)}")
+        if self._world.refused & set(rows):
+            raise ViolationError(f"refused, but there: {self._world.refused & set(rows)}")
         return rows
 
     def _check_checkpoint(self, id: str, expected: str | None) -> None:

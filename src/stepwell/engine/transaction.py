@@ -221,7 +221,8 @@ def transact(
     """Do one transaction; None if there was nothing to gather.
 
     When it raises before `record` returned, nothing has happened, unless the journal says that it
-    does not know. When it raises afterwards, `state.broken` is set, and opening again completes it.
+    does not know. When it raises afterwards it is `UnknownOutcomeError`, which is `state.broken`
+    from then on, or an interrupt; opening again completes it.
     """
     state.check()
     gathered = gather()
@@ -288,7 +289,11 @@ def step_entry(open: Open, step: Step | None, time: datetime) -> Draft:
 
 @contextmanager
 def _promised(state: State, gathered: Gathered) -> Iterator[None]:
-    """What must not fail, because it has been recorded. If it does, this process is of no use."""
+    """What must not fail, because it has been recorded. If it does, this process is of no use.
+
+    Whoever waits is not told the error itself: "invalid" or "fenced" would say that nothing was
+    recorded, and the rows would be sent again (F11).
+    """
     try:
         yield
     except BaseException as error:
@@ -298,6 +303,8 @@ def _promised(state: State, gathered: Gathered) -> Iterator[None]:
             f"here: {getattr(error, 'message', error)}",
             hint="open the pipeline again: it replays the transaction",
         )
+        if isinstance(error, Exception):
+            raise state.broken from error
         raise
 
 

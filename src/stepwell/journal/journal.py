@@ -5,10 +5,14 @@ Invariants:
 * A position is taken by put-if-absent and by nothing else (F1). An append is one PUT (F4).
 * One append at a time: the position a stalled writer would take next is therefore exactly where
   its successor's barrier lies, and it cannot get past it (F3).
-* An append that returned is durable. One that raised `FencedError` is not acknowledged, and was not
-  written (but for a writer which was silent for long: see `_confirm`). One that raised
-  `UnknownOutcomeError` may have been; the handle is poisoned, and whoever opens next sees it (F7).
+* An append that returned is durable, and whoever opens next replays it.
+* An error is a claim (F11). `FencedError`, `UnavailableError` and `InvalidError` of an append mean
+  that the entry is nowhere, and that nobody will ever replay it. Any other error may have left it
+  there: the handle is poisoned, and whoever opens next sees which (F7).
 * A handle that is fenced or poisoned stays so: every later write and read on it fails.
+* A writer that was silent for long asks the manifest before it writes, when "not written" is still
+  true. After a PUT that took long it looks at the journal's boundary, which tells whether the entry
+  counts (F8).
 
 A crash leaves an entry, whole, or none. Opening leaves at most a barrier, which holds no data and
 counts for no transaction (F5).
@@ -20,7 +24,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from stepwell.env import Env
@@ -48,7 +52,7 @@ BARRIER_KEEP_S = 24 * 3600.0
 @dataclass(frozen=True, slots=True)
 class Settings:
     barrier_keep_s: float = BARRIER_KEEP_S
-    """How long a barrier outlives its use. A writer silent for half of it asks before it answers.
+    """How long a barrier outlives its use. A writer silent for half of it asks before it writes.
     """
     retry: Retry = Retry()
 
@@ -97,7 +101,8 @@ class Journal:
         self._put_id = env.new_id()
         self._seen = max(seen, replayed.position)
         self._limit = timedelta(seconds=self._settings.barrier_keep_s / 2)
-        self._confirmed = self._acknowledged = (env.uptime(), env.now())
+        self._confirmed = self._clocks()
+        self._doubtful: Position | None = None
         self._ended: StepwellError | None = UnknownOutcomeError(
             "this journal was not opened", hint="call take_over first"
         )
@@ -155,30 +160,37 @@ class Journal:
         """Make a draft durable at the next position. THE commit point of a transaction.
 
         `UnavailableError` and `InvalidError`: for certain it was not written, and the handle can
-        still be used.
+        still be used. `FencedError`: for certain it was not written.
         """
         if draft.kind is Kind.BARRIER:
             raise InvalidError("a barrier cannot be appended: it holds nothing and is not replayed")
         with self._lock:
             self.check()
+            began = self._clocks()
+            if self._long_since_confirmed(began):
+                self._ask(began)
+            self._doubtful = None
             while True:
-                prepared = self._prepare(draft)
+                entry, encoded = self._prepare(draft)
                 try:
-                    recorded = self._put(*prepared)
+                    recorded = self._put(entry, encoded)
+                    if recorded is not None:
+                        self._confirm(entry.position)
                 except FencedError as error:
                     self._ended = error
+                    if self._may_be_there():
+                        self._ended = self._unknown(entry.position, error)
+                        raise self._ended from error
                     raise
                 except UnavailableError:
                     raise
                 except BaseException as error:
                     # Also an interrupt from the keyboard: the PUT may be on its way.
-                    self._ended = UnknownOutcomeError(
-                        f"an earlier append at {self._log.where(self._tip.next)} has an unknown "
-                        f"outcome: {getattr(error, 'message', error)}",
-                        hint="open the pipeline again: it will see whether the entry is there",
-                    )
+                    self._ended = self._unknown(entry.position, error)
                     raise
                 if recorded is not None:
+                    # A barrier that fences us was put after this entry, and so after `began`.
+                    self._confirmed = began
                     return recorded
                 # A void barrier lay there; the next position is as good.
 
@@ -234,7 +246,6 @@ class Journal:
             if found.epoch >= self._epoch:
                 raise self._not_ours(found)
             return None
-        self._confirm()
         self._tip = Cursor(entry.position, encoded.checksum, self._epoch)
         return Recorded(entry, encoded.checksum)
 
@@ -273,10 +284,17 @@ class Journal:
         path = paths.entry(entry.position)
         try:
             self._log.store.put_new(path, encoded.parts)
+        except UnavailableError as error:
+            if not error.not_applied and self._doubtful is None:
+                self._doubtful = entry.position
+            raise
         except ConflictError:
             found = self._log.read(entry.position)
             if found is None:
-                # Somebody trimmed it after we lost to it: it was far behind, and so are we.
+                # Somebody trimmed it after we lost to it. It may have been our own, for a client
+                # below may have sent it twice.
+                if self._doubtful is None:
+                    self._doubtful = entry.position
                 self._guard.check(f"entry {entry.position} of epoch {self._epoch} was not written")
                 raise self._missing(entry.position) from None
             if found.entry.epoch < self._epoch:
@@ -284,26 +302,86 @@ class Journal:
             return found.entry
         return entry
 
-    def _confirm(self) -> None:
-        """Before an append is acknowledged: may it lie in a hole that a collector left? (F8)
+    def _clocks(self) -> tuple[float, datetime]:
+        """The clock that counts time asleep and never jumps, and the wall clock."""
+        return self._env.uptime(), self._env.now()
 
-        A barrier is kept for `barrier_keep_s`. If the last append was confirmed less than half of
-        that ago, then no barrier that was put since can be gone, and being able to write proves
-        that there is none. Otherwise the manifest must be asked. The wall clock is looked at, too:
-        a machine whose hypervisor paused it learns of the time it lost from nothing else.
+    def _long_since_confirmed(self, now: tuple[float, datetime]) -> bool:
+        """Whether either clock says that a barrier put since then may be gone (F8).
+
+        A barrier is kept for `barrier_keep_s`. If the last entry was confirmed less than half of
+        that ago, no barrier that was put since can be gone, and being able to write proves that
+        there is none. Neither clock is enough: the wall clock may be set back, and a machine whose
+        hypervisor paused it learns of the time it lost from nothing else.
         """
-        now = self._env.uptime(), self._env.now()
         up, wall = self._confirmed
-        # This entry landed after the one before it was acknowledged: that is all we need to know
-        # of when, and costs no further look at a clock.
-        self._confirmed, self._acknowledged = self._acknowledged, now
         limit = self._limit
-        if now[0] - up >= limit.total_seconds() or now[1] - wall >= limit:
-            undone = f"entry {self._tip.next} of epoch {self._epoch} was not acknowledged"
+        return now[0] - up >= limit.total_seconds() or now[1] - wall >= limit
+
+    def _ask(self, now: tuple[float, datetime]) -> None:
+        """Before an append after a long silence: does another writer have the pipeline?
+
+        Asked before the PUT, because until then it is certain that nothing was written. That nobody
+        has claimed the pipeline proves that a barrier which fences us is put later than now.
+        """
+        undone = f"entry {self._tip.next} of epoch {self._epoch} was not written"
+        try:
             self._settings.retry.run(
-                lambda: self._guard.check(undone), self._env, lambda: f"{undone}, but may count"
+                lambda: self._guard.check(undone), self._env, lambda: "it cannot be read"
             )
-            self._confirmed = now
+        except UnknownOutcomeError as error:
+            raise UnavailableError(
+                f"{undone}: after a long silence the manifest must be read first: {error.message}",
+                hint="check the storage, then try again",
+                not_applied=True,
+            ) from error
+        except (FencedError, CorruptError) as error:
+            self._ended = error
+            raise
+        self._confirmed = now
+
+    def _confirm(self, position: Position) -> None:
+        """After a PUT that took long: does the entry count, or lie in a hole of a collector? (F8)
+
+        The boundary moves before anything is deleted, and only up. If it lies below our position
+        now, nothing was ever deleted there, so our entry is the first that lay there and follows
+        upon our last one: any barrier comes after it, and its writer replays it, even if it has
+        claimed the pipeline already. Otherwise ours may fill a hole that a barrier left; or it was
+        there first, was replayed, flushed and trimmed. The two look the same from here.
+        """
+        if not self._long_since_confirmed(self._clocks()):
+            return
+        where = self._log.where(position)
+        numbers = self._settings.retry.run(
+            self._log.boundary.numbers, self._env, lambda: f"{where} was written, but may not count"
+        )
+        # A journal has a boundary from its beginning on. One without was wiped under us.
+        if not numbers or numbers.get("journal", 0) >= position:
+            raise UnknownOutcomeError(
+                f"{where} may or may not count: the journal was trimmed up to position "
+                f"{numbers.get('journal', 0)} while it was written",
+                hint="open the pipeline again: it will see whether the entry counts",
+            )
+
+    def _may_be_there(self) -> bool:
+        """Whether an attempt that we know nothing of may have left the entry we call not written.
+
+        While the boundary lies below its position nothing was ever deleted there; so what lies
+        there, which is not ours, was there first, and our PUT is refused whenever it arrives.
+        """
+        if self._doubtful is None:
+            return False
+        try:
+            return self._log.trimmed() >= self._doubtful
+        except StepwellError:
+            return True
+
+    def _unknown(self, position: Position, error: BaseException) -> UnknownOutcomeError:
+        return UnknownOutcomeError(
+            f"an append at {self._log.where(position)} has an unknown outcome: "
+            f"{getattr(error, 'message', error)}",
+            hint="open the pipeline again: it will see whether the entry is there",
+        )
 
     def _find_end(self) -> Cursor:
         try:

@@ -3,6 +3,8 @@
 from tests.mutants.table import Mutant
 
 _JOURNAL = "tests/journal/test_journal.py"
+_SILENCE = "tests/journal/test_silence.py"
+_FENCE = "tests/engine/test_fence.py"
 
 MUTANTS = (
     Mutant(
@@ -62,10 +64,84 @@ MUTANTS = (
         (f"{_JOURNAL}::test_a_hole_of_any_width_is_found_before_the_pipeline_is_claimed",),
     ),
     Mutant(
+        "journal-silent-writer-does-not-ask",
+        "journal/journal.py",
+        "            if self._long_since_confirmed(began):\n",
+        "            if False:\n",
+        (
+            f"{_SILENCE}::"
+            "test_a_writer_that_slept_past_the_collection_of_its_barrier_writes_nothing",
+        ),
+    ),
+    Mutant(
+        "journal-no-look-after-a-long-put",
+        "journal/journal.py",
+        "        if not self._long_since_confirmed(self._clocks()):\n",
+        "        if True:\n",
+        (f"{_SILENCE}::test_a_writer_that_slept_inside_its_put_is_not_acknowledged",),
+    ),
+    Mutant(
+        "journal-looks-at-the-wall-clock-only",
+        "journal/journal.py",
+        "return now[0] - up >= limit.total_seconds() or now[1] - wall >= limit",
+        "return now[1] - wall >= limit",
+        (
+            f"{_SILENCE}::"
+            "test_a_writer_asks_if_either_of_its_clocks_says_that_it_was_silent_for_long",
+            f"{_SILENCE}::test_a_writer_looks_if_either_of_its_clocks_says_that_its_put_took_long",
+        ),
+    ),
+    Mutant(
+        "journal-looks-at-the-clock-of-the-boot-only",
+        "journal/journal.py",
+        "return now[0] - up >= limit.total_seconds() or now[1] - wall >= limit",
+        "return now[0] - up >= limit.total_seconds()",
+        (
+            f"{_SILENCE}::"
+            "test_a_writer_asks_if_either_of_its_clocks_says_that_it_was_silent_for_long",
+            f"{_SILENCE}::test_a_writer_looks_if_either_of_its_clocks_says_that_its_put_took_long",
+        ),
+    ),
+    Mutant(
+        "journal-manifest-asked-after-the-put",
+        "journal/journal.py",
+        "        where = self._log.where(position)\n        numbers = ",
+        '        self._guard.check("it was not written")\n'
+        "        where = self._log.where(position)\n        numbers = ",
+        (f"{_SILENCE}::test_a_writer_that_slept_and_was_claimed_from_knows_that_its_entry_counts",),
+    ),
+    Mutant(
+        "journal-attempt-in-doubt-forgotten",
+        "journal/journal.py",
+        "            return self._log.trimmed() >= self._doubtful\n",
+        "            return False\n",
+        (
+            f"{_SILENCE}::test_a_lost_answer_and_a_trimmed_entry_are_not_called_unwritten",
+            f"{_SILENCE}::test_a_conflict_with_what_is_gone_at_once_is_not_called_unwritten",
+        ),
+    ),
+    Mutant(
+        "error-after-recording-passed-on",
+        "engine/transaction.py",
+        "            raise state.broken from error\n",
+        "            raise\n",
+        (
+            "tests/engine/test_failure.py::"
+            "test_when_applying_fails_after_recording_only_opening_again_helps",
+        ),
+    ),
+    Mutant(
+        "open-serves-without-the-last-look-at-the-epoch",
+        "engine/open.py",
+        '            self._writer.check("the pipeline was not opened")\n',
+        "            pass\n",
+        (f"{_FENCE}::test_a_writer_overtaken_during_its_replay_never_serves",),
+    ),
+    Mutant(
         "trim-takes-young-barriers",
         "journal/trim.py",
         "if listed.modified <= young or not _may_be_barrier(",
         "if True or not _may_be_barrier(",
-        (f"{_JOURNAL}::test_a_barrier_outlives_its_use_and_catches_a_writer_that_slept",),
+        (f"{_SILENCE}::test_a_barrier_outlives_its_use_and_catches_a_writer_that_slept",),
     ),
 )

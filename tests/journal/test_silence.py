@@ -1,0 +1,330 @@
+"""Writers that were silent for long, barriers that outlive their use, errors that are claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from stepwell.errors import FencedError, TruncatedError, UnavailableError, UnknownOutcomeError
+from stepwell.journal import paths
+from stepwell.journal.entry import Draft, Kind
+from stepwell.journal.log import Log
+from stepwell.journal.trim import trim
+from stepwell.model import Position, Transaction
+from stepwell.state.manifest import Manifests
+from stepwell.store.memory import MemoryStore
+from stepwell.testing import Fault, FaultyStore, ManualEnv, fail_at
+from tests.journal.test_journal import SETTINGS, faulty_writer, follow, opened, put, reopened
+from tests.tiny import Tiny, collect
+
+
+def overtake(store: MemoryStore, env: ManualEnv) -> None:
+    """Another writer takes over and flushes, and its barrier is collected."""
+    successor = Tiny(store, env, settings=SETTINGS)
+    successor.push("new")
+    successor.flush()
+    env.advance(SETTINGS.barrier_keep_s + 1)
+    collect(store, env, barrier_keep_s=SETTINGS.barrier_keep_s)
+
+
+def asleep_at_its_next_put(
+    store: MemoryStore, env: ManualEnv, rows: int, meanwhile: Callable[[], object], when: str
+) -> Tiny:
+    """A writer that stalls at its next append, just before its PUT arrives or just after."""
+    inner = FaultyStore(store)
+    tiny = Tiny(inner, env, settings=SETTINGS)
+    for number in range(rows):
+        tiny.push(f"row-{number}")
+
+    class Stalling(FaultyStore):
+        def put_new(self, path: str, data: object) -> None:
+            if when == "before":
+                meanwhile()
+            super().put_new(path, data)  # type: ignore[arg-type]
+            if when == "after":
+                meanwhile()
+
+    tiny.writer.journal.log.store = Stalling(inner)
+    return tiny
+
+
+def test_a_writer_that_slept_past_the_collection_of_its_barrier_writes_nothing() -> None:
+    """F8, F11: its position is free again; it asks before it writes, so "not written" is true."""
+    env, store, sleeper = opened(2)
+    env.advance(10)
+    overtake(store, env)
+    assert not store.exists(paths.entry(sleeper.writer.journal.tip.next)), "the barrier is gone"
+    before = store.list()
+    with pytest.raises(FencedError) as fenced:
+        sleeper.push("woken up")
+    assert "was not written" in str(fenced.value)
+    assert store.list() == before
+    assert reopened(store) == ["row-0", "row-1", "new"]
+    with pytest.raises(FencedError):
+        sleeper.push("again")
+
+
+def test_a_writer_that_slept_inside_its_put_is_not_acknowledged() -> None:
+    """F8: its position is free again, the PUT succeeds, and still nothing is acknowledged."""
+    env = ManualEnv()
+    store = MemoryStore(env)
+    sleeper = asleep_at_its_next_put(store, env, 2, lambda: overtake(store, env), "before")
+    with pytest.raises(UnknownOutcomeError, match="may or may not count"):
+        sleeper.push("woken up")
+    assert store.exists(paths.entry(Position(4))), "it lies in the hole"
+    assert reopened(store) == ["row-0", "row-1", "new"]
+    with pytest.raises(UnknownOutcomeError):
+        sleeper.push("again")
+
+
+def test_a_writer_that_slept_after_its_put_landed_does_not_call_it_unwritten() -> None:
+    """F11: its successor has replayed, flushed and trimmed the entry. That looks like a hole."""
+    env = ManualEnv()
+    store = MemoryStore(env)
+    sleeper = asleep_at_its_next_put(store, env, 2, lambda: overtake(store, env), "after")
+    with pytest.raises(UnknownOutcomeError, match="may or may not count"):
+        sleeper.push("counts")
+    assert reopened(store) == ["row-0", "row-1", "counts", "new"]
+
+
+def test_a_writer_that_slept_and_was_claimed_from_knows_that_its_entry_counts() -> None:
+    """F11, scenario 94: a successor without a barrier yet replays it, so the answer is yes."""
+    env = ManualEnv()
+    store = MemoryStore(env)
+
+    def claim() -> None:
+        found = Manifests(store, env).latest()
+        Manifests(store, ManualEnv(8, host="successor")).claim(found)
+        env.advance(SETTINGS.barrier_keep_s)
+
+    for when in ("before", "after"):
+        sleeper = asleep_at_its_next_put(store, env, 0, claim, when)
+        sleeper.push(f"slept {when} its PUT")
+        with pytest.raises(FencedError):
+            sleeper.push("refused")
+    assert reopened(store) == ["slept before its PUT", "slept after its PUT"]
+
+
+def test_a_put_in_a_wiped_journal_is_an_unknown_outcome() -> None:
+    """F8: without its boundary a journal says nothing about what counts."""
+    env = ManualEnv()
+    store = MemoryStore(env)
+
+    def wipe() -> None:
+        store.delete(*(item.path for item in store.list(paths.JOURNAL)))
+        env.advance(SETTINGS.barrier_keep_s)
+
+    sleeper = asleep_at_its_next_put(store, env, 1, wipe, "before")
+    with pytest.raises(UnknownOutcomeError):
+        sleeper.push("lost")
+
+
+def test_a_lost_answer_and_a_trimmed_entry_are_not_called_unwritten() -> None:
+    """F11: the first attempt landed, and its successor replayed and trimmed it; what lies there now
+    is a slow claimant's barrier, put into the hole. It says nothing about the first attempt.
+    """
+    env = ManualEnv()
+    store = MemoryStore(env)
+    faulty, tiny = faulty_writer(store)
+    faulty.plan = fail_at(1, "after")
+    place = paths.entry(tiny.writer.journal.tip.next)
+
+    def meanwhile(seconds: float) -> None:
+        successor = Tiny(store, ManualEnv(7), settings=SETTINGS)
+        successor.flush()
+        collect(store, env, barrier_keep_s=SETTINGS.barrier_keep_s)
+        assert not store.exists(place)
+        put(
+            store,
+            successor,
+            int(paths.parse(place).number or 0),
+            epoch=2,
+            draft=Draft(Kind.BARRIER, Transaction(0), 0, False, env.now()),
+        )
+
+    tiny.env._env.sleep = meanwhile  # type: ignore[method-assign]
+    with pytest.raises(UnknownOutcomeError):
+        tiny.push("counts")
+    assert reopened(store) == ["counts"]
+
+
+def test_a_conflict_with_what_is_gone_at_once_is_not_called_unwritten() -> None:
+    """F11: a client below may have sent it twice; what was in the way may have been our own."""
+    env = ManualEnv()
+    store = MemoryStore(env)
+    faulty, tiny = faulty_writer(store)
+
+    class Twice(FaultyStore):
+        def put_new(self, path: str, data: object) -> None:
+            store.put_new(path, data)  # type: ignore[arg-type]
+            Tiny(store, ManualEnv(7), settings=SETTINGS).flush()
+            try:
+                store.put_new(path, data)  # type: ignore[arg-type]
+            finally:
+                collect(store, env, barrier_keep_s=SETTINGS.barrier_keep_s)
+
+    tiny.writer.journal.log.store = Twice(faulty)
+    with pytest.raises(UnknownOutcomeError):
+        tiny.push("counts")
+    assert reopened(store) == ["counts"]
+
+
+def test_a_fence_after_a_lost_answer_is_certain_while_nothing_was_trimmed() -> None:
+    """F11: nothing was ever deleted there, so what lies there was first, and ours is nowhere."""
+    store = MemoryStore(ManualEnv())
+    faulty, tiny = faulty_writer(store)
+    faulty.plan = fail_at(1, "before")
+    tiny.env._env.sleep = lambda seconds: Tiny(  # type: ignore[method-assign]
+        store, ManualEnv(7), settings=SETTINGS
+    )
+    with pytest.raises(FencedError):
+        tiny.push("refused")
+    assert reopened(store) == []
+
+
+def test_a_barrier_outlives_its_use_and_catches_a_writer_that_slept() -> None:
+    """F8: a younger barrier is kept by the collector, so the sleeper runs into it."""
+    env, store, sleeper = opened(2)
+    successor = Tiny(store, env, settings=SETTINGS)
+    successor.flush()
+    env.advance(SETTINGS.barrier_keep_s - 1)
+    collect(store, env, barrier_keep_s=SETTINGS.barrier_keep_s)
+    left = [item.path for item in store.list("journal/") if item.path.endswith(".arrow")]
+    assert left == [paths.entry(Position(1)), paths.entry(sleeper.writer.journal.tip.next)]
+    with pytest.raises(FencedError):
+        sleeper.push("woken up")
+
+
+def test_a_writer_that_was_silent_for_long_asks_once_and_goes_on() -> None:
+    """F8: silence alone is no fence: one look at the manifest, and the append is made."""
+    store = MemoryStore(ManualEnv())
+    faulty, tiny = faulty_writer(store)
+    tiny.env._env.advance(SETTINGS.barrier_keep_s)  # type: ignore[attr-defined]
+    tiny.push("a")
+    assert [call.operation for call in faulty.calls] == ["list", "put_new"]
+    tiny.push("b")
+    assert [call.operation for call in faulty.calls] == ["list", "put_new", "put_new"]
+
+
+def test_a_silent_writer_that_cannot_ask_writes_nothing() -> None:
+    """F8, F10, F11: not being able to ask is no permission; the handle can be used again."""
+    store = MemoryStore(ManualEnv())
+    faulty, tiny = faulty_writer(store)
+    tiny.env._env.advance(SETTINGS.barrier_keep_s)  # type: ignore[attr-defined]
+    faulty.plan = lambda call: Fault("fail") if call.operation == "list" else None
+    with pytest.raises(UnavailableError, match="was not written") as failed:
+        tiny.push("a")
+    assert failed.value.not_applied
+    assert {call.operation for call in faulty.calls} == {"list"}
+    faulty.plan = None
+    tiny.push("b")
+    assert reopened(store) == ["b"]
+
+
+def test_a_writer_that_slept_inside_its_put_and_cannot_look_is_poisoned() -> None:
+    """F8, F10: that the boundary cannot be read is no permission, and the entry may count."""
+    env = ManualEnv()
+    store = MemoryStore(env)
+    tiny = asleep_at_its_next_put(
+        store, env, 0, lambda: env.advance(SETTINGS.barrier_keep_s), "before"
+    )
+    tiny.writer.journal.log.boundary.numbers = FaultyStore(  # type: ignore[method-assign]
+        store, lambda call: Fault("fail")
+    ).list
+    with pytest.raises(UnknownOutcomeError, match="may not count"):
+        tiny.push("a")
+    assert reopened(store) == ["a"]
+
+
+def test_trim_removes_only_what_lies_behind_and_says_what() -> None:
+    """F8: nothing above the position given is touched, nor anything that is no entry."""
+    env, store, tiny = opened(4)
+    boundary = Log(store).boundary
+    store.put_new("journal/notes.txt", b"a person's file")
+    env.advance(100)
+    assert trim(store, env, Position(3), barrier_keep_s=10) == (1, 2, 3)
+    assert boundary.read("journal") == 3
+    left = [item.path for item in store.list("journal/")]
+    assert left == [
+        *[paths.entry(Position(p)) for p in (4, 5)],
+        paths.JOURNAL_BOUNDARY,
+        paths.IDENTITY,
+        "journal/notes.txt",
+    ]
+    assert trim(store, env, Position(2), barrier_keep_s=10) == ()
+
+
+def test_trim_keeps_a_damaged_entry_that_may_be_a_barrier() -> None:
+    """F8: what cannot be told from a barrier is kept as long as one."""
+    env, store, tiny = opened()
+    store.delete(paths.entry(Position(1)))
+    store.put_new(paths.entry(Position(1)), b"damaged")
+    assert trim(store, env, Position(1), barrier_keep_s=10) == ()
+    env.advance(11)
+    tiny.push("shows the storage's clock")
+    assert trim(store, env, Position(1), barrier_keep_s=10) == (1,)
+
+
+def test_a_collector_whose_clock_is_ahead_makes_no_barrier_old() -> None:
+    """F8: only the storage's own clock can; else a stalled writer would get past its fence."""
+    env, store, old = opened(2)
+    Tiny(store, env, settings=SETTINGS).flush()
+    ahead = ManualEnv(5)
+    ahead.advance(100 * SETTINGS.barrier_keep_s)
+    collect(store, ahead, barrier_keep_s=SETTINGS.barrier_keep_s)
+    with pytest.raises(FencedError):
+        old.push("too late")
+
+
+@pytest.mark.parametrize("clock", ["wall", "uptime"])
+def test_a_writer_asks_if_either_of_its_clocks_says_that_it_was_silent_for_long(clock: str) -> None:
+    """F8, F12: while a hypervisor pauses a machine its boot clock stands still, and the wall clock
+    may be set back by days: neither alone lets a writer be acknowledged.
+    """
+    store = MemoryStore(ManualEnv())
+    for away in (timedelta(0), timedelta(days=-3)):
+        faulty, tiny = faulty_writer(store)
+        env = tiny.env._env
+        if clock == "wall":
+            env.time += timedelta(seconds=SETTINGS.barrier_keep_s)  # type: ignore[attr-defined]
+        else:
+            env.up += SETTINGS.barrier_keep_s  # type: ignore[attr-defined]
+            env.time += away  # type: ignore[attr-defined]
+        tiny.push("a")
+        assert [call.operation for call in faulty.calls] == ["list", "put_new"]
+
+
+@pytest.mark.parametrize("clock", ["wall", "uptime"])
+def test_a_writer_looks_if_either_of_its_clocks_says_that_its_put_took_long(clock: str) -> None:
+    """F8, F12: the same after the PUT, where the boundary tells."""
+    env = ManualEnv()
+    store = MemoryStore(env)
+    sleeper_env = ManualEnv(6)
+
+    def meanwhile() -> None:
+        overtake(store, env)
+        if clock == "wall":
+            sleeper_env.time += timedelta(seconds=SETTINGS.barrier_keep_s)
+        else:
+            sleeper_env.up += SETTINGS.barrier_keep_s
+
+    sleeper = asleep_at_its_next_put(store, sleeper_env, 1, meanwhile, "before")
+    with pytest.raises(UnknownOutcomeError):
+        sleeper.push("in a hole")
+    assert reopened(store) == ["row-0", "new"]
+
+
+def test_a_reader_does_not_believe_what_a_sleeper_left_in_a_hole() -> None:
+    """F8: rubbish behind the boundary fits the chain perfectly, and still is not shown."""
+    env = ManualEnv()
+    store = MemoryStore(env)
+    sleeper = asleep_at_its_next_put(store, env, 2, lambda: overtake(store, env), "before")
+    reader = follow(store, env)
+    assert len(reader.poll()) == 2
+    with pytest.raises(UnknownOutcomeError):
+        sleeper.push("rubbish")
+    assert store.exists(paths.entry(Position(4))), "the rubbish is there"
+    with pytest.raises(TruncatedError):
+        reader.poll()
