@@ -286,10 +286,12 @@ def test_the_lives_are_not_idle() -> None:
     """J7: a simulation in which nothing happens proves nothing."""
     seen: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
-    for seed in range(COUNT):
+    for seed in range(4 * COUNT):
         life = lived(seed)
         seen.update(f"{operation} {kind}" for operation, _, kind in life.trace)
         outcomes.update(life.pushed.values())
+        if seed >= COUNT and seen["poll crash"]:
+            break  # The rarest of them.
     for event in ("write fail", "write crash", "last fail", "put_new fail", "put_new crash"):
         assert seen[event] > 0, event
     assert sum(seen[f"{operation} crash"] for operation in _OWN) > 2

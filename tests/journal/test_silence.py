@@ -280,7 +280,7 @@ def test_a_collector_whose_clock_is_ahead_makes_no_barrier_old() -> None:
 
 @pytest.mark.parametrize("clock", ["wall", "uptime"])
 def test_a_writer_asks_if_either_of_its_clocks_says_that_it_was_silent_for_long(clock: str) -> None:
-    """F8, F12: while a hypervisor pauses a machine its boot clock stands still, and the wall clock
+    """F8: while a hypervisor pauses a machine its boot clock stands still, and the wall clock
     may be set back by days: neither alone lets a writer be acknowledged.
     """
     store = MemoryStore(ManualEnv())
@@ -298,7 +298,7 @@ def test_a_writer_asks_if_either_of_its_clocks_says_that_it_was_silent_for_long(
 
 @pytest.mark.parametrize("clock", ["wall", "uptime"])
 def test_a_writer_looks_if_either_of_its_clocks_says_that_its_put_took_long(clock: str) -> None:
-    """F8, F12: the same after the PUT, where the boundary tells."""
+    """F8: the same after the PUT, where the boundary tells."""
     env = ManualEnv()
     store = MemoryStore(env)
     sleeper_env = ManualEnv(6)
