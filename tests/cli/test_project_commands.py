@@ -87,7 +87,8 @@ def test_validate_lists_what_a_project_declares(run: Run, folder: Path) -> None:
         "source             order_files  files -> orders\n"
         "sink               revenue_out  revenue -> files\n"
         "\n"
-        "orders: 4 resources, nothing wrong with them\n"
+        "orders: 4 resources\n"
+        "valid as far as the files tell; stepwell validate --spark asks Spark as well\n"
     )
     document = json.loads(run("-C", folder, "validate", "--json").stdout)
     assert document["resources"][0] == {"kind": "table", "name": "orders", "from": "pipeline.sql:1"}
@@ -107,6 +108,55 @@ def test_validate_shows_a_mistake_and_exits_1(run: Run, folder: Path) -> None:
     )
     error = json.loads(run("-C", folder, "validate", "--json").stderr)["error"]
     assert (error["file"], error["line"], error["column"]) == ("stepwell.yml", 8, 1)
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        (
+            "SELECT customer, sum(amount) AS s FROM orders GROUP customer",
+            "customer is not expected",
+        ),
+        ("SELECT customer, sum(amount) AS s FROM orders", "customer is neither grouped nor"),
+        ("SELECT id, rand() AS r FROM orders", "rand() gives another answer each time"),
+    ],
+)
+def test_validate_finds_mistakes_in_queries(run: Run, folder: Path, query: str, said: str) -> None:
+    """D10: each was "nothing wrong", and failed when the pipeline was opened, with Spark up."""
+    (folder / "more.sql").write_text(f"\nCREATE MATERIALIZED VIEW more AS\n  {query};\n")
+    ended = run("-C", folder, "validate")
+    assert ended.exit_code == 1
+    assert ended.stderr.startswith("error: more.sql:3:")
+    assert (
+        f"more{': ' if said.startswith('customer') else ' is stored, but '}{said}" in ended.stderr
+    )
+    assert "hint: " in ended.stderr
+    planned = run("-C", folder, "plan")
+    assert said in planned.stderr
+
+
+def test_validate_finds_a_key_that_is_no_column(run: Run, folder: Path) -> None:
+    """D10: it failed with the first delivery."""
+    path = folder / "stepwell.yml"
+    text = path.read_text()
+    with open(path, "a") as file:
+        file.write("  keyed: {view: revenue, type: delta, path: ./d, key: [custmer]}\n")
+    ended = run("-C", folder, "validate")
+    assert ended.exit_code == 1, text
+    assert "sink keyed: revenue has no column custmer" in ended.stderr
+    assert "hint: did you mean customer?" in ended.stderr
+
+
+def test_validate_warns_of_a_function_that_spark_does_not_have(run: Run, folder: Path) -> None:
+    """D10: a session may have registered it, so it is not refused."""
+    (folder / "more.sql").write_text("CREATE VIEW more AS SELECT sume(amount) AS s FROM orders;")
+    for command in ("validate", "plan"):
+        ended = run("-C", folder, command)
+        assert ended.exit_code == 0
+        assert "warning: more.sql:1:28: more calls sume(), which is not" in ended.stderr
+    document = json.loads(run("-C", folder, "validate", "--json").stdout)
+    assert document["checked"] == "offline"
+    assert len(document["warnings"]) == 1
 
 
 def test_commands_that_only_read_a_project_do_not_load_spark(folder: Path) -> None:

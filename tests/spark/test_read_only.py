@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udtf
 
 from stepwell.errors import ConfigError, InvalidError, SqlError
-from stepwell.spark import read_only
+from stepwell.query.known_functions import HARMLESS, REACHING, TABLE_FUNCTIONS
 from stepwell.spark.session import SessionSettings, adopt
 from stepwell.spark.views import Change, Views
 
@@ -23,7 +23,6 @@ CREATE TABLE `odd name` (id INT);
 CREATE MATERIALIZED VIEW totals AS SELECT name, count(*) AS n FROM t GROUP BY name;
 CREATE VIEW named AS SELECT id, upper(name) AS name FROM t;
 """
-FUNCTIONS = Path(__file__).with_name("builtin_functions.txt")
 ENV = "reflect('java.lang.System', 'getenv', 'PATH')"
 EXIT = "reflect('java.lang.Runtime', 'getRuntime')"
 
@@ -343,6 +342,5 @@ def test_every_function_of_spark_was_looked_at(spark: SparkSession) -> None:
         found = getattr(getattr(analysis, f"{registry}$"), "MODULE$").builtin().listFunction()
         return {found.apply(i).funcName() for i in range(found.size())}
 
-    harmless = set(FUNCTIONS.read_text(encoding="utf-8").split())
-    assert names("FunctionRegistry") - set(read_only._FUNCTIONS) == harmless
-    assert names("TableFunctionRegistry") - {"python_worker_logs"} == read_only._TABLE_FUNCTIONS
+    assert names("FunctionRegistry") - set(REACHING) == HARMLESS
+    assert names("TableFunctionRegistry") - {"python_worker_logs"} == TABLE_FUNCTIONS

@@ -10,6 +10,7 @@ from typing import Any
 
 from stepwell.cli.run import INTERRUPTED, signals
 from stepwell.cli.screen import Screen, count
+from stepwell.cli.validate import likely_mistakes, warn
 from stepwell.cli.where import Where
 from stepwell.deploy.apply import Deployment, deploy, plan_project
 from stepwell.deploy.changing import Interrupted
@@ -33,7 +34,9 @@ SIGNS = {
 def show_plan(where: Where, *, out: str | None, detailed: bool) -> int:
     """Print it; the exit code."""
     env, screen = SystemEnv(), Screen()
-    plan = plan_project(where.project(env), env)
+    project = where.project(env)
+    plan = plan_project(project, env)
+    warn(likely_mistakes(project))
     if where.json:
         screen.json(plan.to_json())
     else:

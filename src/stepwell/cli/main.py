@@ -137,19 +137,27 @@ def init(
 
 
 @app.command()
-def validate(context: typer.Context, json: Json = False) -> None:
-    """Check a project, offline: keys, names, statements, options.
+def validate(
+    context: typer.Context,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Let Spark analyse every view, too; takes seconds.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Check a project, offline: keys, names, statements, queries, options.
 
-    The first mistake is shown with its file, its line and a hint, and the exit code is 1. Whether
-    Spark takes every query is seen when the pipeline is opened.
+    The first mistake is shown with its file, its line and a hint, and the exit code is 1. A call of
+    a function that Spark does not have is a warning. With --spark every view is analysed by Spark
+    over empty tables; nothing is read and nothing is stored. The last line says which was done.
 
     \b
     stepwell validate
+    stepwell validate --spark
     stepwell --target prod validate
     """
     from stepwell.cli import validate
 
-    validate.show(place(context, json))
+    validate.show(place(context, json), spark=spark)
 
 
 @app.command()

@@ -1,23 +1,46 @@
-"""`stepwell validate`: is a project right, as far as its files tell? Works offline."""
+"""`stepwell validate`: is a project right, as far as its files tell? Works offline, unless Spark's
+analyser is asked as well.
+"""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+
 from stepwell.cli.screen import Row, Screen, count
 from stepwell.cli.where import Where
+from stepwell.deploy.pipeline import make_executor
 from stepwell.deploy.project import Project
-from stepwell.env import SystemEnv
+from stepwell.env import Env, SystemEnv
+from stepwell.errors import SqlError
+from stepwell.query.mistakes import unknown_calls, unreadable
 from stepwell.query.statements import MaterializedView, Statement, Table
+from stepwell.store.memory import MemoryStore
+
+OFFLINE = "valid as far as the files tell; stepwell validate --spark asks Spark as well"
+SPARK = "valid, and Spark takes every query"
 
 
-def show(where: Where) -> None:
-    screen = Screen()
-    project = where.project(SystemEnv())
+def show(where: Where, *, spark: bool) -> None:
+    screen, env = Screen(), SystemEnv()
+    project = where.project(env)
+    warnings: list[SqlError] = []
+    if spark:
+        _ask_spark(project, env)
+    else:
+        for view in project.views.values():
+            mistake = unreadable(view)
+            if mistake is not None:
+                raise mistake
+        warnings = [call for view in project.views.values() for call in unknown_calls(view)]
     if where.json:
         screen.json(
             {
                 "project": project.name,
                 "target": project.target,
                 "store": project.store,
+                "checked": "spark" if spark else "offline",
+                "warnings": [{"message": w.message, "hint": w.hint} for w in warnings],
                 "resources": [
                     {"kind": kind, "name": name, "from": place}
                     for kind, name, place in _all(project)
@@ -28,7 +51,31 @@ def show(where: Where) -> None:
     rows = [Row((kind, name), place) for kind, name, place in _all(project)]
     screen.table(["kind", "name", "from"], rows)
     screen.line()
-    screen.line(f"{project.name}: {count(len(rows), 'resource')}, nothing wrong with them")
+    warn(warnings)
+    found = f", {count(len(warnings), 'warning')}" if warnings else ""
+    screen.line(f"{project.name}: {count(len(rows), 'resource')}{found}")
+    screen.line(SPARK if spark else OFFLINE)
+
+
+def warn(warnings: list[SqlError]) -> None:
+    """Say on standard error what is a mistake most likely."""
+    for warning in warnings:
+        print(f"warning: {warning}\n", file=sys.stderr)
+
+
+def likely_mistakes(project: Project) -> list[SqlError]:
+    """What only Spark could tell for certain."""
+    found: list[SqlError] = []
+    for view in project.views.values():
+        mistake = unreadable(view)
+        found += [mistake] if mistake is not None else list(unknown_calls(view))
+    return found
+
+
+def _ask_spark(project: Project, env: Env) -> None:
+    """Let Spark analyse every view, over empty tables. Nothing is read or stored."""
+    asked = replace(project, sections=replace(project.sections, executor="spark"))
+    make_executor(asked)(MemoryStore(env), env)
 
 
 def _all(project: Project) -> list[tuple[str, str, str]]:

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from stepwell.connectors.registry import make_sink, make_source
 from stepwell.deploy.document import Node
+from stepwell.deploy.graph import column_names
 from stepwell.deploy.references import References
 from stepwell.engine.payload import PUSHED
 from stepwell.env import Env
@@ -87,8 +88,25 @@ class Connections:
             options = self._options(item)
             make = partial(make_sink, name, options, view.name, self._env, base=self._folder)
             self._checked(item, make).close()
+            self._check_key(name, item, view, options)
             made.append(Connection(name, view.name, str(options["type"]), options))
         return tuple(made)
+
+    def _check_key(
+        self, name: str, item: Node, view: MaterializedView, options: Mapping[str, object]
+    ) -> None:
+        """A sink's key is of columns that its view has, as far as the text alone says."""
+        columns = column_names(view.name, self._relations.get)
+        if columns is None:
+            return
+        key = options.get("key", ())
+        known = {fold(column) for column in columns}
+        for column in [key] if isinstance(key, str) else key if isinstance(key, list) else ():
+            if fold(str(column)) not in known:
+                hint = did_you_mean(str(column), columns) or "columns are: " + ", ".join(columns)
+                raise self._at(item, "key").error(
+                    f"sink {name}: {view.name} has no column {column}", hint=hint
+                )
 
     def _items(self, node: Node | None, kind: str) -> list[tuple[str, Node]]:
         if node is None:

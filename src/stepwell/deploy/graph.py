@@ -1,8 +1,9 @@
 """Which view reads what: the order in which views are made, and what is wrong with their names.
 
 Works offline, on the text alone (D10). So it complains only about what is wrong for certain: a
-relation that nobody declares, a circle, a column that nothing in reach has. Whether Spark takes the
-query is asked of Spark, when the pipeline is opened.
+relation that nobody declares, a circle, a column that nothing in reach has, and what
+`query/mistakes.py` finds. Whether Spark takes the query is asked of Spark, when the pipeline is
+opened.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from stepwell.errors import SqlError
+from stepwell.query.mistakes import mistakes
 from stepwell.query.scope import DIALECT
 from stepwell.query.source import Span, did_you_mean
 from stepwell.query.statements import MaterializedView, Statement, Table, View, fold
@@ -144,6 +146,8 @@ def _check_columns(ordered: Mapping[str, Statement], trees: Mapping[str, exp.Exp
         tree = trees[name]
         if tree is not None:
             _check_query(statement, tree, columns)
+            for mistake in mistakes(statement, tree):
+                raise mistake
         columns[name] = _columns(statement, tree)
 
 

@@ -121,7 +121,13 @@ def make_executor(project: Project, spark: SparkSession | None = None) -> Execut
     settings = SessionSettings(
         master=section.master, name=f"stepwell {project.name}", conf=section.conf
     )
-    return spark_executor(project.sql, name=project.sql_name, settings=settings, spark=spark)
+    return spark_executor(
+        project.sql,
+        name=project.sql_name,
+        declared=project.statements,
+        settings=settings,
+        spark=spark,
+    )
 
 
 def answer(project: Project, executor: Executor, sql: str) -> pa.Table:

@@ -153,7 +153,12 @@ def deployed_project(
     is left without options, or it could not be removed together with its secret.
     """
     ordered = in_order(resources)
-    statements = tuple(r.statement() for r in ordered if r.kind in ("table", "view"))
+    # Those of the project's files are taken from there, where messages about them point.
+    written = {statement.name: statement for statement in project.statements}
+    deployed = [r.statement() for r in ordered if r.kind in ("table", "view")]
+    statements = tuple(
+        written[made.name] if made == written.get(made.name) else made for made in deployed
+    )
     connections: dict[str, list[Connection]] = {"source": [], "sink": []}
     for resource in ordered:
         if resource.kind in connections:

@@ -58,7 +58,7 @@ def read(text: str, catalog: Catalog) -> exp.Query:
     """The qualified tree of a query."""
     schema = {name: dict.fromkeys(entry.columns, "unknown") for name, entry in catalog.items()}
     try:
-        tree = parse_one(_readable(text), dialect=DIALECT)
+        tree = parse_one(readable(text), dialect=DIALECT)
         _refuse(tree)
         _name_time_windows(tree, catalog)
         _note(tree)
@@ -266,7 +266,7 @@ class _Written(Spark):
     Generator = _Generator
 
 
-def _readable(text: str) -> str:
+def readable(text: str) -> str:
     """sqlglot takes `GROUP BY window(...)` for a WINDOW clause unless the name is quoted."""
     made: list[str] = []
     done = 0

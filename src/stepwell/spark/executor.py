@@ -29,6 +29,7 @@ from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError, ensure
 from stepwell.journal import paths
 from stepwell.query.explain import Explained
+from stepwell.query.statements import Statement
 from stepwell.spark.index import comparable
 from stepwell.spark.merge import consolidated
 from stepwell.spark.outcome import Prepared
@@ -48,15 +49,21 @@ def spark_executor(
     sql: str,
     *,
     name: str = "pipeline.sql",
+    declared: Sequence[Statement] | None = None,
     settings: SessionSettings | None = None,
     spark: SparkSession | None = None,
 ) -> ExecutorFactory:
-    """Makes executors for these tables and views, in the given Spark or one of our own."""
+    """Makes executors for these tables and views, in the given Spark or one of our own.
+
+    `declared` are the same as they were read, each from its own file, where messages point.
+    """
 
     def factory(store: Store, env: Env) -> SparkExecutor:
         session = spark or open_session(settings or SessionSettings())
         shared = None if on_this_machine(session) else _shared(store, env)
-        views = Views.open(session, sql, name=name, env=env, settings=settings, runs=shared)
+        views = Views.open(
+            session, sql, name=name, declared=declared, env=env, settings=settings, runs=shared
+        )
         return SparkExecutor(views, store, env)
 
     return factory

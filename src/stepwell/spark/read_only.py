@@ -23,6 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from stepwell.errors import InvalidError
+from stepwell.query.known_functions import REACHING, TABLE_FUNCTIONS
 from stepwell.query.source import did_you_mean
 from stepwell.spark.plan_nodes import PlanNode, nodes
 from stepwell.spark.session import activated, frame_of
@@ -53,27 +54,6 @@ _ANALYSED = _QUERIES | frozenset(
     {
         *("CTERelationDef", "CTERelationRef", "Expand", "Range", "RebalancePartitions"),
         *("ResolvedHint", "UnionLoop", "UnionLoopRef", "View", "Window", "WithCTE"),
-    }
-)
-
-_FUNCTIONS = {
-    "reflect": "calls a method of Java",
-    "java_method": "calls a method of Java",
-    "try_reflect": "calls a method of Java",
-    "from_avro": "can read a schema from a file",
-    "schema_of_avro": "can read a schema from a file",
-    "from_protobuf": "can read a schema from a file",
-    "to_protobuf": "can read a schema from a file",
-}
-"""Functions of Spark's that reach outside of their arguments. `tests/spark/test_read_only.py` has
-the list of all others, so that none is added without a look at it.
-"""
-
-_TABLE_FUNCTIONS = frozenset(
-    {
-        *("collations", "explode", "explode_outer", "inline", "inline_outer", "json_tuple"),
-        *("posexplode", "posexplode_outer", "range", "sql_keywords", "stack"),
-        *("variant_explode", "variant_explode_outer"),
     }
 )
 
@@ -215,7 +195,7 @@ def _check_function(node: PlanNode, parts: tuple[str, ...]) -> None:
 
 
 def _check_reach(node: PlanNode, name: str) -> None:
-    why = _FUNCTIONS.get(name.lower())
+    why = REACHING.get(name.lower())
     if why is not None:
         raise RefusedError(
             f"the function {name} {why}", hint=f"leave it out: {_READS_ONLY}", offset=node.offset
@@ -226,14 +206,14 @@ def _check_table_function(spark: SparkSession, node: PlanNode) -> None:
     parts = node.words or ()
     _check_function(node, parts)
     name = parts[-1].lower()
-    if name in _TABLE_FUNCTIONS:
+    if name in TABLE_FUNCTIONS:
         return
     jvm: Any = spark._jvm
     identifier = jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(parts[-1])
     if not spark._jsparkSession.sessionState().catalog().isTemporaryFunction(identifier):
         raise RefusedError(
             f"the table function {parts[-1]} is not part of a query",
-            hint=f"{_READS_ONLY}; table functions are: {', '.join(sorted(_TABLE_FUNCTIONS))}",
+            hint=f"{_READS_ONLY}; table functions are: {', '.join(sorted(TABLE_FUNCTIONS))}",
             offset=node.offset,
         )
 

@@ -36,7 +36,14 @@ from stepwell.query.program import Block, Full, Groups, Program, Sums
 from stepwell.query.reasons import Unsupported, about
 from stepwell.query.select import Catalog
 from stepwell.query.source import Source
-from stepwell.query.statements import MaterializedView, Policy, Table, View, parse_statements
+from stepwell.query.statements import (
+    MaterializedView,
+    Policy,
+    Statement,
+    Table,
+    View,
+    parse_statements,
+)
 from stepwell.query.types import why_not_kept, without_maps
 from stepwell.spark.blocks import Anew, Blocks
 from stepwell.spark.changes import Lookup, normalise, typed_items
@@ -106,6 +113,7 @@ class Views:
         text: str,
         *,
         name: str = "pipeline.sql",
+        declared: Sequence[Statement] | None = None,
         tables: Mapping[str, pa.Table | DataFrame] | None = None,
         env: Env | None = None,
         folder: Path | None = None,
@@ -114,13 +122,16 @@ class Views:
     ) -> Views:
         """Declare tables and views. `tables` gives rows that tables begin with.
 
+        `declared` are the statements of the text where they were read already, each from a file of
+        its own: a mistake is shown there.
+
         Rows of a DataFrame stay with Spark, however many they are. Runs are written to `folder`,
         which Spark's workers must see unless `runs` says how they are reached otherwise; without a
         folder they are gone with this object. The session is used for its Spark and its functions;
         what queries mean in it is as `settings` say, and they read these tables and views only.
         """
         views = cls(spark, env, folder, settings, runs)
-        statements = parse_statements(Source(name, text))
+        statements = parse_statements(Source(name, text)) if declared is None else declared
         for statement in statements:
             if isinstance(statement, Table):
                 with about(statement.name):

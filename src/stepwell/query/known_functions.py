@@ -1,3 +1,35 @@
+"""The functions that Spark brings along, by name: harmless ones, and those that reach further.
+
+Spark 4.3's own registry is compared with these lists by `tests/spark/test_read_only.py`, so that no
+function is missing here, and none is called before somebody has looked at what it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlglot import exp
+
+REACHING = {
+    "reflect": "calls a method of Java",
+    "java_method": "calls a method of Java",
+    "try_reflect": "calls a method of Java",
+    "from_avro": "can read a schema from a file",
+    "schema_of_avro": "can read a schema from a file",
+    "from_protobuf": "can read a schema from a file",
+    "to_protobuf": "can read a schema from a file",
+}
+"""Functions that reach outside of their arguments, and what they do there."""
+
+TABLE_FUNCTIONS = frozenset(
+    {
+        *("collations", "explode", "explode_outer", "inline", "inline_outer", "json_tuple"),
+        *("posexplode", "posexplode_outer", "range", "sql_keywords", "stack"),
+        *("variant_explode", "variant_explode_outer"),
+    }
+)
+
+_HARMLESS = """
 ! % & * + - / < << <= <=> = == > >= >> >>> ^ abs acos acosh add_months aes_decrypt aes_encrypt
 aggregate and any any_value approx_count_distinct approx_percentile approx_top_k
 approx_top_k_accumulate approx_top_k_combine approx_top_k_estimate array array_agg array_append
@@ -68,3 +100,17 @@ variant_insert variant_set variant_strip_nulls vector_avg vector_cosine_similari
 vector_inner_product vector_l2_distance vector_norm vector_normalize vector_sum version weekday
 weekofyear when width_bucket window window_time xpath xpath_boolean xpath_double xpath_float
 xpath_int xpath_long xpath_number xpath_short xpath_string xxhash64 year zeroifnull zip_with | ~
+"""
+
+HARMLESS = frozenset(_HARMLESS.split())
+"""Functions, and operators that can be called like one."""
+
+
+def called(tree: exp.Expr) -> Iterator[str]:
+    """The names, in lower case, of functions that sqlglot does not know by itself."""
+    for call in tree.find_all(exp.Anonymous):
+        yield call.name.lower()
+
+
+def known() -> frozenset[str]:
+    return HARMLESS | TABLE_FUNCTIONS | frozenset(REACHING)
