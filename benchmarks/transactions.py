@@ -318,18 +318,20 @@ def recovery(spark: SparkSession, options: Options) -> list[Table]:
                 pipeline.push("orders", orders.batch(rows))
             took = time.perf_counter() - began
             del pipeline  # It neither flushes nor closes: that is what a kill leaves.
-            copied = directory / "copied"
-            shutil.copytree(directory / "state", copied / "state")
-            found = _recovered(spark, directory, orders.batch(rows))
-            again = _recovered(spark, copied, orders.batch(rows))
+            shutil.copytree(directory / "state", directory / "kept")
+            found = _recovered(spark, directory, "out", orders.batch(rows))
+            # Put back where it was: a copy elsewhere would be refused.
+            shutil.rmtree(directory / "state")
+            shutil.move(directory / "kept", directory / "state")
+            again = _recovered(spark, directory, "empty", orders.batch(rows))
             table.add(count, took, found, found / took, again)
     return [table]
 
 
-def _recovered(spark: SparkSession, folder: Path, batch: pa.Table) -> float:
+def _recovered(spark: SparkSession, folder: Path, out: str, batch: pa.Table) -> float:
     """Seconds until a new transaction is done."""
     began = time.perf_counter()
-    pipeline = _recovering(spark, folder, folder / "out")
+    pipeline = _recovering(spark, folder, folder / out)
     pipeline.push("orders", batch)
     took = time.perf_counter() - began
     pipeline.close()

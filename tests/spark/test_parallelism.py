@@ -28,13 +28,19 @@ def crashed(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
     # Else there would be little for Spark to do.
     monkeypatch.setattr(linear, "ROWS_MAX", -1)
     crash(tmp_path / "crashed", spark)
+    os.rename(tmp_path / "crashed" / "state", tmp_path / "crashed" / "kept")
     return tmp_path / "crashed"
 
 
 def replayed(crashed: Path, name: str, spark: SparkSession) -> dict[str, Any]:
-    folder = crashed.parent / name
-    shutil.copytree(crashed / "state", folder / "state")
-    return replay(folder, folder / "out", spark)
+    return replay(put_back(crashed), crashed.parent / name / "out", spark)
+
+
+def put_back(crashed: Path) -> Path:
+    """The pipeline as it was after the crash, where it was: a copy elsewhere would be refused."""
+    shutil.rmtree(crashed / "state", ignore_errors=True)
+    shutil.copytree(crashed / "kept", crashed / "state")
+    return crashed
 
 
 def test_replay_with_other_parallelism_gives_the_same_output(
@@ -63,15 +69,14 @@ def test_replay_on_workers_gives_the_same_output(
 ) -> None:
     """Scenario 85, J2, S1: two workers in processes of their own."""
     here = replayed(crashed, "here", spark)
-    folder = tmp_path / "workers"
-    shutil.copytree(crashed / "state", folder / "state")
+    folder, out = put_back(crashed), tmp_path / "workers" / "out"
     # Workers work below Spark's home. This one is not the installed one, which stays as it is.
     home = tmp_path / "spark"
     home.mkdir()
     for entry in Path(pyspark.__file__).parent.iterdir():
         (home / entry.name).symlink_to(entry)
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.spark.replaying", str(folder), str(folder / "out")],
+        [sys.executable, "-m", "tests.spark.replaying", str(folder), str(out)],
         cwd=Path(__file__).resolve().parents[2],
         env={**os.environ, "SPARK_HOME": str(home)},
         capture_output=True,
