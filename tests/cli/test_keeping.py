@@ -193,4 +193,4 @@ def test_the_process_that_runs_is_asked(run: Run, folder: Path) -> None:
     finally:
         process.kill()
     listed = json.loads(run("-C", folder, "checkpoint", "list", "--json").stdout)["checkpoints"]
-    assert [item["transaction"] for item in listed] == [1, 2, 3, 4], "one at a graceful stop"
+    assert {item["transaction"] for item in listed} == {1, 2, 3, 4}, "one at a graceful stop"

@@ -112,7 +112,9 @@ def test_no_checkpoint_is_taken_inside_an_open_transaction() -> None:
 
 
 def test_checkpoints_come_by_themselves_and_at_a_graceful_stop() -> None:
-    """K10: as often as the settings say, if there is anything new; two stay, named ones besides."""
+    """K10: as often as the settings say, if there is anything new; two stay, and besides
+    named ones and the first of the hour (K12).
+    """
     world = World()
     settings = replace(SETTINGS, checkpoint_every_s=10.0)
     pipeline = world.open(settings=settings)
@@ -121,12 +123,12 @@ def test_checkpoints_come_by_themselves_and_at_a_graceful_stop() -> None:
         world.env.advance(11)
         pipeline.push("orders", [order(id)])
     names = [(item.name, item.transaction) for item in pipeline.checkpoints()]
-    assert names == [("first", 0), (None, 4), (None, 5)]
+    assert names == [("first", 0), (None, 1), (None, 4), (None, 5)]
     pipeline.push("orders", [order(9)])
     pipeline.close()
-    assert [item.transaction for item in latest(world).checkpoints] == [0, 5, 6]
+    assert [item.transaction for item in latest(world).checkpoints] == [0, 1, 5, 6]
     world.open().close()
-    assert [item.transaction for item in latest(world).checkpoints] == [0, 5, 6]
+    assert [item.transaction for item in latest(world).checkpoints] == [0, 1, 5, 6]
 
 
 def test_a_slow_sink_does_not_hold_a_checkpoint_up() -> None:

@@ -27,7 +27,7 @@ NO_HISTORY = History(versions=10**6)
 class World:
     """A pipeline with something of everything to collect, and its writer at work."""
 
-    def __init__(self, *, separate: bool = False) -> None:
+    def __init__(self, *, separate: bool = False, keep: int = 2) -> None:
         self.env = ManualEnv()
         self.store = MemoryStore(self.env)
         self.journal = MemoryStore(self.env, "journal") if separate else self.store
@@ -35,7 +35,7 @@ class World:
         for row in "abcd":
             self.tiny.push(row)
             self.tiny.flush(merge=True)
-            self.tiny.checkpoint()
+            self.tiny.checkpoint(keep)
             self.env.advance(10)
         self.store.put_new(paths.run("t", ManualEnv(9).new_id()), b"left by a crash")
         self.store.put_new(paths.outbox("s", Transaction(1), ManualEnv(8).new_id()), b"delivered")

@@ -119,8 +119,10 @@ def test_manifests_stay_for_people_to_look_at() -> None:
 
 
 def test_entries_stay_for_as_long_as_they_are_to_be_kept() -> None:
-    """K9: within `journal.keep` any transaction can be restored, so its entries stay."""
-    world = World()
+    """K9, K12: within `journal.keep` any transaction can be restored, so its entries stay, and all
+    from the checkpoint before them on.
+    """
+    world = World(keep=4)
     world.env.advance(100)
     world.tiny.push("f")
     first = world.collector(settings=replace(AT_ONCE, journal_keep_s=125.0)).plan()
@@ -128,6 +130,16 @@ def test_entries_stay_for_as_long_as_they_are_to_be_kept() -> None:
     assert [paths.parse(d.path).number for d in first.doomed if d.reason == "entry"] == [1, 2, 3]
     everything = world.collector(settings=replace(AT_ONCE, journal_keep_s=10**6)).plan()
     assert reasons(everything).get("entry") is None
+    second = world.latest().manifest.checkpoints[1]
+    Manifests(world.store, world.env).amend(dropping(second.id, ""), "drop")
+    less = world.collector(settings=replace(AT_ONCE, journal_keep_s=125.0)).plan()
+    assert [paths.parse(d.path).number for d in less.doomed if d.reason == "entry"] == [1, 2]
+    # Only the last two checkpoints are there: replay would have to begin with nothing.
+    few = World()
+    few.env.advance(100)
+    few.tiny.push("f")
+    none = few.collector(settings=replace(AT_ONCE, journal_keep_s=125.0)).plan()
+    assert reasons(none).get("entry") is None
 
 
 PROTECTORS: dict[str, Callable[[World], str]] = {

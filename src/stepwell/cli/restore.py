@@ -36,8 +36,8 @@ def show(
     goal = Goal(checkpoint, transaction, None if time is None else _time(time))
     store = project.open_store(env)
     found = preview(goal, store, project.open_journal_store(env) or store, env)
-    for ref, why in found.target.passed_over:
-        print(f"checkpoint {plain(ref.name or ref.id)} cannot be used: {why}", file=sys.stderr)
+    for name, why in found.target.passed_over:
+        print(f"{plain(name)} cannot be used: {plain(why)}", file=sys.stderr)
     if not confirm:
         if where.json:
             screen.json({**_json(found), "done": False})
@@ -74,9 +74,14 @@ def show(
 def _tell(screen: Screen, project: Project, found: Preview) -> None:
     target, undone = found.target, found.undone
     base = target.checkpoint
+    used = f"{base.id} of {format_time(base.created)}, transaction {base.state.transaction}"
     screen.line(
-        f"{project.name} in {project.store} is at transaction {undone.present}; the checkpoint "
-        f"used is {base.id} of {format_time(base.created)}, transaction {base.state.transaction}"
+        f"{project.name} in {project.store} is at transaction {undone.present}; "
+        + (
+            "from the beginning of the journal"
+            if base.is_beginning
+            else f"the checkpoint used is {used}"
+        )
     )
     if target.transaction is None:
         more = undone.present - base.state.transaction
@@ -102,7 +107,7 @@ def _json(found: Preview) -> dict[str, Any]:
     return {
         "present": undone.present,
         "from": {
-            "checkpoint": target.checkpoint.id,
+            "checkpoint": target.checkpoint.id or None,
             "transaction": target.checkpoint.state.transaction,
         },
         "to": target.transaction,
@@ -111,7 +116,7 @@ def _json(found: Preview) -> dict[str, Any]:
         "lost": dict(undone.lost),
         "known": undone.known,
         "sinks_ahead": list(undone.ahead),
-        "passed_over": [{"checkpoint": ref.id, "why": why} for ref, why in target.passed_over],
+        "passed_over": [{"what": name, "why": why} for name, why in target.passed_over],
     }
 
 

@@ -44,11 +44,13 @@ class Commit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A checkpoint that is wanted, and how many without a name are to stay with it."""
+    """A checkpoint that is wanted, and which ones without a name are to stay with it."""
 
     name: str | None = None
     keep_s: float | None = None
     keep: int = KEEP
+    reach_s: float = 0.0
+    """How far back every transaction is to be reached from one of them."""
 
 
 def flush(
@@ -83,7 +85,7 @@ def flush(
     since, timeline = state.diverged, "" if state.diverged is None else env.new_id()
 
     def change(manifest: Manifest) -> Manifest:
-        if origin is not None:
+        if origin is not None and not origin.is_beginning:
             # Whoever let it go meanwhile may have collected its files.
             find_checkpoint(manifest, origin.id, store.uri)
         timelines = manifest.timelines
@@ -103,7 +105,7 @@ def flush(
         after = commit(change, "flush", revived)
     else:
         ref = write_checkpoint(store, env, change(before), name=wanted.name, keep_s=wanted.keep_s)
-        add = adding(ref, wanted.keep)
+        add = adding(ref, wanted.keep, wanted.reach_s)
         after = commit(lambda manifest: add(change(manifest)), "checkpoint", revived)
     state.origin = state.diverged = None
     try:

@@ -62,7 +62,9 @@ class Keeping(ABC):
 
     def checkpoint(self, name: str | None = None, keep_s: float | None = None) -> CheckpointRef:
         """Flush, and keep that state, in one commit (C1). Only between two transactions (J9)."""
-        wanted = Wanted(name, keep_s, self.settings.checkpoint_keep)
+        settings = self.settings
+        reach_s = settings.collect.journal_keep_s
+        wanted = Wanted(name, keep_s, settings.checkpoint_keep, reach_s)
         held = self._flush(wanted)
         if held is None:
             raise UnknownOutcomeError("a checkpoint that is wanted is taken")

@@ -65,6 +65,11 @@ def restore(goal: Goal, target: Target, open: OpenPipeline) -> Restored:
         return Restored(pipeline, target, pipeline.checkpoints()[-1], error.message)
     try:
         return Restored(pipeline, target, pipeline.go_back(target))
+    except CorruptError as error:
+        # The target is whole; so the present state is damaged, in a file that opening did not read.
+        pipeline.close()
+        pipeline = open(target)
+        return Restored(pipeline, target, pipeline.checkpoints()[-1], error.message)
     except BaseException:
         pipeline.close()
         raise

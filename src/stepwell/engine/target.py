@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from stepwell.engine.payload import PUSHED
@@ -26,13 +26,15 @@ from stepwell.errors import (
     InvalidError,
     StepwellError,
     TruncatedError,
+    UnavailableError,
 )
 from stepwell.journal.entry import Cursor, Kind, Recorded
 from stepwell.journal.log import JournalReader, Log
 from stepwell.model import Transaction, format_time
 from stepwell.state.checkpoint import (
     Checkpoint,
-    check_files,
+    beginning_of,
+    check_contents,
     find_checkpoint,
     read_checkpoint,
 )
@@ -54,6 +56,10 @@ class Goal:
         return self.checkpoint is None and self.transaction is None and self.time is None
 
 
+PassedOver = tuple[str, str]
+"""What could not be used, and why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """A checkpoint, and how far to follow the journal after it."""
@@ -63,7 +69,7 @@ class Target:
     """The last transaction to hold; None: as far as the journal goes, a repair."""
     replay_from: Cursor | None = None
     """Where the journal is followed from; None: nothing is replayed."""
-    passed_over: tuple[tuple[CheckpointRef, str], ...] = ()
+    passed_over: tuple[PassedOver, ...] = ()
     """Newer checkpoints that would have been used, and why they cannot be (K9)."""
 
 
@@ -86,42 +92,70 @@ class Undone:
 def choose(goal: Goal, store: Store, log: Log, manifest: Manifest, env: Env) -> Target:
     """The newest whole checkpoint from which the goal can be reached.
 
-    `CheckpointMissing` if there is none; damaged ones on the way are named.
+    Whole is one whose files have the bytes that were written: all of them are read (K9). Where no
+    checkpoint leads to the goal, and the journal was never trimmed, it is followed from its first
+    entry. The last resort is a checkpoint that lacks only output for a sink, which is let go.
+    `CheckpointMissing` if there is no way; what was passed over is named.
     """
     if goal.checkpoint is not None:
         ref = find_checkpoint(manifest, goal.checkpoint, store.uri)
-        checkpoint = _whole(ref, store, env)
-        if isinstance(checkpoint, str):
-            raise CorruptError(f"checkpoint {ref.name or ref.id}", checkpoint, hint=_OTHERS)
-        if checkpoint.state.program != manifest.program:
+        found = _inspect(ref, store, env)
+        if found.checkpoint is None:
+            raise CorruptError(f"checkpoint {ref.name or ref.id}", found.problem, hint=_OTHERS)
+        if found.checkpoint.state.program != manifest.program:
             raise InvalidError(f"checkpoint {ref.name or ref.id}: {_OTHER_PROGRAM}", hint=_OTHERS)
-        return Target(checkpoint, ref.transaction)
-    passed: list[tuple[CheckpointRef, str]] = []
+        return Target(found.checkpoint, ref.transaction)
+    passed: list[PassedOver] = []
+    spare: list[Checkpoint] = []
     for ref in sorted(manifest.checkpoints, key=lambda ref: ref.id, reverse=True):
         if goal.transaction is not None and ref.transaction > goal.transaction:
             continue
         if goal.time is not None and ref.created > goal.time:
             continue
-        checkpoint = _whole(ref, store, env)
-        if isinstance(checkpoint, str):
-            passed.append((ref, checkpoint))
+        found = _inspect(ref, store, env)
+        whole = found.checkpoint
+        if whole is not None and whole.state.generation != manifest.generation:
+            passed.append((_named(ref), _OTHER_PROGRAM))
             continue
-        if checkpoint.state.generation != manifest.generation:
-            passed.append((ref, _OTHER_PROGRAM))
+        if whole is not None and not found.problem:
+            way = _follow(goal, whole, log, manifest)
+            if not isinstance(way, str):
+                return replace(way, passed_over=tuple(passed))
+            passed.append((_named(ref), way))
             continue
-        try:
-            reach = _reach(goal, checkpoint, log, manifest)
-            return Target(checkpoint, reach, _start(checkpoint, reach, manifest), tuple(passed))
-        except _ShortError as short:
-            passed.append((ref, str(short)))
-        except TruncatedError as error:
-            passed.append((ref, error.message))
-    told = "; ".join(f"{ref.name or ref.id}: {why}" for ref, why in passed)
+        passed.append((_named(ref), found.problem))
+        if whole is not None:
+            spare.append(whole)
+    beginning = beginning_of(manifest)
+    if beginning is not None and (goal.time is None or beginning.created <= goal.time):
+        spare.insert(0, beginning)
+    for checkpoint in spare:
+        way = _follow(goal, checkpoint, log, manifest)
+        if not isinstance(way, str):
+            return replace(way, passed_over=tuple(passed))
+        if checkpoint.is_beginning:
+            passed.append(("the beginning of the journal", way))
+    told = "; ".join(f"{name}: {why}" for name, why in passed)
     raise CheckpointMissing(
         f"{store.uri} has no checkpoint from which {_told(goal)} can be reached"
         + (f" ({told})" if told else ""),
         hint="stepwell checkpoint list shows those that are kept",
     )
+
+
+def _named(ref: CheckpointRef) -> str:
+    return f"checkpoint {ref.name or ref.id}"
+
+
+def _follow(goal: Goal, checkpoint: Checkpoint, log: Log, manifest: Manifest) -> Target | str:
+    """The way from a checkpoint to the goal, or why there is none."""
+    try:
+        reach = _reach(goal, checkpoint, log, manifest)
+    except _ShortError as short:
+        return str(short)
+    except TruncatedError as error:
+        return error.message
+    return Target(checkpoint, reach, _start(checkpoint, reach, manifest))
 
 
 _OTHER_PROGRAM = "its tables and views are not those the pipeline has now"
@@ -138,17 +172,30 @@ def _told(goal: Goal) -> str:
     return "the end of the journal" if goal.time is None else format_time(goal.time)
 
 
-def _whole(ref: CheckpointRef, store: Store, env: Env) -> Checkpoint | str:
-    """A checkpoint, or what is wrong with it, by its list of files."""
+@dataclass(frozen=True, slots=True)
+class _Inspected:
+    checkpoint: Checkpoint | None
+    """None: it cannot be used."""
+    problem: str = ""
+    """What is damaged; if it can be used all the same, output that a sink has not received."""
+
+
+def _inspect(ref: CheckpointRef, store: Store, env: Env) -> _Inspected:
+    """Is a checkpoint whole, by the contents of its files?"""
     try:
         checkpoint = read_checkpoint(store, ref.id, ref)
-        damaged = check_files(checkpoint.files, lambda root: store_of(store, root, env))
+        damaged = check_contents(checkpoint.files, lambda root: store_of(store, root, env))
+    except UnavailableError:
+        raise  # A store that does not answer says nothing about the checkpoint (F10).
     except StepwellError as error:
-        return error.message
+        return _Inspected(None, error.message)
     if not damaged:
-        return checkpoint
+        return _Inspected(checkpoint)
     first, more = damaged[0], len(damaged) - 1
-    return f"{first.where} {first.what}" + (f", and {more} more files" if more else "")
+    problem = f"{first.where} {first.what}" + (f", and {more} more files" if more else "")
+    runs = {run.path for run in checkpoint.state.runs}
+    usable = not any(item.file.path in runs for item in damaged)
+    return _Inspected(checkpoint if usable else None, problem)
 
 
 def _reach(goal: Goal, checkpoint: Checkpoint, log: Log, manifest: Manifest) -> Transaction | None:

@@ -13,11 +13,13 @@ every commit, so of a collector and whoever names a checkpoint one comes first.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from stepwell.env import Env, Rising
+from stepwell.env import Env, Rising, made_at
 from stepwell.errors import (
     CheckpointMissing,
     ConflictError,
@@ -26,8 +28,11 @@ from stepwell.errors import (
     TruncatedError,
 )
 from stepwell.journal import paths
-from stepwell.model import Checksum, checksum, format_time
+from stepwell.journal.entry import Cursor
+from stepwell.model import Checksum, Transaction, checksum, format_time
 from stepwell.state.manifest import CheckpointRef, Manifest, Manifests, from_json, to_json
+from stepwell.state.progress import NO_PROGRESS
+from stepwell.state.timeline import Timelines
 from stepwell.store.base import Store
 from stepwell.store.sealed import reread, seal, unseal
 
@@ -36,6 +41,9 @@ KEEP = 2
 """How many checkpoints without a name stay, if nobody says otherwise (K10)."""
 REPAIR = "stepwell restore repairs it from the newest whole checkpoint and the journal"
 _TRIES = 100
+_HOUR_S, _DAY_S = 3600, 86400
+_PIECE = 4 * 2**20
+_WORKERS = os.cpu_count() or 2
 _PREFIX = 4
 """How much of an id must be given."""
 
@@ -61,6 +69,31 @@ class Checkpoint:
     @property
     def files(self) -> tuple[File, ...]:
         return files_of(self.state)
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether it is the empty state before the first transaction, which no object holds."""
+        return not self.id
+
+
+def beginning_of(manifest: Manifest) -> Checkpoint | None:
+    """The state before the first transaction, from which a whole journal leads everywhere.
+
+    None if replay cannot begin there: a clone begins with what its parent had, and another program
+    did not compute what this one has.
+    """
+    if manifest.parent is not None or manifest.generation:
+        return None
+    state = replace(
+        manifest,
+        replay=Cursor(),
+        transaction=Transaction(0),
+        runs=(),
+        progress=NO_PROGRESS,
+        checkpoints=(),
+        pins=(),
+    )
+    return Checkpoint("", made_at(manifest.lineage), state)
 
 
 def files_of(manifest: Manifest) -> tuple[File, ...]:
@@ -160,22 +193,29 @@ def find_checkpoint(manifest: Manifest, wanted: str, where: str) -> CheckpointRe
 
 
 def adding(
-    ref: CheckpointRef, keep: int = KEEP, now: datetime | None = None
+    ref: CheckpointRef, keep: int = KEEP, reach_s: float = 0.0
 ) -> Callable[[Manifest], Manifest]:
     """Name a checkpoint, and let go of those that retention does not keep."""
 
     def change(manifest: Manifest) -> Manifest:
-        kept = retained(manifest, keep, now or ref.created)
+        kept = retained(manifest, keep, ref.created, reach_s)
         return replace(manifest, checkpoints=(*kept, ref))
 
     return change
 
 
-def retained(manifest: Manifest, keep: int, now: datetime) -> tuple[CheckpointRef, ...]:
-    """Those that stay beside one more: named, unexpired, pinned, or among the newest `keep`."""
+def retained(
+    manifest: Manifest, keep: int, now: datetime, reach_s: float = 0.0
+) -> tuple[CheckpointRef, ...]:
+    """Those that stay beside one more: named, unexpired, pinned, or among the newest `keep`.
+
+    `reach_s`: also those from which the journal leads to every transaction of so many seconds.
+    """
     items = manifest.checkpoints
-    own = [item.id for item in items if item.name is None and item.expires is None]
-    newest = set(own[max(0, len(own) - keep + 1) :])
+    own = [item for item in items if item.name is None and item.expires is None]
+    newest = {item.id for item in own[max(0, len(own) - keep + 1) :]}
+    if reach_s > 0:
+        newest |= _reaching(own, manifest.timelines, now, reach_s)
     pinned = {pin.checkpoint for pin in manifest.pins}
 
     def stays(item: CheckpointRef) -> bool:
@@ -186,6 +226,34 @@ def retained(manifest: Manifest, keep: int, now: datetime) -> tuple[CheckpointRe
         return item.name is not None
 
     return tuple(item for item in items if stays(item))
+
+
+def _reaching(
+    own: Sequence[CheckpointRef], timelines: Timelines, now: datetime, reach_s: float
+) -> set[str]:
+    """Thinned out: the first of every hour of the last day, and of every day before it.
+
+    Besides, the newest of those that are older than `reach_s`: the journal is followed from there.
+    And the first after every restore: numbers are missing before it, so that no journal leads
+    there from an earlier one.
+    """
+    ids: set[str] = set()
+    slots: set[tuple[int, int]] = set()
+    since = [item.since for item in timelines if item.since]
+    oldest: str | None = None
+    for item in own:
+        age_s = (now - item.created).total_seconds()
+        if age_s > reach_s:
+            oldest = item.id
+            continue
+        width = _HOUR_S if age_s < _DAY_S else _DAY_S
+        slot = width, int(item.created.timestamp()) // width
+        restored = [start for start in since if start < item.transaction]
+        since = [start for start in since if start >= item.transaction]
+        if slot not in slots or restored:
+            ids.add(item.id)
+        slots.add(slot)
+    return ids if oldest is None else {*ids, oldest}
 
 
 def expired(manifest: Manifest, keep: int, now: datetime) -> tuple[CheckpointRef, ...]:
@@ -294,6 +362,37 @@ def _check(store: Store, wanted: Sequence[File]) -> Iterator[Damage]:
             yield Damage(file, where, "missing")
         elif size != file.size:
             yield Damage(file, where, f"has {size} bytes, not {file.size}")
+
+
+def check_contents(files: Iterable[File], stores: Stores) -> tuple[Damage, ...]:
+    """The same, and which have other bytes than their checksum says: all of them are read (K9)."""
+    files = tuple(files)
+    damaged = check_files(files, stores)
+    whole = [file for file in files if file not in {item.file for item in damaged}]
+    found = zip(whole, sum_files(whole, stores), strict=True)
+    return (*damaged, *(_changed(file, sum, stores) for file, sum in found if sum != file.checksum))
+
+
+def _changed(file: File, found: Checksum, stores: Stores) -> Damage:
+    what = f"was changed: its checksum is {found}, not {file.checksum}"
+    return Damage(file, f"{stores(file.root).uri}/{file.path}", what)
+
+
+def sum_files(files: Sequence[File], stores: Stores) -> Iterator[Checksum]:
+    """The checksum of each file's bytes, in order. Memory does not grow with their size."""
+    # Several files at a time: reading and summing up are the work of all cores.
+    with ThreadPoolExecutor(_WORKERS) as workers:
+        yield from workers.map(lambda file: checksum(_pieces(stores(file.root), file)), files)
+
+
+def _pieces(store: Store, file: File) -> Iterator[bytes]:
+    start = 0
+    while start < file.size:
+        piece = store.get_range(file.path, start, min(_PIECE, file.size - start))
+        if not piece:
+            return  # Gone, or cut off, since it was listed.
+        start += len(piece)
+        yield piece
 
 
 def refuse_damaged(found: Sequence[Damage]) -> None:

@@ -18,9 +18,10 @@ and 4 and whatever others do meanwhile:
   `grace` ago. The boundary moves first (`store/sequenced`).
 * Entries that no replay begins before: neither from n, nor from a version superseded less than
   `grace` ago, nor from the checkpoint *before* the newest, so that the newest may be damaged (K9).
-  And from the first on only as far as all are older than `journal_keep`: any transaction after them
-  can be restored. The boundary moves first, and barriers stay as `trim` says (F8). A checkpoint
-  that is older needs no entry to be restored itself.
+  And from the first on only as far as all are older than `journal_keep`, and then only up to a
+  checkpoint, or else none at all: entries are of use only from a place where replay can begin, and
+  so any transaction of `journal_keep` can be restored (K12). The boundary moves first, and barriers
+  stay as `trim` says (F8). A checkpoint that is older needs no entry to be restored itself.
 * What a probe left an hour ago, and what a process before the one that has the pipeline spilled for
   Spark's workers, two days ago. No manifest ever names that.
 
@@ -58,7 +59,14 @@ from stepwell.journal.journal import BARRIER_KEEP_S
 from stepwell.journal.log import Log
 from stepwell.journal.trim import trimmable
 from stepwell.model import Position
-from stepwell.state.checkpoint import KEEP, Checkpoint, expired, files_of, read_checkpoint
+from stepwell.state.checkpoint import (
+    KEEP,
+    Checkpoint,
+    beginning_of,
+    expired,
+    files_of,
+    read_checkpoint,
+)
 from stepwell.state.history import History
 from stepwell.state.manifest import CheckpointRef, Manifest, Manifests, Parent, Status, Stored
 from stepwell.state.pins import free_pin
@@ -247,6 +255,7 @@ class Collector:
             self._journal_store,
             journal if separate else (),
             tuple(i for i in journal if i.path.startswith(paths.JOURNAL)) if attached else (),
+            Position(numbers.get("journal", 0)),
             now,
         )
 
@@ -306,6 +315,8 @@ class Read:
     """All of the journal store, where that is another one."""
     entries: tuple[Listed, ...]
     """The journal in it, if it is the one that the manifest means."""
+    trimmed: Position
+    """Up to where it was trimmed before."""
     now: datetime
 
 
@@ -388,6 +399,22 @@ def _manifests_up_to(read: Read, latest: int, settings: Settings) -> int:
     return max(0, min(up_to, first_young - 1, read.latest.id - 1))
 
 
+def _replayable(
+    read: Read, limit: Position, checkpoints: Sequence[Checkpoint], settings: Settings
+) -> Position:
+    """The last place up to a limit from which the journal can be followed.
+
+    An entry is of use only if replay can begin before it: at a checkpoint, or at the beginning.
+    """
+    manifest = read.latest.manifest
+    same = [item.state for item in checkpoints if item.state.generation == manifest.generation]
+    before = [s.replay.position for s in same if s.replay.position <= limit]
+    if before:
+        return max(before)
+    whole = read.trimmed == 0 and settings.journal_keep_s > 0
+    return Position(0) if whole and beginning_of(manifest) is not None else limit
+
+
 def _entries(
     read: Read, checkpoints: dict[str, Checkpoint], env: Env, settings: Settings
 ) -> tuple[Position, Sequence[Listed]]:
@@ -406,7 +433,8 @@ def _entries(
         and name.number is not None
         and item.modified > now - keep
     ]
-    up_to = Position(min([*starts, *(number - 1 for number in young)]))
+    limit = Position(min([*starts, *(number - 1 for number in young)]))
+    up_to = _replayable(read, limit, [checkpoints[id] for id in listed], settings)
     if up_to <= 0:
         return Position(0), ()
     return up_to, trimmable(read.journal_store, env, up_to, read.entries, settings.barrier_keep_s)

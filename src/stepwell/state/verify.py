@@ -15,9 +15,7 @@ object and nothing else (F4).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from stepwell.env import Env
@@ -32,8 +30,15 @@ from stepwell.journal import paths
 from stepwell.journal.entry import Cursor
 from stepwell.journal.identity import Identity
 from stepwell.journal.log import Log
-from stepwell.model import Checksum, Position, checksum
-from stepwell.state.checkpoint import REPAIR, Checkpoint, File, files_of, read_checkpoint
+from stepwell.model import Position
+from stepwell.state.checkpoint import (
+    REPAIR,
+    Checkpoint,
+    File,
+    files_of,
+    read_checkpoint,
+    sum_files,
+)
 from stepwell.state.manifest import CheckpointRef, Manifest, Manifests, Stored
 from stepwell.state.places import address_of, check_standing, own_journal
 from stepwell.state.runs import store_of
@@ -42,8 +47,6 @@ from stepwell.store.base import Listed, Store
 from stepwell.store.locate import open_store
 
 _TRIES = 5
-_PIECE = 4 * 2**20
-_WORKERS = os.cpu_count() or 2
 _BACKUP = "restore the object from a backup"
 _OPENING = "now: the pipeline cannot be opened"
 
@@ -339,28 +342,13 @@ class _Verifying:
             self._add_file(file, what, id, names)
         if self._deep:
             self._total = sum(file.size for file in whole)
-            # Several files at a time: reading and summing up are the work of all cores.
-            with ThreadPoolExecutor(_WORKERS) as workers:
-                for file, found in zip(whole, workers.map(self._sum, whole), strict=True):
-                    self._bytes += file.size
-                    self._progress(self._bytes, self._total)
-                    if found != file.checksum:
-                        what = f"its checksum is {found}, not {file.checksum}: it was changed"
-                        self._add_file(file, what, needed[file], names)
-
-    def _sum(self, file: File) -> Checksum:
-        store = store_of(self._store, file.root, self._env)
-
-        def pieces() -> Iterator[bytes]:
-            start = 0
-            while start < file.size:
-                piece = store.get_range(file.path, start, min(_PIECE, file.size - start))
-                if not piece:
-                    return  # Gone, or cut off, since it was listed.
-                start += len(piece)
-                yield piece
-
-        return checksum(pieces())
+            found = sum_files(whole, lambda root: store_of(self._store, root, self._env))
+            for file, computed in zip(whole, found, strict=True):
+                self._bytes += file.size
+                self._progress(self._bytes, self._total)
+                if computed != file.checksum:
+                    what = f"its checksum is {computed}, not {file.checksum}: it was changed"
+                    self._add_file(file, what, needed[file], names)
 
     def _add_file(self, file: File, what: str, id: str, names: dict[str, str]) -> None:
         where = f"{file.root or self._store.uri}/{file.path}"
