@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from stepwell.deploy.changing import Interrupted
-from stepwell.deploy.lease import read_lease
+from stepwell.deploy.lease import read_lease, take_lease, unlock
+from stepwell.deploy.log import DeployLog, Header, Record, remove_log
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.program import as_deployed, project_differences
 from stepwell.deploy.sections import Sections
+from stepwell.deploy.state_file import read_state
 from stepwell.engine.settings import Settings
 from stepwell.errors import ConflictError, FencedError, InvalidError
 from stepwell.journal import paths
@@ -439,3 +441,42 @@ def test_another_executor_is_refused_by_the_plan(lab: Lab) -> None:
     assert "made with the executor reference" in plan.refusals[0]
     with pytest.raises(InvalidError, match="stores other relations than spark"):
         lab.deploy()
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_deploy_that_lost_its_lease_leaves_its_successor_the_log(
+    lab: Lab, interrupted: bool
+) -> None:
+    """D5, D4: its outcomes belong into no log but its own. A successor's that lost its beginning
+    would be damage, which stops every deploy after it.
+    """
+    lab.deploy()
+    lab.push(*ORDERS)
+    lab.write(CHANGED)
+    theirs: dict[str, bytes] = {}
+
+    def objects() -> dict[str, bytes]:
+        found = {item.path: lab.inner.get(item.path) for item in lab.inner.list(paths.DEPLOY_LOG)}
+        return {path: item.data for path, item in found.items() if item is not None}
+
+    def building(name: str) -> None:
+        if not name or theirs:
+            return
+        owner = read_lease(lab.inner)
+        assert owner is not None
+        unlock(lab.inner, owner.id)
+        take_lease(lab.inner, lab.env, wait_s=0)
+        remove_log(lab.inner)
+        serial = read_state(lab.inner).serial + 1
+        log = DeployLog(
+            lab.inner, lab.env, Header(lab.env.new_id(), lab.manifest().lineage, serial)
+        )
+        log.append(Record("intent", "view.other", "create", {"id": "x"}))
+        theirs.update(objects())
+        if interrupted:
+            raise Interrupted
+
+    with pytest.raises(ConflictError, match="lost its lease"):
+        lab.deploy(building=building)
+    assert len(theirs) == 2
+    assert objects() == theirs

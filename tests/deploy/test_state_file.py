@@ -21,7 +21,7 @@ from stepwell.store.base import Store
 from stepwell.store.local import LocalStore
 from stepwell.store.memory import MemoryStore
 from stepwell.store.sealed import Json, seal
-from stepwell.testing import Crash, FaultyStore, ManualEnv, SimulatedDisk, crash_at, fail_at
+from stepwell.testing import Crash, FaultyStore, ManualEnv, SimulatedDisk, When, crash_at, fail_at
 
 LINEAGE = "01KDVDNA001HEAD8X4A1JH69RE"
 OTHER = "01KDVDNA00JMRNV7E9Z0C1HT0H"
@@ -216,6 +216,30 @@ def test_intents_of_which_nothing_happened_are_discarded() -> None:
         log.append(Record("intent", key, action, value))
     assert world.recover().serial == 1
     assert read_state(world.store).resources == OLD
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_log_that_is_discarded_can_be_killed_anywhere(when: When) -> None:
+    """D2: it goes from its end to its beginning. Without its header the rest would be damage, and
+    the next deploy refused.
+    """
+
+    def left() -> World:
+        world = World()
+        log = log_of(world)
+        for key, action, value in ACTIONS:
+            log.append(Record("intent", key, action, value))
+        return world
+
+    counting = FaultyStore(left().store)
+    left().recover(counting)
+    assert len(counting.calls) > len(ACTIONS)
+    for call in counting.calls:
+        world = left()
+        with pytest.raises(Crash):
+            world.recover(FaultyStore(world.store, crash_at(call.number, when)))
+        assert world.recover().serial == 1
+        assert not world.store.list(paths.DEPLOY_LOG)
 
 
 def test_an_action_whose_outcome_is_not_logged_is_adopted_by_its_id() -> None:

@@ -269,6 +269,31 @@ def test_a_missing_entry_that_counts_is_lost_data_and_no_clone(family: Family, g
         family.open("clone")
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_lost_begin_does_not_make_half_of_a_transaction_count(
+    family: Family, ended: bool
+) -> None:
+    """C4, J4, scenario 104: without its `begin` an open transaction passes for an automatic one,
+    and would be committed as far as it was recorded. One that was committed is whole without.
+    """
+    parent = family.parent()
+    parent.flush()
+    begin = family.manifest("parent").replay.position + 1
+    transaction = parent.transaction()
+    transaction.push("orders", [order(85)])
+    transaction.push("orders", [order(86)])
+    if ended:
+        transaction.commit()
+    family.store("parent").delete(paths.entry(Position(begin)))
+    if ended:
+        family.clone()
+        assert family.state("clone") == everything(parent)
+        return
+    with pytest.raises(TruncatedError, match="the entry is missing"):
+        family.clone()
+    assert family.manifest("clone").status is Status.INCOMPLETE
+
+
 def test_entries_trimmed_after_they_were_copied_are_not_missed(family: Family) -> None:
     """Scenario 56, C4, C6: a clone was interrupted with half of the journal copied; then the parent
     flushed and trimmed. What the clone has it needs not be given again; the rest is lost to it.

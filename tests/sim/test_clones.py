@@ -1,13 +1,15 @@
 """The simulated world with processes that clone the pipeline, are killed, and clone again.
 
 A clone must hold every row that was acknowledged when it began and none that was never recorded,
-and must stay whole whatever is written, flushed and collected in its parent afterwards.
+and must stay whole whatever is written, flushed and collected in its parent afterwards; also if it
+is copied by hand, and the copy is destroyed, or adopted and then destroyed.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -16,8 +18,10 @@ from stepwell.errors import CheckpointMissing, InvalidError, StepwellError, Trun
 from stepwell.journal.copy import Tail
 from stepwell.state import clone as cloning
 from stepwell.state import pins
+from stepwell.state.adopt import adopt
 from stepwell.state.clone import clone
-from stepwell.state.manifest import Manifests, Status
+from stepwell.state.destroy import destroy_pipeline
+from stepwell.state.manifest import Manifest, Manifests, Status
 from stepwell.state.pins import release
 from stepwell.store.memory import SHARED, MemoryStore
 from stepwell.store.sealed import unseal
@@ -36,6 +40,7 @@ class CloneWorld(World):
         SHARED[self.main.uri] = self.main
         self.clones: list[tuple[MemoryStore, list[str]]] = []
         self.given_up = 0
+        self.copies = 0
         for number in range(self.random.randint(1, 2)):
             self._add(f"cloner{number}", cloner)
 
@@ -61,7 +66,23 @@ def cloner(process: Process) -> None:
             raise ViolationError("the clone holds rows that the parent does not")
         world.clones.append((place, rows))
         world.check_clones()
+        if world.random.random() < 0.5:
+            copied_by_hand(world, place)
         pause()
+
+
+def copied_by_hand(world: CloneWorld, place: MemoryStore) -> None:
+    """Somebody copies a clone with all its objects, and has no use for the copy afterwards."""
+    env = SimEnv(world, "copier")
+    copy = MemoryStore(env, f"{place.uri.removeprefix('memory://')}.copy")
+    for item in place.list():
+        found = place.get(item.path)
+        assert found is not None
+        copy.put_new(item.path, found.data)
+    if world.random.random() < 0.5:
+        adopt(copy, env, copy=True)
+    destroy_pipeline(copy, None, env)
+    world.copies += 1
 
 
 def make(process: Process, place: MemoryStore) -> bool:
@@ -147,6 +168,7 @@ def test_most_clones_are_finished() -> None:
     assert made > 60
     assert sum(world.given_up for world in worlds) < made
     assert any(rows for world in worlds for _, rows in world.clones)
+    assert sum(world.copies for world in worlds) > 20
 
 
 @pytest.fixture
@@ -186,4 +208,14 @@ def test_a_pin_that_is_not_made_is_found(patch: pytest.MonkeyPatch) -> None:
     """A planted bug: nothing keeps the parent from collecting what a clone needs (C7)."""
     patch.setattr(cloning, "make_pin", lambda parent, pin: None)
     assert pins.make_pin is not cloning.make_pin
+    assert found()
+
+
+def test_pins_that_are_matched_by_lineage_alone_are_found(patch: pytest.MonkeyPatch) -> None:
+    """Scenario 97, F13: a planted bug: a copy that is destroyed frees the original's pin (C7)."""
+
+    def unpinned(manifest: Manifest, id: str, clone: str) -> Manifest:
+        return replace(manifest, pins=tuple(pin for pin in manifest.pins if pin.id != id))
+
+    patch.setattr(pins, "_unpinned", unpinned)
     assert found()

@@ -154,8 +154,10 @@ def deploy(
         try:
             changed = _change(changing, runner, project, store, manifest, seen, plan)
         except Interrupted:
+            lease.check()  # The log may be a successor's by now.
             remove_log(store)
             return Deployment(plan, None, state.serial, interrupted=True)
+        # Else the outcomes would go into the log of a successor, and that log would be removed.
         lease.check()
         saved = _record(store, env, log, state, manifest.lineage, seen, changed)
         return Deployment(plan, changed, saved.serial)

@@ -7,7 +7,9 @@ is there already. A crash leaves the first entries of the copy, each whole.
 
 Entries may be missing only at the beginning, and only if they provably held nothing that counts:
 the first one with data begins the very transaction that comes next (C4). Transactions are numbered
-without a gap, so none lay in between. Anything else that is missing is lost data: an error.
+without a gap, so none lay in between. Nor may the `begin` of an explicit transaction be among them:
+without it a transaction that is still open would pass for an automatic one, and half of it would be
+committed (scenario 104). Anything else that is missing is lost data: an error.
 """
 
 from __future__ import annotations
@@ -94,10 +96,26 @@ class _Copying:
                 draft.kind is Kind.STEP
                 and draft.step <= 1
                 and draft.transaction == self._tail.transaction + 1
+                and (draft.step == 0 or self._ends(Position(number)))
             ):
                 return Cursor(Position(first - 1), after.checksum, after.epoch)
             break
         raise self._lost(after.next)
+
+    def _ends(self, first: Position) -> bool:
+        """Whether the transaction whose first step this is ends within the tail.
+
+        Then it does not matter whether a `begin` came before it. One that is still open is to be
+        rolled back if it was explicit, and to be committed if it was not (J4): with an entry
+        missing before it, nobody can tell.
+        """
+        for number in range(first, self._tail.until + 1):
+            found = self._find(Position(number))
+            if found is None:
+                return False
+            if found[0].entry.draft.closes or found[0].entry.draft.kind is Kind.ABORT:
+                return True
+        return False
 
     def _find(self, position: Position) -> tuple[Recorded, bool] | None:
         """An entry, and whether it is from the copy, because the source has it no more."""
