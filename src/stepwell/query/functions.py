@@ -92,6 +92,32 @@ ZERO_WHEN_EMPTY = frozenset({"count", "count_if", "regr_count", "approx_count_di
 
 ARRAY_WHEN_EMPTY = frozenset({"collect_list", "collect_set", "array_agg"})
 
+IN_ANY_ORDER = frozenset(
+    {
+        "approx_count_distinct",
+        "bit_and",
+        "bit_or",
+        "bit_xor",
+        "bitmap_construct_agg",
+        "bitmap_or_agg",
+        "bool_and",
+        "bool_or",
+        "count",
+        "count_if",
+        "count_min_sketch",
+        "every",
+        "max",
+        "median",
+        "min",
+        "percentile",
+        "percentile_cont",
+        "percentile_disc",
+        "regr_count",
+        "some",
+    }
+)
+"""Aggregates that give the same whatever the order of rows, for arguments of any type."""
+
 UNSTABLE = frozenset(
     {
         "rand",

@@ -15,7 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from stepwell.query.algebra import Item, Node, TopN
+from stepwell.query.algebra import Item, Node, TopN, Window, walk
+from stepwell.query.conditions import parse_scalar
+from stepwell.query.functions import IN_ANY_ORDER, is_aggregate, name_of
 from stepwell.query.reasons import Reason
 from stepwell.query.sums import Accumulator
 
@@ -113,3 +115,19 @@ class Program:
     @property
     def reasons(self) -> tuple[Reason, ...]:
         return tuple(block.reason for block in self.blocks if isinstance(block, Full))
+
+
+def may_depend_on_order(block: Block) -> bool:
+    """Whether Spark may give other values for the same rows in another order.
+
+    Told by the names of functions, so it may say yes where their types would say no.
+    """
+    match block:
+        case Full():
+            return True
+        case Groups(calls=calls):
+            for _, call in calls:
+                functions = filter(is_aggregate, parse_scalar(call.sql).walk())
+                if not {name_of(function) for function in functions} <= IN_ANY_ORDER:
+                    return True
+    return any(isinstance(node, Window) for node in walk(block.input))

@@ -30,6 +30,7 @@ from stepwell.query.statements import MaterializedView, Policy, View
 from stepwell.query.types import why_not_kept
 from stepwell.spark.read_only import RefusedError, read_only
 from stepwell.spark.relations import Relation, Relations, nothing, type_of
+from stepwell.spark.row_order import OrderDependentError, in_fixed_order
 from stepwell.spark.session import activated
 
 _DISTINCT = re.compile(r"\(\s*DISTINCT\b", re.IGNORECASE)
@@ -127,6 +128,7 @@ class Compiler:
                 f"{view.name} cannot be kept incrementally: {reason}",
                 hint=f"{reason.advice}, or write REFRESH POLICY AUTO",
             )
+        self._refuse_order(view, analysed)
         # Another number than any block has: rows kept in one way are not taken for the other's.
         full = Full(f"{view.name}$0", tuple(map(Field, analysed.types)), view.query, reads, reason)
         output = Scan(full.relation, tuple(f"o{i}" for i in range(len(analysed.types))))
@@ -241,6 +243,18 @@ class Compiler:
                 f"{view.name} is stored, but {found}() depends on where and when it runs",
                 hint="compute the value where the row is made, and store it in a column",
             )
+
+    def _refuse_order(self, view: MaterializedView, analysed: Analysed) -> None:
+        """J6: a view that is recomputed must come out the same however its rows are arranged."""
+        try:
+            in_fixed_order(analysed.frame)
+        except OrderDependentError as error:
+            raise view.source.error(
+                view.query_span.start,
+                f"{view.name} is stored, but contains {error} ({Code.NON_DETERMINISTIC.value})",
+                hint="write the subquery as a join or as a view of its own; or cast what it adds "
+                "up to DECIMAL, and give lists and first values an order",
+            ) from error
 
     def compare(self, text: str, qualified: str, analysed: Analysed) -> None:
         """Spark must read the qualified text as it reads the user's.

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from stepwell.query.algebra import Leaf, Names, Node, When, Window, walk
 from stepwell.query.maintain import STAGE, Maintenance
 from stepwell.query.order import Estimates
+from stepwell.query.program import Block, may_depend_on_order
 from stepwell.query.reduce import reduced
 from stepwell.query.render import render
 from stepwell.query.sums import Accumulator
@@ -31,6 +32,7 @@ from stepwell.spark.flatten import flattened
 from stepwell.spark.index import Indexes
 from stepwell.spark.linear import Linear, from_lookups
 from stepwell.spark.relations import Part, Relations, arrow_schema, nothing, type_of
+from stepwell.spark.row_order import in_fixed_order
 from stepwell.spark.runs import WEIGHT
 
 SMALL_ROWS_MAX = 50_000
@@ -111,6 +113,7 @@ class Evaluator:
         self._set = dict(self._own)
         """What was last set, so that it is not set again."""
         self._bounded = True
+        self._in_order = False
         self.queries = 0
         self.rows_read = 0
 
@@ -266,6 +269,19 @@ class Evaluator:
         finally:
             self._bounded = True
 
+    @contextmanager
+    def rows_in_order(self, block: Block) -> Iterator[None]:
+        """What is asked of Spark for this block has one answer, in whichever order rows arrive."""
+        before, self._in_order = self._in_order, may_depend_on_order(block)
+        try:
+            yield
+        finally:
+            self._in_order = before
+
+    def _frame(self, sql: str) -> DataFrame:
+        frame = self._spark.sql(sql)
+        return in_fixed_order(frame) if self._in_order else frame
+
     def rows(self, node: Node, deltas: Mapping[str, Part], lookups: LookUps) -> float:
         """Roughly how many rows a node gives."""
         estimates = self._estimates(deltas)
@@ -282,7 +298,7 @@ class Evaluator:
         self.queries += 1
         self._prepare(reading, written=True)
         with translated():
-            frame = self._spark.sql(sql)
+            frame = self._frame(sql)
             if relation in self._relations or relation.startswith(STAGE):
                 frame = frame.toDF(*(f"c{i}" for i in range(len(frame.columns) - 1)), WEIGHT)
             return self._relations.as_run(relation, frame, rows)
@@ -306,7 +322,7 @@ class Evaluator:
         # Not LIMIT, for which Spark would bring all rows together in one task.
         capped = f"SELECT * FROM ({sql}) WHERE {_ROW_OF_TASK} <= {most}"
         with translated():
-            frame = self._spark.sql(capped)
+            frame = self._frame(capped)
             try:
                 table = frame.toArrow()
             except (PySparkException, Py4JJavaError) as error:

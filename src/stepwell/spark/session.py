@@ -35,6 +35,7 @@ from pyspark.sql import DataFrame, SparkSession
 from stepwell.env import with_variables
 from stepwell.errors import ConfigError, StepwellError, UnavailableError
 from stepwell.query.settings import DEFAULTS, SUBSTITUTE, Value, changes_meaning, text_of
+from stepwell.spark import row_order
 from stepwell.spark.java import Java, find_java, launcher_home
 
 SPARK = "4.3"
@@ -51,6 +52,7 @@ SESSION = {
     "spark.sql.adaptive.enabled": "false",
     # What a view means does not depend on who runs it.
     **DEFAULTS,
+    **row_order.REQUIRED,
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # The default, INT96, has no statistics, so nothing could be pruned by time.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",

@@ -58,6 +58,7 @@ from stepwell.spark.outcome import Outcome, Prepared
 from stepwell.spark.read_only import RefusedError, read_only
 from stepwell.spark.reading import in_pieces, rows_at_most
 from stepwell.spark.relations import Part, Relation, Relations, schema_table, stored_type
+from stepwell.spark.row_order import in_fixed_order
 from stepwell.spark.runs import WEIGHT, LocalRuns, Runs
 from stepwell.spark.session import SessionSettings, adopt
 from stepwell.spark.showing import Showing, quoted
@@ -219,7 +220,7 @@ class Views:
             change = self._text(block, {})
         else:
             whole = self._evaluator.maintenance({}).whole(block)
-            with self._evaluator.whatever_size():
+            with self._evaluator.whatever_size(), self._evaluator.rows_in_order(block):
                 change = self._evaluator.part(block.relation, whole, {})
         self._relations.append(block.relation, change)
 
@@ -452,7 +453,8 @@ class Views:
         self._showing.named_in(block.text, self._time, deltas)
         names = tuple(f"c{i}" for i in range(len(block.fields)))
         text = at_time(block.text, self._time)
-        self._spark.sql(text).toDF(*names).createOrReplaceTempView(_FRESH)
+        frame = in_fixed_order(self._spark.sql(text))
+        frame.toDF(*names).createOrReplaceTempView(_FRESH)
         old = self._relations.old(block.relation)
         columns = ", ".join(names)
         changed = (

@@ -1,0 +1,347 @@
+"""One answer to every query: rows reach whatever depends on their order in one fixed order.
+
+Spark adds floating point numbers, collects lists and breaks ties in the order in which rows happen
+to arrive. That order depends on how many tasks there are and which of them is first, so a replay
+would give other values than were sent (J6). Here every stored result becomes a function of the bag
+of rows alone: the analysed plan is searched for operators that depend on the order of their rows,
+and these are given one that is total.
+
+    Aggregate   one task has all rows of a group, sorted by all columns that the aggregate reads
+    Window      one task has all rows of a partition, sorted as it asks, then by all columns
+    Sort        all columns break ties, so that LIMIT and OFFSET above it have one answer
+    Limit       without an order: sorted by all columns
+
+Spark keeps the order. It replaces the hash aggregate over sorted rows by a sort aggregate
+(`REQUIRED`), which adds rows in the order in which they come, and needs no second sort or exchange
+for a window. Functions whose answer does not depend on the order (COUNT, MIN, sums of whole numbers
+and decimals) are left alone, and so is a plan that has no others.
+
+`f(DISTINCT x)` beside such functions would be computed from rows that Spark exchanges once more; so
+the first row of each x is marked, and f is computed over marked rows.
+
+Refused are order-dependent functions in a subquery that Spark computes by itself, and TABLESAMPLE.
+See docs/design/0019-one-order-of-rows.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from stepwell.query.functions import IN_ANY_ORDER
+
+REQUIRED = {"spark.sql.execution.replaceHashWithSortAgg": "true"}
+"""Settings without which an aggregate may not take its rows in the order in which they come."""
+
+_BY_PEERS = frozenset({"Rank", "DenseRank", "PercentRank", "CumeDist"})
+"""Window functions that give the same for all rows which the ORDER BY does not tell apart."""
+_EXACT = frozenset({"byte", "short", "integer", "long"})
+_ONE_ROW_AFTER_ANOTHER = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail"})
+_PASSES_ON = frozenset({"Project", "SubqueryAlias", "View", "LocalLimit", "Offset"})
+"""What may stand between a limit and its sort."""
+
+
+_CALL = "AggregateExpression"
+_COLUMN = "AttributeReference"
+
+
+class OrderDependentError(Exception):
+    """A query whose answer cannot be made independent of the order of rows; says what in it."""
+
+
+def in_fixed_order(frame: DataFrame) -> DataFrame:
+    """The same query with one answer. `OrderDependentError` if it cannot have one."""
+    spark = frame.sparkSession
+    plan = frame._jdf.queryExecution().analyzed()
+    ordered = _Catalyst(spark).ordered(plan)
+    if ordered is plan:
+        return frame
+    jvm: Any = spark._jvm
+    dataset = jvm.org.apache.spark.sql.classic.Dataset
+    return DataFrame(dataset.ofRows(spark._jsparkSession, ordered), spark)
+
+
+class _Catalyst:
+    """Reads and makes nodes of Spark's logical plans."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        catalyst = jvm.org.apache.spark.sql.catalyst
+        self._plans = catalyst.plans.logical
+        self._expressions = catalyst.expressions
+        self._normalising = _object(catalyst.optimizer, "NormalizeFloatingNumbers")
+        self._ids = _object(self._expressions, "NamedExpression")
+        self._none = jvm.scala.Option.empty()
+        self._ascending = _object(self._expressions, "Ascending")
+        self._nulls_first = _object(self._expressions, "NullsFirst")
+
+    def ordered(self, plan: Any) -> Any:
+        """The plan with one answer; the same object if it has one as it is."""
+        for inside in _each(plan.subqueriesAll()):
+            if self._rewritten(inside) is not inside:
+                raise OrderDependentError("a subquery whose answer depends on the order of rows")
+        return self._rewritten(plan)
+
+    def _rewritten(self, plan: Any) -> Any:
+        before = list(_each(plan.children()))
+        after = [self._rewritten(child) for child in before]
+        if any(new is not old for new, old in zip(after, before, strict=True)):
+            plan = plan.withNewChildren(self._seq(after))
+        match plan.nodeName():
+            case "Aggregate":
+                return self._aggregate(plan)
+            case "Window":
+                return self._window(plan)
+            case "Sort" if getattr(plan, "global")():
+                return self._sort(plan.order(), plan.child(), everywhere=True)
+            case "Sample":
+                raise OrderDependentError("TABLESAMPLE, which takes other rows each time")
+            case name if name in _ONE_ROW_AFTER_ANOTHER and not _is_sorted(plan.child()):
+                child = self._sort(self._seq([]), plan.child(), everywhere=True)
+                return plan.withNewChildren(self._seq([child]))
+        return plan
+
+    # Aggregates
+
+    def _aggregate(self, plan: Any) -> Any:
+        results = list(_each(plan.aggregateExpressions()))
+        calls = [call for result in results for call in _calls(result)]
+        if all(map(_in_any_order, calls)):
+            return plan
+        child, keys, replaced = self._keys(plan)
+        # The columns of the calls in the order in which they name them. Not by their names or
+        # numbers, which differ between plans of the same aggregate.
+        read = _columns(results, child)
+        for call in calls:
+            test = list(_each(call.filter().toList()))
+            if call.isDistinct():
+                child, mark = self._marked(child, keys, call, read)
+                test = [self._expressions.And(test[0], mark) if test else mark]
+            replaced.append((call, self._plain(call, test)))
+        results = [self._result(result, replaced) for result in results]
+        rows = self._sort(self._ascend(keys), self._gathered(keys, child), read)
+        return self._plans.Aggregate(self._seq(keys), self._seq(results), rows, plan.hint())
+
+    def _keys(self, plan: Any) -> tuple[Any, list[Any], list[tuple[Any, Any]]]:
+        """The keys of an aggregate as columns of its input, and by what each stands in its results.
+
+        Spark groups floating point numbers by a value of its own making, for which it would
+        exchange rows once more. They are grouped by their texts, which are equal if they are.
+        """
+        child, keys, made, replaced = plan.child(), [], [], []
+        for key in _each(plan.groupingExpressions()):
+            floating = self._normalising.needNormalize(key.dataType())
+            if not floating and _is_column(key):
+                keys.append(key)
+                continue
+            value = self._as_text(self._normalising.normalize(key)) if floating else key
+            alias = self._alias(value, "key")
+            made.append(alias)
+            keys.append(alias.toAttribute())
+            if floating:
+                value = self._normalising.normalize(key)
+                least = self._expressions.aggregate.Min(value).toAggregateExpression()
+                replaced.append((key, least))
+            else:
+                replaced.append((key, keys[-1]))
+        if made:
+            child = self._plans.Project(self._seq([*_each(child.output()), *made]), child)
+        return child, keys, replaced
+
+    def _marked(self, child: Any, keys: list[Any], call: Any, read: list[Any]) -> tuple[Any, Any]:
+        """A condition that is true for the first row of each group and each value of the call."""
+        of = [*keys, *_each(call.aggregateFunction().children()), *_each(call.filter().toList())]
+        of = [part for part in of if not part.foldable()]
+        order = self._ascend([self._sortable(column) for column in read])
+        frames = self._expressions
+        frame = frames.SpecifiedWindowFrame(
+            _object(frames, "RowFrame"),
+            _object(frames, "UnboundedPreceding"),
+            _object(frames, "CurrentRow"),
+        )
+        definition = frames.WindowSpecDefinition(self._seq(of), order, frame)
+        number = frames.WindowExpression(frames.RowNumber(), definition)
+        alias = self._alias(number, "number")
+        window = self._plans.Window(self._seq([alias]), self._seq(of), order, child, self._none)
+        one = _object(self._expressions, "Literal").apply(1)
+        return window, self._expressions.EqualTo(alias.toAttribute(), one)
+
+    def _plain(self, call: Any, test: list[Any]) -> Any:
+        """A call over the rows that pass a test, if there is one, all of them.
+
+        Spark adds up whole numbers as floating point numbers where it averages them, and yet takes
+        their average for one that needs no order. So they are made floating point before.
+        """
+        function = call.aggregateFunction()
+        if function.nodeName() == "Average" and function.child().dataType().typeName() in _EXACT:
+            double = _object(self._jvm.org.apache.spark.sql.types, "DoubleType")
+            value = self._expressions.Cast(function.child(), double, self._jvm.scala.Some("UTC"))
+            function = function.withNewChildren(self._seq([value]))
+        given = self._jvm.scala.Some(test[0]) if test else self._none
+        return self._expressions.aggregate.AggregateExpression(
+            function, call.mode(), False, given, call.resultId()
+        )
+
+    # Windows
+
+    def _window(self, plan: Any) -> Any:
+        if all(map(_by_peers, _each(plan.windowExpressions()))):
+            return plan
+        keys = [self._normalising.normalize(key) for key in _each(plan.partitionSpec())]
+        order = [*_each(self._ascend(keys)), *_each(plan.orderSpec())]
+        rows = self._sort(self._seq(order), self._gathered(keys, plan.child()))
+        return self._plans.Window(
+            plan.windowExpressions(), self._seq(keys), plan.orderSpec(), rows, plan.hint()
+        )
+
+    # Rows in order
+
+    def _gathered(self, keys: list[Any], child: Any) -> Any:
+        """All rows with the same keys in one task."""
+        if not keys:
+            return self._plans.Repartition(1, True, child)
+        return self._plans.RepartitionByExpression(self._seq(keys), child, self._none, self._none)
+
+    def _sort(
+        self,
+        order: Any,
+        child: Any,
+        columns: Iterable[Any] | None = None,
+        *,
+        everywhere: bool = False,
+    ) -> Any:
+        """Rows in an order, and then by columns, all unless said which."""
+        columns = _each(child.output()) if columns is None else columns
+        more = self._ascend([self._sortable(column) for column in columns])
+        both = self._seq([*_each(order), *_each(more)])
+        return self._plans.Sort(both, everywhere, child, self._none)
+
+    def _ascend(self, keys: Iterable[Any]) -> Any:
+        orders = [
+            self._expressions.SortOrder(key, self._ascending, self._nulls_first, self._seq([]))
+            for key in keys
+        ]
+        return self._seq(orders)
+
+    def _sortable(self, value: Any) -> Any:
+        """A value of a type that has an order, which is equal only for values that are."""
+        ordering = _object(self._expressions, "RowOrdering")
+        if ordering.isOrderable(value.dataType()):
+            return value
+        return self._as_text(value)
+
+    def _as_text(self, value: Any) -> Any:
+        texts = _object(self._jvm.org.apache.spark.sql.types, "StringType")
+        zone = self._jvm.scala.Some("UTC")
+        if value.dataType().typeName() in ("struct", "array", "map"):
+            nothing = _object(self._jvm.scala.collection.immutable, "Map").empty()
+            return self._expressions.StructsToJson(nothing, value, zone)
+        return self._expressions.Cast(value, texts, zone)
+
+    # Expressions
+
+    def _result(self, result: Any, replaced: list[tuple[Any, Any]]) -> Any:
+        """A column of an aggregate, with parts of it replaced; above, it is known by its id."""
+        new = self._replaced(result, replaced)
+        if new is not result and _is_column(result):
+            return self._alias(new, result.name(), result.exprId())
+        return new
+
+    def _replaced(self, expression: Any, replaced: list[tuple[Any, Any]]) -> Any:
+        for old, new in replaced:
+            if expression.semanticEquals(old):
+                return new
+        if expression.nodeName() == _CALL:
+            return expression
+        before = list(_each(expression.children()))
+        after = [self._replaced(child, replaced) for child in before]
+        if all(new is old for new, old in zip(after, before, strict=True)):
+            return expression
+        return expression.withNewChildren(self._seq(after))
+
+    def _alias(self, value: Any, name: str, id: Any = None) -> Any:
+        nothing = self._seq([])
+        id = self._ids.newExprId() if id is None else id
+        return self._expressions.Alias(value, name, id, nothing, self._none, nothing)
+
+    def _seq(self, parts: Iterable[Any]) -> Any:
+        made = self._jvm.java.util.ArrayList()
+        for part in parts:
+            made.add(part)
+        return self._jvm.PythonUtils.toSeq(made)
+
+
+def _in_any_order(call: Any) -> bool:
+    """Whether the answer of an aggregate function does not depend on the order of its rows."""
+    function = call.aggregateFunction()
+    name = function.prettyName()
+    if name in ("sum", "avg"):
+        kind = str(function.child().dataType().typeName())
+        # The average of whole numbers is computed from their sum as a floating point number.
+        return kind.startswith(("decimal", "interval")) or (name == "sum" and kind in _EXACT)
+    return name in IN_ANY_ORDER
+
+
+def _by_peers(expression: Any) -> bool:
+    """Whether a window function gives the same however rows that tie are arranged."""
+    window = expression.child()
+    function, frame = window.windowFunction(), window.windowSpec().frameSpecification()
+    if function.nodeName() in _BY_PEERS:
+        return True
+    if function.nodeName() != _CALL or not _in_any_order(function):
+        return False
+    whole = "unboundedpreceding", "unboundedfollowing"
+    bounds = frame.lower().toString(), frame.upper().toString()
+    ends = [str(bound).startswith(end) for bound, end in zip(bounds, whole, strict=True)]
+    return str(frame.frameType().toString()) == "RangeFrame" or all(ends)
+
+
+def _is_sorted(plan: Any) -> bool:
+    """Whether the rows of a plan come in an order, which a limit above it keeps to."""
+    while plan.nodeName() in _PASSES_ON:
+        plan = plan.children().apply(0)
+    return bool(plan.nodeName() == "Sort")
+
+
+def _calls(expression: Any) -> Iterator[Any]:
+    """The aggregate functions that an expression calls."""
+    if expression.nodeName() == _CALL:
+        yield expression
+        return
+    for child in _each(expression.children()):
+        yield from _calls(child)
+
+
+def _columns(expressions: Iterable[Any], child: Any) -> list[Any]:
+    """The columns of an input that expressions read, in the order in which they name them."""
+    known = {column.exprId().id(): column for column in _each(child.output())}
+    found: dict[int, Any] = {}
+
+    def visit(expression: Any) -> None:
+        if _is_column(expression):
+            id = expression.exprId().id()
+            if id in known:
+                found.setdefault(id, known[id])
+        for part in _each(expression.children()):
+            visit(part)
+
+    for expression in expressions:
+        visit(expression)
+    return list(found.values())
+
+
+def _is_column(expression: Any) -> bool:
+    return bool(expression.nodeName() == _COLUMN)
+
+
+def _each(parts: Any) -> Iterator[Any]:
+    for i in range(parts.size()):
+        yield parts.apply(i)
+
+
+def _object(package: Any, name: str) -> Any:
+    """A Scala object."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
