@@ -42,7 +42,7 @@ CATALOG = catalog_of({"a": ["k", "x"], "b": ["k", "y"]}, {})
 )
 def test_names_are_written_out_and_the_rest_stays(text: str, understood: str) -> None:
     """S1: every name with its table, and nothing else that Spark would make another plan of."""
-    assert parse_query(text, CATALOG).qualified == understood
+    assert parse_query(text, CATALOG).forms[0] == understood
 
 
 @pytest.mark.parametrize(

@@ -267,3 +267,34 @@ CREATE MATERIALIZED VIEW w AS SELECT SUM(y) AS s FROM a RIGHT JOIN b USING (k) H
 nothing
 -- expect w
 (8)
+
+-- trap 38: joins in parentheses
+CREATE TABLE s (w INT);
+CREATE TABLE h (w INT, k INT);
+CREATE TABLE x (k INT, z STRING);
+CREATE MATERIALIZED VIEW right_side AS
+  SELECT s.w, x.z FROM s LEFT JOIN (h JOIN x ON h.k = x.k) ON s.w = h.w;
+CREATE MATERIALIZED VIEW left_side AS
+  SELECT s.w, x.z FROM (h JOIN x ON h.k = x.k) JOIN s ON s.w = h.w;
+-- expect incremental right_side
+-- expect incremental left_side
+-- put s
+(1), (2), (3)
+-- put h
+(1, 10), (2, 20)
+-- put x
+(10, 'a')
+-- apply
+-- expect right_side
+(1, 'a'), (2, NULL), (3, NULL)
+-- expect left_side
+(1, 'a')
+-- put x
+(20, 'b')
+-- delete h
+(1, 10)
+-- apply
+-- expect right_side
+(1, NULL), (2, 'b'), (3, NULL)
+-- expect left_side
+(2, 'b')

@@ -80,3 +80,45 @@ CREATE MATERIALIZED VIEW v AS SELECT id, s, named_struct('x y', s.`a b`) AS othe
 -- apply
 -- expect v
 (1, named_struct('a b', 1, 'c.d', array('p'), 'ë`f', 2), named_struct('x y', 1), named_struct('a b', 1, 'c.d', array('p'), 'ë`f', 2))
+
+-- trap 43: names said twice, in another case, or not at all are read as Spark reads them
+CREATE TABLE s (w INT, q INT);
+CREATE TABLE h (w INT);
+CREATE MATERIALIZED VIEW twice AS
+  SELECT w AS w, q AS q, SUM(q) OVER (PARTITION BY w) AS t FROM s;
+CREATE MATERIALIZED VIEW upper_case AS
+  SELECT w, Q FROM s WHERE w IN (SELECT w FROM h) OR Q > 3;
+CREATE MATERIALIZED VIEW unnamed AS
+  SELECT 'large' AS kind, COUNT(*) AS n FROM s WHERE q > 3
+  UNION ALL SELECT 'total', COUNT(*) FROM s;
+CREATE MATERIALIZED VIEW logs AS SELECT LOG(q) AS e, LOG(2, q) AS two, LN(q) AS n FROM s;
+CREATE MATERIALIZED VIEW plain AS VALUES (1), (2);
+-- expect incremental twice
+-- expect incremental upper_case
+-- expect incremental unnamed
+-- expect incremental logs
+-- expect incremental plain
+-- put s
+(1, 1), (1, 4), (2, 1)
+-- put h
+(2)
+-- apply
+-- expect twice
+(1, 1, 5), (1, 4, 5), (2, 1, 1)
+-- expect upper_case
+(1, 4), (2, 1)
+-- expect unnamed
+('large', 1), ('total', 3)
+-- expect plain
+(1), (2)
+-- delete h
+(2)
+-- delete s
+(1, 4)
+-- apply
+-- expect twice
+(1, 1, 1), (2, 1, 1)
+-- expect upper_case
+nothing
+-- expect unnamed
+('large', 0), ('total', 2)

@@ -122,3 +122,39 @@ CREATE MATERIALIZED VIEW v AS SELECT x, y, COUNT(*) AS n, GROUPING_ID() AS g FRO
 -- apply
 -- expect v
 (1, 1, 2, 0), (2, 2, 1, 0), (1, NULL, 2, 1), (2, NULL, 1, 1), (NULL, NULL, 3, 3)
+
+-- trap 29: several empty grouping sets are a row each, and none over nothing
+CREATE TABLE t (a INT);
+CREATE MATERIALIZED VIEW two AS SELECT count(*) AS n FROM t GROUP BY GROUPING SETS ((), ());
+CREATE MATERIALIZED VIEW three AS
+  SELECT sum(a) AS s FROM t GROUP BY GROUPING SETS ((), (), ()) HAVING count(*) > 1;
+CREATE MATERIALIZED VIEW one AS SELECT count(*) AS n FROM t GROUP BY GROUPING SETS (());
+-- expect incremental two
+-- expect incremental three
+-- expect two
+nothing
+-- expect three
+nothing
+-- expect one
+(0)
+-- put t
+(1), (2)
+-- apply
+-- expect two
+(2), (2)
+-- expect three
+(3), (3), (3)
+-- delete t
+(1)
+-- apply
+-- expect two
+(1), (1)
+-- expect three
+nothing
+-- delete t
+(2)
+-- apply
+-- expect two
+nothing
+-- expect one
+(0)

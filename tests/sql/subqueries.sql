@@ -262,3 +262,37 @@ CREATE MATERIALIZED VIEW v AS SELECT k, x, CASE WHEN EXISTS (SELECT 1 FROM b WHE
 -- apply
 -- expect v
 (2, 2, 'in')
+
+-- trap 35: IN over a set operation that names nothing outside
+CREATE TABLE s (w INT);
+CREATE TABLE h (w INT);
+CREATE TABLE x (z INT);
+CREATE MATERIALIZED VIEW found AS
+  SELECT w FROM s WHERE w IN (SELECT w FROM h UNION SELECT z FROM x);
+CREATE MATERIALIZED VIEW lost AS
+  SELECT w FROM s WHERE w NOT IN (SELECT w FROM h INTERSECT SELECT z FROM x);
+CREATE MATERIALIZED VIEW correlated AS
+  SELECT w FROM s WHERE EXISTS (SELECT 1 FROM h WHERE h.w = s.w UNION SELECT 1 FROM x WHERE x.z = s.w);
+-- expect incremental found
+-- expect incremental lost
+-- expect recompute UNSUPPORTED_SUBQUERY correlated
+-- put s
+(1), (2), (3), (NULL)
+-- put h
+(1), (2)
+-- put x
+(2)
+-- apply
+-- expect found
+(1), (2)
+-- expect lost
+(1), (3)
+-- put x
+(3)
+-- delete h
+(2)
+-- apply
+-- expect found
+(1), (2), (3)
+-- expect lost
+(1), (2), (3), (NULL)

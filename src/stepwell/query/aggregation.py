@@ -190,8 +190,9 @@ def _grouping(
         special = True
         alternatives = [*alternatives, _sets(item, add)] if not plain else [_sets(item, add)]
     sets = [[text for part in choice for text in part] for choice in product(*alternatives)]
-    if not special or not keys:
-        # GROUPING SETS (()) is an aggregate without GROUP BY: one row, also over nothing.
+    if not special or (not keys and len(sets) == 1):
+        # GROUPING SETS (()) is an aggregate without GROUP BY: one row, also over nothing. Two empty
+        # sets are groups as others are: a row each, and none over nothing.
         return keys, None
     for same in written.values():
         if len(same) > 1:

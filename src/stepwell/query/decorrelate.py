@@ -86,7 +86,8 @@ class Correlation:
         self.single = not explicit
 
     def refuse(self, what: str) -> None:
-        raise Unsupported(Code.UNSUPPORTED_SUBQUERY, f"{what} inside a correlated subquery")
+        kind = "a correlated subquery" if self.pairs or self.others else "a subquery"
+        raise Unsupported(Code.UNSUPPORTED_SUBQUERY, f"{what} inside {kind}")
 
 
 class Decorrelator:

@@ -17,6 +17,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.generators.spark import SparkGenerator
 from sqlglot.optimizer.qualify import qualify
+from sqlglot.parsers.spark import SparkParser
 
 from stepwell.query import functions
 from stepwell.query.algebra import Names, Node
@@ -36,8 +37,9 @@ class Parsed:
     """A query as algebra: a node with the result's columns in order, and the names it needs."""
 
     node: Node
-    qualified: str
-    """The query as it was understood, for comparing it with what Spark understands."""
+    forms: tuple[str, ...]
+    """The query as it was understood, for comparing it with what Spark understands: the user wrote
+    one of these."""
     names: Names
     grouped: tuple[tuple[Node, Node, tuple[tuple[str, str], ...]], ...] = ()
     """Nodes with subqueries that were grouped by what is compared: right only if a row meets no
@@ -51,14 +53,16 @@ def parse_query(text: str, catalog: Catalog) -> Parsed:
     converter = Converter(catalog, names)
     relation = converter.query(tree)
     node = converter.exact(relation)
-    return Parsed(node, written(tree), names, tuple(converter.grouped))
+    return Parsed(node, forms_of(tree), names, tuple(converter.grouped))
 
 
 def read(text: str, catalog: Catalog) -> exp.Query:
     """The qualified tree of a query."""
     schema = {name: dict.fromkeys(entry.columns, "unknown") for name, entry in catalog.items()}
     try:
-        tree = parse_one(readable(text), dialect=DIALECT)
+        tree = parse_one(readable(text), dialect=_Read)
+        if isinstance(tree, exp.Values):
+            tree = parse_one(f"SELECT * FROM {text}", dialect=_Read)
         _refuse(tree)
         _name_time_windows(tree, catalog)
         _note(tree)
@@ -209,11 +213,17 @@ def _one_name(columns: Sequence[exp.Expr]) -> str | None:
     return names.pop() if len(names) == 1 else None
 
 
-def written(tree: exp.Query) -> str:
-    """A qualified tree as text of which Spark makes the plan that it makes of the user's.
+def forms_of(tree: exp.Query) -> tuple[str, ...]:
+    """A qualified tree as texts, of one of which Spark makes the plan that it makes of the user's.
 
-    Names are said once where they are said twice, and not at all where nobody said one; joins by
-    name and names of columns are again what they were, and QUALIFY stays.
+    They differ in `SELECT a AS a`, which is another plan than `SELECT a` beneath a window.
+    """
+    return tuple(dict.fromkeys((_written(tree), _written(tree, twice=True))))
+
+
+def _written(tree: exp.Query, *, twice: bool = False) -> str:
+    """Names are said once where they are said twice, unless they are to be, and not at all where
+    nobody said one; joins by name and names of columns are again what they were, QUALIFY stays.
     """
     copy = tree.copy()
     for named in list(copy.find_all(exp.CTE, exp.Subquery)):
@@ -239,7 +249,9 @@ def written(tree: exp.Query) -> str:
         for item in list(select.expressions):
             if isinstance(item, exp.Alias) and (
                 (is_value and re.fullmatch(r"_col_\d+", item.alias))
-                or (isinstance(item.this, exp.Column) and item.this.name == item.alias)
+                or (
+                    not twice and isinstance(item.this, exp.Column) and item.this.name == item.alias
+                )
             ):
                 item.replace(item.this)
     return copy.sql(dialect=_Written, comments=False)
@@ -264,6 +276,16 @@ class _Written(Spark):
     """sqlglot's Spark, which can write QUALIFY as Spark can."""
 
     Generator = _Generator
+
+
+class _Parser(SparkParser):
+    FUNCTIONS: ClassVar = {k: v for k, v in SparkParser.FUNCTIONS.items() if k != "LOG"}
+
+
+class _Read(Spark):
+    """sqlglot's Spark, which does not take `log(x)` for `ln(x)`: Spark makes another plan of it."""
+
+    Parser = _Parser
 
 
 def readable(text: str) -> str:

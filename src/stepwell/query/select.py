@@ -101,8 +101,10 @@ class Converter:
         if isinstance(query, exp.Select):
             return _Select(self, query, outer, ctes, correlation).convert()
         if isinstance(query, exp.SetOperation):
-            if correlation is not None:
-                correlation.refuse("a set operation")
+            if correlation is not None and _reaches_out(query):
+                raise Unsupported(
+                    Code.UNSUPPORTED_SUBQUERY, "a set operation inside a correlated subquery"
+                )
             made = self._set_operation(query, outer, ctes)
             return self._top(query, made, Rewriter(self.names, Scope(outer=outer)))
         if isinstance(query, exp.Values):
@@ -257,6 +259,14 @@ def top(node: Node, order: tuple[str, ...], query: exp.Expr, made: Relation) -> 
     return Relation(cut, made.outputs)
 
 
+def _reaches_out(query: exp.Query) -> bool:
+    """Whether a qualified query names columns of the queries around it."""
+    named = {name(source.alias_or_name) for source in query.find_all(exp.Table, exp.Subquery)}
+    named |= {name(lateral.alias) for lateral in query.find_all(exp.Lateral)}
+    used = {name(part.table) for part in query.find_all(exp.Column) if part.table}
+    return not used <= named
+
+
 def _number(clause: exp.Expr | None) -> int | None:
     if clause is None:
         return None
@@ -386,11 +396,25 @@ class _Select:
         if clause is None:
             node: Node = Values("VALUES (1)", (self.names.new(),))
         else:
-            node = self.converter.table(clause.this, self.scope, self.ctes)
+            node = self._item(clause.this)
         for join in self.query.args.get("joins") or []:
             node = self._join(node, join)
         for lateral in self.query.args.get("laterals") or []:
             node = self._lateral(node, lateral)
+        return node
+
+    def _item(self, item: exp.Expr) -> Node:
+        """A table, a query, or a join in parentheses, whose tables keep their names."""
+        if not isinstance(item, exp.Subquery) or not isinstance(item.this, exp.Table):
+            return self.converter.table(item, self.scope, self.ctes)
+        if item.args.get("alias"):
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, "a name for a join in parentheses")
+        first = item.this.copy()
+        joins = first.args.get("joins") or []
+        first.set("joins", None)
+        node = self._item(first)
+        for join in [*joins, *(item.args.get("joins") or [])]:
+            node = self._join(node, join)
         return node
 
     def _join(self, left: Node, join: exp.Join) -> Node:
@@ -400,7 +424,7 @@ class _Select:
         if isinstance(join.this, exp.Lateral):
             return self._lateral(left, join.this)
         seen = dict(self.scope.tables)
-        right = self.converter.table(join.this, self.scope, self.ctes)
+        right = self._item(join.this)
         on = [self.rewrite.expr(c) for c in conjuncts(join.args.get("on"))]
         if kind in ("SEMI", "ANTI"):
             # The right side can be named in ON, but not after it.

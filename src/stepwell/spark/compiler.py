@@ -45,6 +45,9 @@ _CAST_MOMENT = re.compile(
 )
 """As it stands in a plan, where a column would have a number."""
 
+_NAMES_COLUMNS = "org.apache.spark.sql.execution.planmerging.MergeSubplans"
+"""A rule of Spark's optimiser whose plans hold names of columns as values."""
+
 
 @dataclass(frozen=True, slots=True)
 class Analysed:
@@ -118,7 +121,7 @@ class Compiler:
         else:
             try:
                 parsed = parse_query(view.query, catalog)
-                self.compare(view.query, parsed.qualified, analysed)
+                self.compare(view.query, parsed.forms, analysed)
                 return self._lower(view, parsed, analysed, unique, views)
             except Unsupported as unsupported:
                 reason = unsupported.reason
@@ -210,7 +213,7 @@ class Compiler:
         ]
         if not texts:
             return
-        with self._in_full():
+        with self._comparable():
             plan = frame._jdf.queryExecution().analyzed().toString()
         for token, word in texts:
             if word in _OF_TIME or _CAST_MOMENT.search(plan):
@@ -256,40 +259,58 @@ class Compiler:
                 "up to DECIMAL, and give lists and first values an order",
             ) from error
 
-    def compare(self, text: str, qualified: str, analysed: Analysed) -> None:
-        """Spark must read the qualified text as it reads the user's.
+    def compare(self, text: str, forms: tuple[str, ...], analysed: Analysed) -> None:
+        """Spark must read the query as it was understood, in one of its forms, as the user's."""
+        for form in forms:
+            unlike = self._unlike(text, form, analysed)
+            if unlike is None:
+                return
+        raise Unsupported(Code.PARSE_MISMATCH, unlike or "there is nothing to read")
+
+    def _unlike(self, text: str, form: str, analysed: Analysed) -> str | None:
+        """Why Spark reads two texts differently; None: it does not.
 
         The answer must be the same whenever a pipeline is opened. Several distinct aggregates are
         planned in an order that is another each time; so they are compared without that word.
         """
         theirs = analysed.frame
-        distinct = [len(_DISTINCT.findall(words)) for words in (text, qualified)]
+        distinct = [len(_DISTINCT.findall(words)) for words in (text, form)]
         if max(distinct) > 1 and distinct[0] != distinct[1]:
-            raise Unsupported(Code.PARSE_MISMATCH, f"DISTINCT is read {distinct[1]} times")
+            return f"DISTINCT is read {distinct[1]} times"
         try:
-            if max(distinct) > 1:
-                theirs = read_only(self._spark, _DISTINCT.sub("(", text), analysed.relations)
-                qualified = _DISTINCT.sub("(", qualified)
-            mine = read_only(self._spark, qualified, analysed.relations)
-            with self._in_full():
+            with self._comparable():
+                if max(distinct) > 1:
+                    theirs = read_only(self._spark, _DISTINCT.sub("(", text), analysed.relations)
+                    form = _DISTINCT.sub("(", form)
+                mine = read_only(self._spark, form, analysed.relations)
                 plans = [frame._jdf.queryExecution().optimizedPlan() for frame in (mine, theirs)]
                 same = _same(*plans)
         except (PySparkException, RefusedError) as error:
-            raise Unsupported(Code.PARSE_MISMATCH, str(error).split("\n")[0][:200]) from error
-        if not same:
-            raise Unsupported(Code.PARSE_MISMATCH, "Spark reads the query differently")
+            return str(error).split("\n")[0][:200]
+        return None if same else "Spark reads the query differently"
 
     @contextmanager
-    def _in_full(self) -> Iterator[None]:
-        """Spark writes all columns of a plan, not only the first 25; the active session decides."""
-        fields = "spark.sql.debug.maxToStringFields"
-        before = self._spark.conf.get(fields) or "25"
-        self._spark.conf.set(fields, 1_000_000)
+    def _comparable(self) -> Iterator[None]:
+        """Plans are made without what names columns by the user's names, and written in full.
+
+        Spark writes all columns of a plan, not only the first 25; the active session decides.
+        """
+        settings = {
+            "spark.sql.debug.maxToStringFields": "1000000",
+            "spark.sql.optimizer.excludedRules": _NAMES_COLUMNS,
+        }
+        before = {key: self._spark.conf.get(key, None) for key in settings}
+        for key, value in settings.items():
+            self._spark.conf.set(key, value)
         try:
             with activated(self._spark):
                 yield
         finally:
-            self._spark.conf.set(fields, before)
+            for key, old in before.items():
+                if old is None:
+                    self._spark.conf.unset(key)
+                else:
+                    self._spark.conf.set(key, old)
 
 
 def _same(mine: Any, theirs: Any) -> bool:
@@ -302,9 +323,13 @@ def _same(mine: Any, theirs: Any) -> bool:
 
 
 def _outline(plan: Any) -> str:
-    """A plan as text, its ids by the order in which they come. A comma joins as CROSS JOIN does."""
+    """A plan as text, its ids by the order in which they come. A comma joins as CROSS JOIN does.
+
+    Names of columns are those of the id, in whichever case they were written.
+    """
     order: dict[str, str] = {}
     text = plan.toString().replace("Join Cross", "Join Inner")
+    text = re.sub(r"\b\w+(?=#\d)", lambda name: name[0].lower(), text)
     ids = r"#\d+|\b_common_expr_\d+"
     return re.sub(ids, lambda id: order.setdefault(id[0], f"#{len(order)}"), text)
 

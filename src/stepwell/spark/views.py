@@ -31,7 +31,7 @@ from stepwell.query.algebra import Leaf, Scan, Values, When, relations, walk
 from stepwell.query.clock import at_time
 from stepwell.query.cost import Costs
 from stepwell.query.explain import Explained, explain
-from stepwell.query.parse import catalog_of, read, written
+from stepwell.query.parse import catalog_of, forms_of, read
 from stepwell.query.program import Block, Full, Groups, Program, Sums
 from stepwell.query.reasons import Unsupported, about
 from stepwell.query.select import Catalog
@@ -190,7 +190,7 @@ class Views:
         with suppress(Unsupported):
             # What we read of it goes into the views over it, so it is compared like theirs.
             tree = read(view.query, self._catalog())
-            self._compiler.compare(view.query, written(tree), analysed)
+            self._compiler.compare(view.query, forms_of(tree), analysed)
             self._trees[view.name.lower()] = tree
         frame = analysed.frame.toDF(*analysed.columns)
         frame.createOrReplaceTempView(quoted(view.name))
