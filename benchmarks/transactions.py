@@ -29,7 +29,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from _measure import Table, Times, in_turns, ratio, section_parser, show_sections, workspace
-from stepwell.connectors.files import FilesSink, FilesSource
+from stepwell.connectors.files import FilesSource
+from stepwell.connectors.files_sink import FilesSink
 from stepwell.connectors.writing import FileFormat
 from stepwell.engine.chores import Chores
 from stepwell.engine.events import Events

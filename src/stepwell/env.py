@@ -191,3 +191,20 @@ def _milliseconds(id: str) -> int:
     for character in id[:10]:
         milliseconds = milliseconds * 32 + _CROCKFORD.index(character)
     return milliseconds
+
+
+def ulid_number(text: str) -> int:
+    """The 128 bits of a ULID; `ulid_text` is its inverse.
+
+    >>> ulid_text(ulid_number("01ARZ3NDEKTSV4RRFFQ69G5FAV"))
+    '01ARZ3NDEKTSV4RRFFQ69G5FAV'
+    """
+    number = 0
+    for character in text:
+        number = number * 32 + _CROCKFORD.index(character)
+    return number
+
+
+def ulid_text(number: int) -> str:
+    """A ULID of its 128 bits."""
+    return _format(number)

@@ -25,11 +25,10 @@ from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import Limits
 from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.env import SystemEnv
-from stepwell.model import Transaction
 from stepwell.query.source import Source as Text
 from stepwell.query.statements import Table, parse_statements
 from stepwell.store.locate import open_store
-from tests.connectors.sinks import LINEAGE, Place, in_turn
+from tests.connectors.sinks import Place, in_turn, mark
 
 Tell = Callable[[int], None]
 
@@ -37,11 +36,12 @@ Tell = Callable[[int], None]
 def write(tell: Tell, options: dict[str, object], keyed: bool, first: int) -> None:
     """Write one transaction after another to a sink, telling each before it is written."""
     sink = Place(str(options["type"]), options, keyed=keyed).make()
-    sink.last()
+    held = sink.last()
     for number in range(first, first + 1_000_000):
         change = in_turn(number)
         tell(number)
-        sink.write(LINEAGE, Transaction(number), change)
+        sink.write(held, mark(number), change)
+        held = mark(number)
 
 
 def run(tell: Tell, checkpoint_every_s: float, **given: object) -> None:

@@ -16,14 +16,26 @@ from deltalake import DeltaTable
 from psycopg import sql
 
 from stepwell.connectors.registry import make_sink
-from stepwell.engine.ports import Sink
+from stepwell.engine.ports import Delivered, Sink
 from stepwell.env import SystemEnv
+from stepwell.model import Position, Transaction, checksum
 
 LINEAGE = "01J00000000000000000000001"
 OTHER = "01J00000000000000000000002"
 
 Row = tuple[str | None, str, int]
 """A customer, a total and a number."""
+
+
+def mark(transaction: int, lineage: str = LINEAGE, history: str = "this") -> Delivered:
+    """The mark of a transaction, as a history of a pipeline gave it out."""
+    entry = checksum([f"{history} {transaction}".encode()])
+    return Delivered(lineage, lineage, Transaction(transaction), Position(transaction + 7), entry)
+
+
+def put(sink: Sink, transaction: int, rows: pa.Table, lineage: str = LINEAGE) -> None:
+    """Write a transaction as the engine does that has just asked the sink what it holds."""
+    sink.write(sink.last(), mark(transaction, lineage), rows)
 
 
 def change(*rows: tuple[str | None, str, int, int]) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import urllib.request
@@ -15,9 +16,9 @@ from deltalake import DeltaTable, write_deltalake
 from stepwell.connectors.registry import make_sink
 from stepwell.engine.ports import Delivered, Sink
 from stepwell.errors import ConfigError, ConflictError, InvalidError, UnavailableError
-from stepwell.model import Transaction
+from stepwell.model import Checksum, Position, Transaction
 from stepwell.testing import ManualEnv
-from tests.connectors.sinks import LINEAGE, OTHER, alone, change
+from tests.connectors.sinks import LINEAGE, OTHER, alone, change, mark, put
 from tests.connectors.test_files_sink import EVERYTHING, NESTED
 
 
@@ -36,9 +37,9 @@ def test_every_type_a_view_may_have(tmp_path: Path, options: dict[str, object]) 
     """J7: a row is compared, replaced and deleted whatever its columns hold."""
     given = EVERYTHING if not options else NESTED
     made = sink(tmp_path, **options)
-    made.write(LINEAGE, Transaction(1), given)
+    put(made, 1, given)
     weights = pa.array([-1, -1], pa.int64())
-    made.write(LINEAGE, Transaction(2), given.set_column(given.num_columns - 1, "_w", weights))
+    put(made, 2, given.set_column(given.num_columns - 1, "_w", weights))
     assert len(content(tmp_path)) == (4 if options.get("mode") else 0)
 
 
@@ -49,37 +50,116 @@ def test_columns_of_any_name(tmp_path: Path) -> None:
     for number in (1, 2):
         columns = {name: pa.array([f"{name}{number if name == 't' else ''}"]) for name in names}
         rows = pa.table({**columns, "_w": pa.array([1], pa.int64())})
-        made.write(LINEAGE, Transaction(number), rows)
+        put(made, number, rows)
     assert content(tmp_path) == [{**{name: name for name in names}, "t": "t2"}]
 
 
 def test_rows_without_a_key_are_counted(tmp_path: Path) -> None:
     """J7: a view may hold a row several times, and a table of Delta has no other way to say so."""
     made = sink(tmp_path)
-    made.write(LINEAGE, Transaction(1), change(("a", "1.00", 1, 3), (None, "2.00", 2, 1)))
-    made.write(LINEAGE, Transaction(2), change(("a", "1.00", 1, -1), (None, "2.00", 2, -1)))
-    made.write(LINEAGE, Transaction(3), change(("a", "1.00", 1, -1), ("a", "1.00", 1, 1)))
+    put(made, 1, change(("a", "1.00", 1, 3), (None, "2.00", 2, 1)))
+    put(made, 2, change(("a", "1.00", 1, -1), (None, "2.00", 2, -1)))
+    put(made, 3, change(("a", "1.00", 1, -1), ("a", "1.00", 1, 1)))
     assert [(row["customer"], row["_count"]) for row in content(tmp_path)] == [("a", 2)]
+
+
+@pytest.mark.parametrize("options", [{"key": "customer"}, {}], ids=["key", "bag"])
+def test_a_change_that_alters_nothing_is_committed_all_the_same(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    """Scenario 104, J7: without its number the sink would seem to have lost the transaction, and
+    the pipeline could not be opened.
+    """
+    made = sink(tmp_path, **options)
+    put(made, 1, change(("a", "1.00", 1, 1)))
+    absent = change(("b", "2.00", 2, -1))
+    if not options:
+        absent = change(("b", "2.00", 2, 1), ("b", "2.00", 2, -1))
+    made.write(mark(1), mark(2), absent)
+    assert made.last() == mark(2)
+    made.write(mark(2), mark(3), change(("c", "3.00", 3, 1)))
+    assert sink(tmp_path, **options).last() == mark(3)
+    assert [row["customer"] for row in content(tmp_path)] == ["a", "c"]
+
+
+def test_a_mark_is_stored_bit_by_bit(tmp_path: Path) -> None:
+    """J16: the numbers of Delta's application transactions have a sign, checksums have none."""
+    made, held = sink(tmp_path), None
+    for number, digit in enumerate("0f7f8f", start=1):
+        given = Delivered(
+            LINEAGE,
+            "7" + "Z" * 25 if digit == "f" else LINEAGE,
+            Transaction(number),
+            Position(number * 10**12),
+            Checksum(digit * 32),
+        )
+        made.write(held, given, alone(number))
+        held = sink(tmp_path).last()
+        assert held == given
+        assert held is not None
+        assert held.timeline == given.timeline
+
+
+@pytest.mark.parametrize("options", [{"key": "customer"}, {"mode": "changes"}], ids=repr)
+def test_a_commit_is_on_disk_before_it_is_told(
+    tmp_path: Path, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario 89, K8: Delta syncs nothing on a local disk; a power cut would take back what the
+    pipeline was told to be delivered.
+    """
+    synced: dict[str, int] = {}
+    fsync = os.fsync
+
+    def recorded(opened: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{opened}")
+        synced[path] = os.fstat(opened).st_size
+        fsync(opened)
+
+    def unsynced() -> set[str]:
+        """Files and folders that hold something which no fsync came after."""
+        found = {str(path) for path in [root, *root.rglob("*")]} | {str(tmp_path)}
+        return {
+            path
+            for path in found
+            if path not in synced
+            or (os.path.isfile(path) and synced[path] != os.path.getsize(path))
+        }
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    root = tmp_path / "table"
+    made = sink(tmp_path, **options)
+    for number in (1, 2):
+        put(made, number, alone(number))
+        assert unsynced() == set()
+        # A folder counts for what was made in it since.
+        synced = {path: size for path, size in synced.items() if os.path.isfile(path)}
+    # A writer that died before it synced: whoever asks next does it.
+    with monkeypatch.context() as patch:
+        patch.setattr("stepwell.connectors.delta.DeltaSink._sync", lambda self, version: None)
+        put(made, 3, alone(3))
+    assert unsynced()
+    assert sink(tmp_path, **options).last() == mark(3)
+    assert unsynced() == set()
 
 
 def test_others_may_maintain_the_table(tmp_path: Path) -> None:
     """J7: progress is part of the table's state, not of its last commit."""
     made = sink(tmp_path, mode="changes")
     for number in range(1, 6):
-        made.write(LINEAGE, Transaction(number), alone(number))
+        put(made, number, alone(number))
     table = DeltaTable(tmp_path / "table")
     table.optimize.compact()
     table.create_checkpoint()
     table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-    assert sink(tmp_path, mode="changes").last() == Delivered(LINEAGE, Transaction(5))
-    made.write(LINEAGE, Transaction(6), alone(6))
+    assert sink(tmp_path, mode="changes").last() == mark(5)
+    put(made, 6, alone(6))
     assert len(content(tmp_path)) == 6
 
 
 def test_a_table_of_somebody_else_is_refused(tmp_path: Path) -> None:
     """J7: a table that Stepwell did not make is not its to change."""
     write_deltalake(tmp_path / "table", pa.table({"a": [1]}))
-    for call in (lambda s: s.last(), lambda s: s.write(LINEAGE, Transaction(1), alone(1))):
+    for call in (lambda s: s.last(), lambda s: put(s, 1, alone(1))):
         with pytest.raises(InvalidError, match="Stepwell did not make"):
             call(sink(tmp_path))
     assert content(tmp_path) == [{"a": 1}]
@@ -87,7 +167,7 @@ def test_a_table_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 def test_two_sinks_cannot_share_a_table(tmp_path: Path) -> None:
     """J7: each would take the other's progress for none."""
-    sink(tmp_path, "one").write(LINEAGE, Transaction(1), alone(1))
+    put(sink(tmp_path, "one"), 1, alone(1))
     with pytest.raises(InvalidError, match="belongs to sink one"):
         sink(tmp_path, "two").last()
 
@@ -98,25 +178,25 @@ def test_a_table_made_but_never_filled_keeps_its_owner(tmp_path: Path) -> None:
     made._create(LINEAGE, alone(1))  # type: ignore[attr-defined]
     assert sink(tmp_path).last() is None
     with pytest.raises(InvalidError, match="another pipeline"):
-        sink(tmp_path).write(OTHER, Transaction(1), alone(1))
-    sink(tmp_path).write(LINEAGE, Transaction(1), alone(1))
-    assert sink(tmp_path).last() == Delivered(LINEAGE, Transaction(1))
+        put(sink(tmp_path), 1, alone(1), OTHER)
+    put(sink(tmp_path), 1, alone(1))
+    assert sink(tmp_path).last() == mark(1)
 
 
 def test_a_view_that_changed_its_columns_is_refused(tmp_path: Path) -> None:
     """A table with half of its rows in another shape is of no use to anybody."""
-    sink(tmp_path, mode="changes").write(LINEAGE, Transaction(1), alone(1))
+    put(sink(tmp_path, mode="changes"), 1, alone(1))
     with pytest.raises(InvalidError, match="does not fit the view v"):
-        sink(tmp_path, mode="changes").write(LINEAGE, Transaction(2), EVERYTHING)
+        put(sink(tmp_path, mode="changes"), 2, EVERYTHING)
 
 
 def test_a_key_that_does_not_tell_rows_apart_is_refused(tmp_path: Path) -> None:
     """J7: one of the rows would silently replace the other."""
     two = change(("a", "1.00", 1, 1), ("a", "2.00", 2, 1))
     with pytest.raises(InvalidError, match="several rows with the same customer"):
-        sink(tmp_path, key="customer").write(LINEAGE, Transaction(1), two)
+        put(sink(tmp_path, key="customer"), 1, two)
     with pytest.raises(InvalidError, match="the view v has no column id"):
-        sink(tmp_path, key="id").write(LINEAGE, Transaction(1), two)
+        put(sink(tmp_path, key="id"), 1, two)
 
 
 def test_a_store_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:
@@ -153,11 +233,11 @@ def test_a_table_in_an_object_store(tmp_path: Path, bucket: dict[str, str]) -> N
     options = {"path": "s3://bucket/table", "storage": bucket, "key": "customer"}
     made, late = sink(tmp_path, **options), sink(tmp_path, **options)
     assert made.last() is None
-    made.write(LINEAGE, Transaction(1), change(("a", "1.00", 1, 1)))
-    assert late.last() == Delivered(LINEAGE, Transaction(1))
-    made.write(LINEAGE, Transaction(2), change(("a", "1.00", 1, -1), ("a", "2.00", 2, 1)))
+    put(made, 1, change(("a", "1.00", 1, 1)))
+    assert late.last() == mark(1)
+    put(made, 2, change(("a", "1.00", 1, -1), ("a", "2.00", 2, 1)))
     with pytest.raises(ConflictError):
-        late.write(LINEAGE, Transaction(2), change(("a", "1.00", 1, -1), ("a", "2.00", 2, 1)))
+        late.write(mark(1), mark(2), change(("a", "1.00", 1, -1), ("a", "2.00", 2, 1)))
     table = DeltaTable("s3://bucket/table", storage_options=bucket)
     assert [row["n"] for row in table.to_pyarrow_table().to_pylist()] == [2]
     assert not (tmp_path / "s3:").exists()

@@ -13,30 +13,30 @@ import pyarrow as pa
 import pytest
 
 from stepwell.connectors.registry import make_sink, make_source
-from stepwell.engine.ports import Delivered, Limits, Sink
+from stepwell.engine.ports import Limits, Sink
+from stepwell.env import SystemEnv
 from stepwell.errors import CorruptError, InvalidError, UnavailableError
-from stepwell.model import Transaction
 from stepwell.testing import ManualEnv
-from tests.connectors.sinks import LINEAGE, OTHER, alone
+from tests.connectors.sinks import LINEAGE, OTHER, alone, mark, put
 from tests.connectors.tables import rows, table
 
 
 def sink(folder: Path, format: str = "json") -> Sink:
     options = {"view": "revenue", "type": "files", "path": "out", "format": format}
-    return make_sink("out", options, "revenue", ManualEnv(), base=folder)
+    return make_sink("out", options, "revenue", SystemEnv(), base=folder)
 
 
 def write(folder: Path, *numbers: int) -> None:
     made = sink(folder)
     for number in numbers:
-        made.write(LINEAGE, Transaction(number), alone(number))
+        put(made, number, alone(number))
 
 
 class Crash(BaseException):
     """The process ends here."""
 
 
-CALLS = ["mkdir", "fsync", "replace", "rename", "unlink"]
+CALLS = ["mkdir", "fsync", "link", "listdir", "rename", "unlink"]
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -76,7 +76,8 @@ def test_a_crash_at_any_call_leaves_whole_folders_only(
             found = sorted(path.name for path in (folder / "out" / name).iterdir())
             assert found == ["_transaction.json", "part.json"]
         held = sink(folder).last()
-        assert held == Delivered(LINEAGE, Transaction(len(names)))
+        names = sorted(path.name for path in (folder / "out").glob("[0-9]*"))
+        assert held == mark(len(names)), "what was committed is published by whoever looks next"
         write(folder, *range(len(names) + 1, 4))
         assert len(list((folder / "out").glob("[0-9]*"))) == 3
         assert list((folder / "out").glob(".tmp-*")) == [], "what a crash left is cleared away"
@@ -89,7 +90,7 @@ def test_everything_is_on_disk_before_it_is_named(
 ) -> None:
     """Scenario 89, J7: a power cut loses what was not synced, so a rename must come after it."""
     calls: list[tuple[str, str]] = []
-    fsync, rename, replace = os.fsync, os.rename, os.replace
+    fsync, rename, link = os.fsync, os.rename, os.link
 
     def synced(opened: int) -> None:
         calls.append(("sync", os.readlink(f"/proc/self/fd/{opened}")))
@@ -99,27 +100,27 @@ def test_everything_is_on_disk_before_it_is_named(
         calls.append(("rename", f"{old} {new}"))
         rename(old, new)
 
-    def replaced(old: Path, new: Path) -> None:
-        calls.append(("replace", f"{old} {new}"))
-        replace(old, new)
+    def linked(old: Path, new: Path) -> None:
+        calls.append(("link", f"{old} {new}"))
+        link(old, new)
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "rename", renamed)
-    monkeypatch.setattr(os, "replace", replaced)
+    monkeypatch.setattr(os, "link", linked)
     write(tmp_path, 1)
     root = str(tmp_path / "out")
-    named = [place for place, (what, _) in enumerate(calls) if what != "sync"]
-    marked, moved, again = named
-    staged, final = calls[moved][1].split()
-    before = [path for what, path in calls[:moved] if what == "sync"]
+    committed, published = [place for place, (what, _) in enumerate(calls) if what != "sync"]
+    staged, final = calls[published][1].split()
+    assert calls[committed][1] == (
+        f"{staged}/_transaction.json {root}/_stepwell/00000000000000000001.json"
+    )
     assert final == f"{root}/00000000000000000001"
-    assert {staged, f"{staged}/part.json", f"{staged}/_transaction.json"} <= set(before)
-    assert before.index(staged) > before.index(f"{staged}/part.json")
-    for place in (marked, again):
-        assert calls[place - 1] == ("sync", calls[place][1].split()[0])
-    assert ("sync", root) in calls[marked:moved], "the marker, before what it speaks of"
-    assert ("sync", root) in calls[moved:again], "the folder, before the sink says that it has it"
-    assert ("sync", str(tmp_path)) in calls[:marked], "the sink's own folder"
+    before = [path for what, path in calls[:committed] if what == "sync"]
+    assert {f"{staged}/part.json", f"{staged}/_transaction.json"} <= set(before)
+    assert before[-2:] == [staged, root], "the hidden folder, before the mark that names it"
+    assert str(tmp_path) in before, "the sink's own folder"
+    assert calls[committed + 1 : published] == [("sync", f"{root}/_stepwell")]
+    assert calls[published + 1 :] == [("sync", root)], "its name, before the write returns"
 
 
 def test_folders_may_be_taken_away_by_whoever_reads_them(tmp_path: Path) -> None:
@@ -127,32 +128,76 @@ def test_folders_may_be_taken_away_by_whoever_reads_them(tmp_path: Path) -> None
     write(tmp_path, 1, 2)
     for folder in (tmp_path / "out").glob("[0-9]*"):
         shutil.rmtree(folder)
-    assert sink(tmp_path).last() == Delivered(LINEAGE, Transaction(2))
+    assert sink(tmp_path).last() == mark(2)
     write(tmp_path, 3)
 
 
 def test_a_lost_marker_is_made_up_for_by_the_folders(tmp_path: Path) -> None:
     """J7: what was written must not be written again because a small file is gone."""
     write(tmp_path, 1, 9)
-    (tmp_path / "out" / "_stepwell.json").unlink()
-    assert sink(tmp_path).last() == Delivered(LINEAGE, Transaction(9))
+    shutil.rmtree(tmp_path / "out" / "_stepwell")
+    assert sink(tmp_path).last() == mark(9)
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b'{"checksum":"0"}'])
 def test_a_damaged_marker_is_named(tmp_path: Path, damage: bytes) -> None:
     """K2: never a traceback, never a silent start from nothing."""
     write(tmp_path, 1)
-    (tmp_path / "out" / "_stepwell.json").write_bytes(damage)
-    with pytest.raises(CorruptError, match=r"_stepwell\.json"):
+    (tmp_path / "out" / "_stepwell" / "00000000000000000001.json").write_bytes(damage)
+    with pytest.raises(CorruptError, match=r"_stepwell/0+1\.json"):
         sink(tmp_path).last()
 
 
 def test_a_folder_of_another_pipeline_is_refused_even_without_a_marker(tmp_path: Path) -> None:
     """J7: two pipelines in one folder would overwrite each other's progress."""
     write(tmp_path, 5)
-    (tmp_path / "out" / "_stepwell.json").unlink()
+    shutil.rmtree(tmp_path / "out" / "_stepwell")
     with pytest.raises(InvalidError, match="another pipeline"):
-        sink(tmp_path).write(OTHER, Transaction(6), alone(6))
+        put(sink(tmp_path), 6, alone(6), OTHER)
+
+
+def test_a_folder_that_was_committed_is_not_swept_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario 93, J7: its writer died between the commit and the rename, just after another one
+    had looked at the log.
+    """
+    write(tmp_path, 1)
+
+    def crash(old: Path, new: Path) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", crash)
+        with pytest.raises(Crash):
+            write(tmp_path, 2)
+    sink(tmp_path)._sweep()  # type: ignore[attr-defined]
+    assert sink(tmp_path).last() == mark(2)
+    assert (tmp_path / "out" / f"{2:020d}" / "part.json").exists()
+
+
+def test_an_earlier_format_is_refused_by_its_number(tmp_path: Path) -> None:
+    """J12: its one mark says nothing of the history it belongs to."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "_stepwell.json").write_bytes(b"{}")
+    for call in (lambda s: s.last(), lambda s: put(s, 1, alone(1))):
+        with pytest.raises(InvalidError, match="filessink format 1; this Stepwell reads 2"):
+            call(sink(tmp_path))
+
+
+def test_the_log_of_marks_stays_small(tmp_path: Path) -> None:
+    """J7: a transaction costs a folder, which readers may remove, and nothing for ever."""
+    write(tmp_path, *range(1, 40))
+    log = sorted(path.name for path in (tmp_path / "out" / "_stepwell").iterdir())
+    assert log == [f"{number:020d}.json" for number in range(24, 40)]
+
+
+def test_a_folder_that_was_put_there_by_hand_is_named(tmp_path: Path) -> None:
+    """J7: it is not ours to replace, and trying again would not help."""
+    write(tmp_path, 1)
+    (tmp_path / "out" / f"{2:020d}").mkdir()
+    with pytest.raises(InvalidError, match="did not write"):
+        write(tmp_path, 2)
 
 
 def test_a_place_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:
@@ -200,7 +245,7 @@ def test_what_a_sink_writes_a_source_reads(tmp_path: Path, format: str) -> None:
         else ", a ARRAY<TIMESTAMP>, m MAP<STRING, DOUBLE>, st STRUCT<x: INT, Y: STRING>"
     )
     given = EVERYTHING if format == "csv" else NESTED
-    sink(tmp_path, format).write(LINEAGE, Transaction(1), given)
+    put(sink(tmp_path, format), 1, given)
     options = {"table": "t", "type": "files", "path": f"out/*/part.{format}", "format": format}
     reading = table(f"{COLUMNS}{nested}, `_w` INT)")
     taken = make_source("s", options, reading, ManualEnv(), base=tmp_path).poll(None, Limits())

@@ -11,11 +11,10 @@ import pytest
 from psycopg import sql
 
 from stepwell.connectors.registry import make_sink
-from stepwell.engine.ports import Delivered, Sink
+from stepwell.engine.ports import Sink
 from stepwell.errors import ConfigError, InvalidError, UnavailableError
-from stepwell.model import Transaction
 from stepwell.testing import ManualEnv
-from tests.connectors.sinks import LINEAGE, alone, change
+from tests.connectors.sinks import alone, change, mark, put
 from tests.connectors.test_files_sink import NESTED, NOON
 
 NUMBERS = count(1)
@@ -40,7 +39,7 @@ def query(dsn: str, text: str, *names: str) -> list[tuple[object, ...]]:
 def test_every_type_a_view_may_have(postgres: str, schema: str) -> None:
     """J7: each column gets a type of the database that holds all of its values."""
     made = sink(postgres, schema, key="id")
-    made.write(LINEAGE, Transaction(1), NESTED)
+    put(made, 1, NESTED)
     made.close()
     (row, empty) = query(postgres, "SELECT * FROM {}.{} ORDER BY id", schema, "v")
     assert row[:3] == (1, 'a"b\\c\nd,é', NESTED.column("d")[0].as_py())
@@ -59,7 +58,7 @@ def test_identifiers_are_quoted(postgres: str, schema: str) -> None:
     for number in (1, 2):
         rows = pa.table({column: ["k"], "n": [number], "_w": pa.array([1], pa.int64())})
         made = sink(postgres, schema, table=name, key=column)
-        made.write(LINEAGE, Transaction(number), rows)
+        put(made, number, rows)
         made.close()
     assert query(postgres, "SELECT * FROM {}.{}", schema, name) == [("k", 2)]
 
@@ -70,7 +69,7 @@ def test_texts_that_mean_something_to_copy(postgres: str, schema: str) -> None:
     made = sink(postgres, schema, key="a")
     for number, text in enumerate(texts, start=1):
         rows = pa.table({"a": [text], "_w": pa.array([1], pa.int64())})
-        made.write(LINEAGE, Transaction(number), rows)
+        put(made, number, rows)
     made.close()
     found = {row[0] for row in query(postgres, "SELECT a FROM {}.{}", schema, "v")}
     assert found == set(texts)
@@ -81,7 +80,7 @@ def test_a_view_that_is_all_key(postgres: str, schema: str) -> None:
     made = sink(postgres, schema, key=["a", "b"])
     for number, weight in ((1, 1), (2, -1), (3, 1)):
         rows = pa.table({"a": ["x"], "b": pa.array([None], pa.int64()), "_w": [weight]})
-        made.write(LINEAGE, Transaction(number), rows)
+        put(made, number, rows)
         held = query(postgres, "SELECT * FROM {}.{}", schema, "v")
         assert held == ([("x", None)] if weight > 0 else [])
     made.close()
@@ -90,7 +89,7 @@ def test_a_view_that_is_all_key(postgres: str, schema: str) -> None:
 def test_a_server_that_is_down_is_unavailable(tmp_path: Path) -> None:
     """J7: a sink that is down is waited for, and its password is not shown."""
     dsn = f"host={tmp_path} dbname=d password=secret"
-    for call in (lambda s: s.last(), lambda s: s.write(LINEAGE, Transaction(1), alone(1))):
+    for call in (lambda s: s.last(), lambda s: put(s, 1, alone(1))):
         with pytest.raises(UnavailableError, match="sink out cannot reach d on") as caught:
             call(sink(dsn, "public"))
         assert "secret" not in str(caught.value)
@@ -99,16 +98,16 @@ def test_a_server_that_is_down_is_unavailable(tmp_path: Path) -> None:
 def test_a_connection_that_was_cut_is_made_again(postgres: str, schema: str) -> None:
     """Scenario 84, J7: a restart of the database costs one attempt."""
     made = sink(postgres, schema)
-    made.write(LINEAGE, Transaction(1), alone(1))
+    put(made, 1, alone(1))
     query(
         postgres,
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'",
     )
     with pytest.raises(UnavailableError):
-        made.write(LINEAGE, Transaction(2), alone(2))
-    assert made.last() == Delivered(LINEAGE, Transaction(1))
-    made.write(LINEAGE, Transaction(2), alone(2))
+        put(made, 2, alone(2))
+    assert made.last() == mark(1)
+    put(made, 2, alone(2))
     made.close()
     assert len(query(postgres, "SELECT * FROM {}.{}", schema, "v")) == 2
 
@@ -119,7 +118,7 @@ def test_a_table_of_somebody_else_is_refused(postgres: str, schema: str) -> None
     query(postgres, "CREATE TABLE {}.{} (a int)", schema, "v")
     made = sink(postgres, schema)
     with pytest.raises(InvalidError, match="Stepwell did not make"):
-        made.write(LINEAGE, Transaction(1), alone(1))
+        put(made, 1, alone(1))
     assert made.last() is None
     made.close()
 
@@ -127,9 +126,9 @@ def test_a_table_of_somebody_else_is_refused(postgres: str, schema: str) -> None
 def test_two_sinks_cannot_share_a_table(postgres: str, schema: str) -> None:
     """J7: each would take the other's progress for its own."""
     one, two = sink(postgres, schema, "one"), sink(postgres, schema, "two")
-    one.write(LINEAGE, Transaction(1), alone(1))
+    put(one, 1, alone(1))
     with pytest.raises(InvalidError, match="belongs to sink one"):
-        two.write(LINEAGE, Transaction(2), alone(2))
+        put(two, 2, alone(2))
     one.close()
     two.close()
 
@@ -137,12 +136,12 @@ def test_two_sinks_cannot_share_a_table(postgres: str, schema: str) -> None:
 def test_rows_the_database_refuses_stop_the_sink(postgres: str, schema: str) -> None:
     """J7: trying again would not help, and nothing of the transaction is there."""
     made = sink(postgres, schema)
-    made.write(LINEAGE, Transaction(1), alone(1))
+    put(made, 1, alone(1))
     with pytest.raises(InvalidError, match="refuses the rows of the view v"):
-        made.write(LINEAGE, Transaction(2), change(("nul \0 character", "1.00", 1, 1)))
+        put(made, 2, change(("nul \0 character", "1.00", 1, 1)))
     with pytest.raises(InvalidError, match="refuses the rows"):
-        made.write(LINEAGE, Transaction(2), NESTED)
-    assert made.last() == Delivered(LINEAGE, Transaction(1))
+        put(made, 2, NESTED)
+    assert made.last() == mark(1)
     made.close()
 
 
@@ -151,7 +150,7 @@ def test_a_key_that_does_not_tell_rows_apart_is_refused(postgres: str, schema: s
     two = change(("a", "1.00", 1, 1), ("a", "2.00", 2, 1))
     made = sink(postgres, schema, key="customer")
     with pytest.raises(InvalidError, match="several rows with the same customer"):
-        made.write(LINEAGE, Transaction(1), two)
+        put(made, 1, two)
     made.close()
 
 

@@ -9,16 +9,15 @@ import pytest
 
 from stepwell.engine.ports import Delivered
 from stepwell.errors import BugError, ConflictError, InvalidError, UnavailableError
-from stepwell.model import Transaction
 from tests.connectors.conftest import make_place
 from tests.connectors.killed import victims
-from tests.connectors.sinks import LINEAGE, OTHER, Place, alone, change, in_turn
+from tests.connectors.sinks import OTHER, Place, alone, change, in_turn, mark, put
 
 
 def write(place: Place, *numbers: int) -> None:
     sink = place.make()
     for number in numbers:
-        sink.write(LINEAGE, Transaction(number), alone(number))
+        put(sink, number, alone(number))
     sink.close()
 
 
@@ -45,9 +44,9 @@ def test_a_sink_says_how_far_it_got(place: Place) -> None:
     """J7: the number is stored with the rows, and another process finds both."""
     sink = place.make()
     for number in (1, 2, 3, 8, 13, 14):
-        sink.write(LINEAGE, Transaction(number), alone(number))
-        assert sink.last() == Delivered(LINEAGE, Transaction(number))
-        assert last(place) == Delivered(LINEAGE, Transaction(number))
+        put(sink, number, alone(number))
+        assert sink.last() == mark(number)
+        assert last(place) == mark(number)
     sink.close()
     assert held(place, 1, 2, 3, 8, 13, 14)
 
@@ -65,7 +64,7 @@ def test_a_view_is_kept_through_inserts_updates_and_deletes(place: Place) -> Non
     sink = place.make()
     done = {}
     for number, rows in changes.items():
-        sink.write(LINEAGE, Transaction(number), rows)
+        put(sink, number, rows)
         done[number] = rows
         if place.options.get("format") not in ("csv", "json"):
             assert place.content() == place.expected(done)
@@ -76,29 +75,64 @@ def test_a_transaction_is_never_written_twice(place: Place) -> None:
     """Scenario 84, J7: a writer that was fenced may be late with what its successor delivered."""
     write(place, 1, 2, 5)
     late = place.make()
-    late.last()
+    believed = late.last()
     write(place, 6)
     for sink in (late, place.make()):
-        for number in (6, 5, 2):
+        for number in (6, 7):
             # A database may find out only when it commits, and not say more than that it failed.
             with pytest.raises((ConflictError, UnavailableError)):
-                sink.write(LINEAGE, Transaction(number), alone(number))
-            assert sink.last() == Delivered(LINEAGE, Transaction(6))
+                sink.write(believed, mark(number), alone(number))
+            assert sink.last() == mark(6)
         sink.close()
     assert held(place, 1, 2, 5, 6)
-    assert last(place) == Delivered(LINEAGE, Transaction(6))
+    assert last(place) == mark(6)
 
 
-def test_a_number_that_does_not_rise_is_a_conflict(place: Place) -> None:
-    """J7: the guard raises what tells the engine to ask how far the sink got."""
+WRONG = {
+    "it went back": mark(3),
+    "it ran ahead": mark(1),
+    "it is empty": None,
+    "a copy": mark(2, history="that"),
+}
+
+
+@pytest.mark.parametrize("word", WRONG)
+def test_a_sink_that_holds_another_mark_than_believed_changes_nothing(
+    place: Place, word: str
+) -> None:
+    """J16, scenario 99, scenario 101: the mark is compared for equality where it is replaced."""
+    write(place, 1, 2)
+    sink = place.make()
+    with pytest.raises(ConflictError, match=r"holds transaction 2 \(entry 9"):
+        sink.write(WRONG[word], mark(4), alone(4))
+    sink.last()
+    with pytest.raises(ConflictError):
+        sink.write(WRONG[word], mark(4), alone(4))
+    assert sink.last() == mark(2)
+    sink.write(mark(2), mark(4), alone(4))
+    sink.close()
+    assert held(place, 1, 2, 4)
+
+
+def test_a_sink_that_was_emptied_is_not_begun_again_in_the_middle(place: Place) -> None:
+    """J16, scenario 99: dropped behind the connection, it would hold the last changes only."""
+    sink = place.make()
+    sink.last()
+    with pytest.raises(ConflictError, match="holds nothing, not transaction 7"):
+        sink.write(mark(7), mark(8), alone(8))
+    assert sink.last() is None
+    sink.close()
+
+
+def test_numbers_that_do_not_rise_are_a_bug(place: Place) -> None:
+    """J7: the guard raises, and nothing is written."""
     write(place, 3)
     sink = place.make()
     for number in (3, 2):
-        with pytest.raises(ConflictError, match=f"holds transaction 3, and was given {number}"):
-            sink.write(LINEAGE, Transaction(number), alone(number))
-    sink.write(LINEAGE, Transaction(4), alone(4))
+        with pytest.raises(BugError, match="rising transactions"):
+            sink.write(mark(3), mark(number), alone(number))
     sink.close()
-    assert held(place, 3, 4)
+    assert held(place, 3)
 
 
 def test_the_output_of_another_pipeline_is_refused(place: Place) -> None:
@@ -106,19 +140,19 @@ def test_the_output_of_another_pipeline_is_refused(place: Place) -> None:
     write(place, 7)
     sink = place.make()
     with pytest.raises(InvalidError, match=f"another pipeline: expected lineage {OTHER}"):
-        sink.write(OTHER, Transaction(8), alone(8))
+        put(sink, 8, alone(8), OTHER)
     with pytest.raises(InvalidError):
-        sink.write(OTHER, Transaction(1), alone(1))
+        put(sink, 1, alone(1), OTHER)
     sink.close()
     assert held(place, 7)
-    assert last(place) == Delivered(LINEAGE, Transaction(7))
+    assert last(place) == mark(7)
 
 
 def test_an_empty_change_is_a_bug(place: Place) -> None:
     """J7: a sink gets exactly one non-empty batch per transaction that changed its view."""
     sink = place.make()
     with pytest.raises(BugError):
-        sink.write(LINEAGE, Transaction(1), alone(1).slice(0, 0))
+        put(sink, 1, alone(1).slice(0, 0))
     sink.close()
     assert last(place) is None
 

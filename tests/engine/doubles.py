@@ -23,7 +23,6 @@ from stepwell.engine.settings import Settings
 from stepwell.engine.target import Target
 from stepwell.errors import ConflictError, ReplayMismatchError, UnavailableError
 from stepwell.journal.journal import Settings as JournalSettings
-from stepwell.model import Transaction
 from stepwell.store.base import Store
 from stepwell.store.memory import MemoryStore
 from stepwell.store.retry import Retry
@@ -158,13 +157,12 @@ class ShelfSink:
         self._reach()
         return self.shelf.last
 
-    def write(self, lineage: str, transaction: Transaction, change: pa.Table) -> None:
+    def write(self, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:
         self._reach()
-        last = self.shelf.last
-        if last is not None and last.lineage == lineage and last.transaction >= transaction:
-            raise ConflictError(f"{self.name} holds {last.transaction}")
-        self.shelf.batches.append((transaction, batch_of(change)))
-        self.shelf.last = Delivered(lineage, transaction)
+        if self.shelf.last != previous:
+            raise ConflictError(f"{self.name} holds {self.shelf.last}, not {previous}")
+        self.shelf.batches.append((mark.transaction, batch_of(change)))
+        self.shelf.last = mark
         if self.lose_answers:
             self.lose_answers -= 1
             raise UnavailableError("the answer was lost")
@@ -213,6 +211,8 @@ class World:
     store: Store = field(init=False)
     events: list[Event] = field(default_factory=list)
     sinks: dict[str, ShelfSink] = field(default_factory=dict)
+    down: set[str] = field(default_factory=set)
+    """Sinks that cannot be reached when a process begins."""
     views: dict[str, str] = field(
         default_factory=lambda: {"revenue": "revenue", "visits": "visits", "buyers": "buyers"}
     )
@@ -237,6 +237,8 @@ class World:
             name: ShelfSink(name, view, self.shelves.setdefault(name, Shelf()))
             for name, view in views.items()
         }
+        for name, sink in self.sinks.items():
+            sink.down = name in self.down
         sources: list[Any] = [FeedSource(name, feed) for name, feed in self.feeds.items()]
         taking: list[Any] = list(self.sinks.values())
         if faulty is not None and strike:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.connectors.files import FilesSink, FilesSource
+from stepwell.connectors.files import FilesSource
+from stepwell.connectors.files_sink import FilesSink
 from stepwell.connectors.writing import FileFormat
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.reference_executor import ReferenceExecutor

@@ -27,7 +27,7 @@ from stepwell.model import Position
 from stepwell.state.checkpoint import dropping, read_checkpoint
 from stepwell.state.manifest import Manifest, Manifests
 from stepwell.store.memory import MemoryStore
-from stepwell.testing import Crash, FaultyStore, When, crash_at
+from stepwell.testing import Call, Crash, Fault, FaultyStore, When, crash_at
 from tests.engine.doubles import SETTINGS, Feed, ShelfSink, World, contents, everything, order
 
 SPARSE = replace(SETTINGS, checkpoint_every_s=1e9)
@@ -494,6 +494,36 @@ def test_a_sink_whose_output_is_lost_for_good_begins_anew(how: str) -> None:
     failed = [event for event in world.events if isinstance(event, SinkFailed) and event.stops]
     assert [event.sink for event in failed] == ["revenue"]
     assert {sink.name for sink in latest(world).progress.sinks} == {"visits", "buyers"}
+    done.pipeline.close()
+    again = world.open()
+    assert again.deliver()
+    world.check(again)
+
+
+def test_the_view_a_sink_begins_with_is_not_made_up_for_by_a_change() -> None:
+    """K9, J16: the file was lost, and the transaction whose number it has is replayed; its change
+    is not what the sink lacks.
+    """
+    world = World()
+    pipeline = world.open(settings=SPARSE, sinks={"one": "revenue"})
+    pipeline.push("orders", [order(1, "a")])
+    pipeline.checkpoint("early")
+    pipeline.push("orders", [order(2, "b")])
+    pipeline.flush()
+
+    def is_down(call: Call) -> Fault | None:
+        return Fault("fail") if (call.operation, call.path) == ("write", "ShelfSink") else None
+
+    two = {"one": "revenue", "two": "revenue"}
+    world.open(FaultyStore(world.store, is_down), SPARSE, sinks=two)
+    (lost,) = latest(world).progress.outbox
+    assert (lost.sink, lost.transaction) == ("two", 2)
+    world.store.delete(lost.path)
+    world.views = two
+    done = at(world, Goal())
+    failed = [event for event in world.events if isinstance(event, SinkFailed) and event.stops]
+    assert [event.sink for event in failed] == ["two"]
+    assert not world.shelves["two"].batches
     done.pipeline.close()
     again = world.open()
     assert again.deliver()

@@ -22,7 +22,7 @@ from stepwell.errors import (
     UnavailableError,
 )
 from stepwell.journal import paths
-from stepwell.model import Transaction
+from stepwell.model import Position, Transaction, checksum
 from stepwell.state.manifest import Manifests
 from stepwell.state.progress import SinkAt
 from stepwell.store.memory import MemoryStore
@@ -32,6 +32,10 @@ from tests.engine.doubles import SETTINGS, SQL, Shelf, ShelfSink, World, content
 TWO = {"one": "revenue", "two": "revenue"}
 TX = Transaction
 LINEAGE = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
+
+
+def mark(number: int) -> Delivered:
+    return Delivered(LINEAGE, LINEAGE, TX(number), Position(number), checksum([b"%d" % number]))
 
 
 def numbers(world: World, sink: str) -> list[int]:
@@ -145,8 +149,8 @@ def test_undelivered_output_outlives_flush_close_and_journal() -> None:
     manifest = Manifests(world.store, world.env).latest()
     assert manifest is not None
     assert manifest.manifest.progress.sinks == (
-        SinkAt("one", Transaction(3)),
-        SinkAt("two", Transaction(0)),
+        SinkAt("one", world.shelves["one"].last),
+        SinkAt("two"),
     )
     for entry in world.store.list("journal/"):
         if entry.path.endswith(".arrow"):
@@ -188,13 +192,13 @@ def test_a_leftover_file_is_adopted_if_its_rows_are_the_same() -> None:
     world.sinks["two"].down = True
     pipeline.push("orders", [order(1)])
     outbox = pipeline._core.state.outboxes[1]
-    outbox.keep(Transaction(1))
+    outbox.keep()
     assert len(files(world)) == 1
     again = world.open(sinks=TWO)
     world.sinks["two"].down = True
     assert numbers(world, "two") == [1], "it was up for a moment"
     again.push("orders", [order(2)])
-    again._core.state.outboxes[1].keep(Transaction(2))
+    again._core.state.outboxes[1].keep()
     third = World(world.env)
     third.store = world.store
     third.shelves = {"one": world.shelves["one"], "two": world.shelves["two"]}
@@ -209,12 +213,12 @@ def test_no_two_writers_share_a_file_of_the_outbox() -> None:
     store = MemoryStore(env)
     kept = []
     for _ in range(2):
-        outbox = Outbox(ShelfSink("s", "v", Shelf()), LINEAGE, store, env, at=SinkAt("s", TX(0)))
-        outbox.offer(TX(1), pa.table({"a": [1], "_w": [1]}))
-        _, (file,) = outbox.keep(TX(1))
+        outbox = Outbox(ShelfSink("s", "v", Shelf()), LINEAGE, store, env, at=SinkAt("s"))
+        outbox.offer(mark(1), pa.table({"a": [1], "_w": [1]}))
+        _, (file,) = outbox.keep()
         kept.append(file.path)
         assert outbox.deliver()
-        assert outbox.keep(TX(1)) == (SinkAt("s", TX(1)), ())
+        assert outbox.keep() == (SinkAt("s", mark(1)), ())
     assert len(set(kept)) == 2
     assert {paths.parse(path).number for path in kept} == {1}
     assert all(store.exists(path) for path in kept), "collection removes them"
@@ -252,16 +256,15 @@ def test_the_guard_raises_when_the_order_is_broken() -> None:
     """J7: never an assert, and never a batch out of order."""
     env = ManualEnv()
     sink = ShelfSink("s", "v", Shelf())
-    outbox = Outbox(sink, LINEAGE, MemoryStore(env), env, at=SinkAt("s", TX(3)))
+    outbox = Outbox(sink, LINEAGE, MemoryStore(env), env, at=SinkAt("s", mark(3)), since=TX(3))
+    outbox.settle(TX(3))
     change = pa.table({"a": [1], "_w": [1]})
-    with pytest.raises(BugError, match="3 came after 3"):
-        outbox.offer(TX(3), change)
-    outbox.offer(TX(5), change)
+    outbox.offer(mark(5), change)
     for transaction in (4, 5):
         with pytest.raises(BugError, match="rising order"):
-            outbox.offer(TX(transaction), change)
+            outbox.offer(mark(transaction), change)
     with pytest.raises(BugError, match="not nothing"):
-        outbox.offer(TX(6), change.slice(1))
+        outbox.offer(mark(6), change.slice(1))
 
 
 def test_a_sink_of_another_pipeline_is_refused() -> None:
@@ -282,9 +285,9 @@ def test_a_sink_that_lost_what_it_was_given_is_noticed() -> None:
     world = World()
     with world.open(sinks=TWO) as pipeline:
         pipeline.push("orders", [order(1)])
+        first = world.shelves["two"].last
         pipeline.push("orders", [order(2)])
-    lineage = world.shelves["two"].last.lineage
-    for held in (None, Delivered(lineage, TX(1))):
+    for held in (None, first):
         world.shelves["two"].last = held
         with pytest.raises(InvalidError, match="sink two held transaction 2"):
             world.open(sinks=TWO)
@@ -295,8 +298,7 @@ def test_a_sink_ahead_of_its_pipeline_is_noticed() -> None:
     world = World()
     with world.open(sinks=TWO) as pipeline:
         pipeline.push("orders", [order(1)])
-    lineage = world.shelves["two"].last.lineage
-    world.shelves["two"].last = Delivered(lineage, TX(7))
+    world.shelves["two"].last = replace(world.shelves["two"].last, transaction=TX(7))
     with pytest.raises(InvalidError, match="sink two holds transaction 7"):
         world.open(sinks=TWO)
 
@@ -305,7 +307,7 @@ def test_an_error_that_does_not_go_away_stops_the_pipeline_but_no_push() -> None
     """J7: rows that are durable are acknowledged; the next are not taken in."""
 
     class Denied(ShelfSink):
-        def write(self, lineage: str, transaction: Transaction, change: pa.Table) -> None:
+        def write(self, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:
             raise InvalidError("permission denied for table revenue")
 
     world = World()
@@ -325,8 +327,8 @@ def test_a_driver_that_raises_anything_is_tried_again() -> None:
     """J7: an exception of a library below a sink is no reason to end the pipeline."""
 
     class Odd(ShelfSink):
-        def write(self, lineage: str, transaction: Transaction, change: pa.Table) -> None:
-            super().write(lineage, transaction, change)
+        def write(self, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:
+            super().write(previous, mark, change)
             raise OSError("connection reset")
 
     world = World()

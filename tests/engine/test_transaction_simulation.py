@@ -25,6 +25,7 @@ from stepwell.engine.ports import Delivered, Limits
 from stepwell.engine.run import Loop
 from stepwell.engine.settings import Settings
 from stepwell.errors import (
+    ConflictError,
     FencedError,
     InvalidError,
     StepwellError,
@@ -33,11 +34,10 @@ from stepwell.errors import (
 )
 from stepwell.journal.entry import Kind
 from stepwell.journal.journal import Settings as JournalSettings
-from stepwell.model import Transaction
 from stepwell.store.memory import MemoryStore
 from stepwell.store.retry import Retry
 from stepwell.testing import Call, Crash, Fault, FaultyStore, ManualEnv, When
-from tests.engine.doubles import Feed, ShelfSink, World, batch_of, click, contents, order
+from tests.engine.doubles import Feed, Shelf, ShelfSink, World, batch_of, click, contents, order
 
 SEEDS = [int(seed) for seed in os.environ.get("STEPWELL_SEEDS", "").split(",") if seed]
 COUNT = int(os.environ.get("STEPWELL_TX_SEEDS", "60"))
@@ -79,6 +79,9 @@ class Life:
         """Rows of explicit transactions: all of them or none."""
         self.never: set[int] = set()
         self.zombies: list[Pipeline] = []
+        self.snapshots: list[tuple[dict[str, Any], dict[str, Shelf]]] = []
+        """Backups of the store and of what sinks hold, made before each process."""
+        self.ending = ""
         orders = Feed("orders", again=chance.random() < 0.7)
         for id in range(chance.randint(0, 25)):
             roll = chance.random()
@@ -96,19 +99,116 @@ class Life:
 
     def run(self) -> Life:
         for _ in range(self.chance.randint(2, 6)):
+            self._back_up()
             self.process = FaultyStore(self.world.store, self._plan)
             self.dies_at = self.chance.randint(20, 220) if self.mortal else 0
             with suppress(Crash, *EXPECTED):
                 self._process(self.world.open(self.process, self.settings))
         self._calm()
+        self._end()
         return self
+
+    def _back_up(self) -> None:
+        store = self.world.store
+        assert isinstance(store, MemoryStore)
+        shelves = self.world.shelves.items()
+        copies = {name: Shelf(shelf.last, list(shelf.batches)) for name, shelf in shelves}
+        self.snapshots.append((dict(store._objects), copies))
+
+    def _end(self) -> None:
+        """A backup is put back: of the store, or of a sink while the pipeline runs (J16).
+
+        Whatever a sink holds that this history did not give it stops the pipeline; what it gave is
+        there once.
+        """
+        objects, shelves = self.chance.choice(self.snapshots)
+        self.settings = replace(
+            self.settings, outbox=replace(self.settings.outbox, transactions_max=1000)
+        )
+        if self.chance.random() < 0.6:
+            self._store_goes_back(objects)
+        else:
+            self._sink_goes_back(shelves)
+        self.trace.append(("end", self.ending, "ok"))
+
+    def _store_goes_back(self, objects: dict[str, Any]) -> None:
+        world, chance = self.world, self.chance
+        assert isinstance(world.store, MemoryStore)
+        world.store._objects = dict(objects)
+        world.down = {name for name in world.views if chance.random() < 0.7}
+        ahead: dict[str, bool] | None = None
+        self.ending = "a store from a backup"
+        for _ in range(chance.randint(1, 3)):
+            try:
+                pipeline = world.open(settings=self.settings)
+            except InvalidError as error:
+                self.ending += ", refused when opened"
+                self._is_named(error)
+                world.down = set(world.views)
+                continue
+            except UnavailableError:  # A sink that is new to this history does not answer.
+                return
+            if ahead is None:
+                number = pipeline.transaction_number
+                held = {name: shelf.last for name, shelf in world.shelves.items()}
+                ahead = {n: at is not None and at.transaction > number for n, at in held.items()}
+            for _ in range(chance.randint(1, 9)):
+                world.env.advance(5)
+                pipeline.push("orders", [order(self._new(), chance.choice("abc"), 1)])
+            if chance.random() < 0.5:
+                pipeline.close()
+        if ahead is None:
+            return
+        try:
+            pipeline = world.open(settings=self.settings)
+        except InvalidError:
+            return
+        for sink in world.sinks.values():
+            sink.down = False
+        for _ in range(5):
+            world.env.advance(100)
+            pipeline.deliver()
+        for box in pipeline._core.state.outboxes:
+            name = box.sink.name
+            if ahead[name]:
+                assert isinstance(box.stopped, InvalidError), f"{name} is ahead, and believed"
+                self.ending += ", refused when it came back"
+            else:
+                rows = Counter(contents(pipeline, box.sink.view))
+                assert world.shelves[name].rows() == rows, f"{name} is not {box.sink.view}"
+
+    def _is_named(self, error: InvalidError) -> None:
+        assert any(f"sink {name} " in error.message for name in self.world.views)
+
+    def _sink_goes_back(self, shelves: dict[str, Shelf]) -> None:
+        world = self.world
+        name = self.chance.choice(["revenue", "again"])
+        pipeline = world.open(settings=self.settings)
+        while not pipeline.deliver():
+            world.env.advance(10)
+        old, shelf = shelves.get(name, Shelf()), world.shelves[name]
+        self.ending = "a sink went back"
+        went_back = old.last != shelf.last
+        shelf.last, shelf.batches = old.last, list(old.batches)
+        pipeline.push("orders", [order(self._new(), "a", 1)])
+        world.env.advance(100)
+        pipeline.deliver()
+        (box,) = [box for box in pipeline._core.state.outboxes if box.sink.name == name]
+        if went_back:
+            assert isinstance(box.stopped, InvalidError), f"{name} went back, and went on"
+            assert shelf.batches == old.batches
+            self.ending += ", refused"
+        else:
+            rows = Counter(contents(pipeline, box.sink.view))
+            assert shelf.rows() == rows, f"{name} is not {box.sink.view}"
 
     def _plan(self, call: Call) -> Fault | None:
         self.world.env.advance(self.chance.random() / 10)
         when: When = "before" if self.chance.random() < 0.5 else "after"
         rate = self.sink_rate if call.operation in ("last", "write") else self.fault_rate
         fault: Fault | None = None
-        if call.number == self.dies_at:
+        in_sink = self.mortal and call.operation == "write" and self.chance.random() < 0.02
+        if call.number == self.dies_at or in_sink:
             fault = Fault("crash", when)
         # What the executor does is this process's own: it can die in it, and not fail.
         elif call.operation not in _OWN and self.chance.random() < rate:
@@ -298,6 +398,9 @@ def test_the_lives_are_not_idle() -> None:
     assert seen["read ok"] > 20
     assert seen["poll crash"] > 0
     assert seen["zombie woke"] > 5
+    endings = [lived(seed).ending for seed in range(COUNT)]
+    for ending in ("refused when opened", "refused when it came back", "went back, refused"):
+        assert sum(ending in told for told in endings) > 3, ending
     assert outcomes["acknowledged"] > 100
     assert outcomes["unknown"] > 10
 
@@ -305,18 +408,48 @@ def test_the_lives_are_not_idle() -> None:
 def plant_sinks_are_not_asked(patch: pytest.MonkeyPatch) -> None:
     """J7 broken: a write that failed is taken for one that did not happen; the sink believes it."""
 
-    def write(self: ShelfSink, lineage: str, transaction: Transaction, change: Any) -> None:
-        self.shelf.batches.append((transaction, batch_of(change)))
-        self.shelf.last = Delivered(lineage, transaction)
+    def write(self: ShelfSink, previous: object, mark: Delivered, change: Any) -> None:
+        self.shelf.batches.append((mark.transaction, batch_of(change)))
+        self.shelf.last = mark
 
     patch.setattr(outbox.Outbox, "_ask", lambda self: setattr(self, "_certain", True))
+    patch.setattr(ShelfSink, "write", write)
+
+
+def plant_numbers_are_believed(patch: pytest.MonkeyPatch) -> None:
+    """J16 broken, scenarios 92 and 101: a sink's answer is compared by its number only, with the
+    last one that was offered.
+    """
+
+    def ask(self: outbox.Outbox) -> None:
+        found = self.sink.last()
+        number = 0 if found is None else found.transaction
+        if number < self.delivered or (self._settled and number > self._offered):
+            raise InvalidError(f"sink {self.sink.name} holds {found}")
+        self.held, self._certain = found, True
+        while self._parcels and self._parcels[0].transaction <= number:
+            self._parcels.popleft()
+
+    patch.setattr(outbox.Outbox, "_ask", ask)
+
+
+def plant_sinks_compare_numbers_only(patch: pytest.MonkeyPatch) -> None:
+    """J16 broken, scenario 99: a sink takes whatever has a higher number than what it holds."""
+
+    def write(self: ShelfSink, previous: object, mark: Delivered, change: Any) -> None:
+        self._reach()
+        if self.shelf.last is not None and self.shelf.last.transaction >= mark.transaction:
+            raise ConflictError("it has that")
+        self.shelf.batches.append((mark.transaction, batch_of(change)))
+        self.shelf.last = mark
+
     patch.setattr(ShelfSink, "write", write)
 
 
 def plant_flush_forgets_what_is_undelivered(patch: pytest.MonkeyPatch) -> None:
     """J6 broken: the replay position passes output that no sink has and nobody keeps."""
     original = outbox.Outbox.keep
-    patch.setattr(outbox.Outbox, "keep", lambda self, up_to: (original(self, up_to)[0], ()))
+    patch.setattr(outbox.Outbox, "keep", lambda self: (original(self)[0], ()))
 
 
 def plant_flush_says_that_all_is_delivered(patch: pytest.MonkeyPatch) -> None:
@@ -399,6 +532,8 @@ def plant_refused_although_recorded(patch: pytest.MonkeyPatch) -> None:
     "plant",
     [
         plant_sinks_are_not_asked,
+        plant_numbers_are_believed,
+        plant_sinks_compare_numbers_only,
         plant_flush_forgets_what_is_undelivered,
         plant_flush_says_that_all_is_delivered,
         plant_explicit_is_committed,

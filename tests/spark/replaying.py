@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from stepwell.connectors.files import FilesSink
+from stepwell.connectors.files_sink import FilesSink
 from stepwell.connectors.writing import FileFormat
 from stepwell.engine.events import Event, Replayed
 from stepwell.engine.pipeline import Pipeline

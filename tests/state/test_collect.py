@@ -20,7 +20,7 @@ from stepwell.errors import (
 )
 from stepwell.journal import paths
 from stepwell.journal.log import Log
-from stepwell.model import Transaction, checksum
+from stepwell.model import Position, Transaction, checksum
 from stepwell.state.checkpoint import (
     checkpoint_as_it_lies,
     dropping,
@@ -32,7 +32,7 @@ from stepwell.state.checkpoint import (
 from stepwell.state.collect import Collector, Plan
 from stepwell.state.history import History
 from stepwell.state.manifest import Manifest, Manifests, Pin
-from stepwell.state.progress import SinkAt, Undelivered
+from stepwell.state.progress import Delivered, SinkAt, Undelivered
 from stepwell.state.witness import raise_witness
 from stepwell.store.base import Store
 from stepwell.store.memory import MemoryStore
@@ -397,11 +397,13 @@ def test_output_that_waits_in_a_checkpoint_stays_and_the_rest_goes() -> None:
     waits = paths.outbox("s", Transaction(3), world.tiny.env.new_id())
     for path in (sent, ahead, waits):
         world.store.put_new(path, b"rows")
-    item = Undelivered("s", Transaction(3), waits, 4, checksum([b"rows"]))
+    lineage = world.tiny.writer.manifest.lineage
+    mark = Delivered(lineage, lineage, Transaction(3), Position(1), checksum([b"entry"]))
+    item = Undelivered("s", mark, waits, 4, checksum([b"rows"]))
     world.tiny.writer.commit(
         lambda m: replace(
             m,
-            progress=replace(m.progress, sinks=(SinkAt("s", Transaction(0)),), outbox=(item,)),
+            progress=replace(m.progress, sinks=(SinkAt("s"),), outbox=(item,)),
         ),
         "undelivered",
     )

@@ -32,7 +32,7 @@ from stepwell.state.manifest import (
     from_json,
     to_json,
 )
-from stepwell.state.progress import DeadLetters, Progress, SinkAt, SourceAt, Undelivered
+from stepwell.state.progress import DeadLetters, Delivered, Progress, SinkAt, SourceAt, Undelivered
 from stepwell.state.timeline import Timeline
 from stepwell.store.memory import MemoryStore
 from stepwell.store.sealed import Fields, seal, unseal
@@ -44,6 +44,12 @@ OLD = "01ARZ3NDEKTSV4RRFFQ69G5FAU"
 OTHER = "01BX5ZZKBKACTAV9WEVGEMMVRZ"
 ENV = ManualEnv()
 DAY = timedelta(days=1)
+
+
+def held(number: int, lineage: str = ID) -> Delivered:
+    return Delivered(lineage, OTHER, Transaction(number), Position(3), checksum([b"entry"]))
+
+
 FULL = Manifest(
     lineage=ID,
     timelines=(Timeline(ID), Timeline(OTHER, Transaction(4))),
@@ -57,8 +63,11 @@ FULL = Manifest(
     runs=(Run("t", "runs/t/x.parquet", 10, 3, checksum([b"run"]), low=[1], high=["z", None]),),
     progress=Progress(
         sources=(SourceAt("files", {"file": "a.json", "line": 7}),),
-        sinks=(SinkAt("out", Transaction(11)),),
-        outbox=(Undelivered("out", Transaction(12), "outbox/out/12.parquet", 9, checksum([b"o"])),),
+        sinks=(
+            SinkAt("out", held(11)),
+            SinkAt("empty"),
+        ),
+        outbox=(Undelivered("out", held(12), "outbox/out/12.parquet", 9, checksum([b"o"])),),
         dead_letters=(DeadLetters("t", 2),),
     ),
     checkpoints=(
@@ -140,6 +149,8 @@ MAY_BE_NULL = [
     ("checkpoints", 0, "expires"),
     ("parent",),
     ("parent", "pin"),
+    ("progress", "sinks", 0, "held"),
+    ("progress", "sinks", 1, "held"),
 ]
 MAY_BE_ABSENT = [("progress",), ("floor",), ("sinks_off",)]
 """As in a pipeline that has taken nothing in yet."""
@@ -187,11 +198,11 @@ def test_an_unknown_format_is_refused_with_both_versions_named() -> None:
     """J12: a manifest of a later version stops everything, and says which version is needed."""
     store, manifests = begun()
     content = {"id": 1, "epoch": 1, "put_id": ID, "body": {}}
-    store.put_new("manifest/00000000000000000001.json", seal("stepwell-manifest/3", content))
+    store.put_new("manifest/00000000000000000001.json", seal("stepwell-manifest/4", content))
     with pytest.raises(InvalidError) as refused:
         manifests.latest()
-    assert "format 3" in str(refused.value)
-    assert "reads format 2" in str(refused.value)
+    assert "format 4" in str(refused.value)
+    assert "reads format 3" in str(refused.value)
 
 
 def test_claims_count_up_one_by_one() -> None:
@@ -346,15 +357,11 @@ RULES = {
     "sources_and_sinks_are_distinct": {
         "progress": replace(FULL.progress, sources=FULL.progress.sources * 2)
     },
-    "sinks_move_forward": {
-        "progress": replace(FULL.progress, sinks=(SinkAt("out", Transaction(10)),))
-    },
+    "sinks_move_forward": {"progress": replace(FULL.progress, sinks=(SinkAt("out", held(10)),))},
     "outbox_holds_what_is_undelivered": {
-        "progress": replace(FULL.progress, sinks=(SinkAt("out", Transaction(12)),))
+        "progress": replace(FULL.progress, sinks=(SinkAt("out", held(12)),))
     },
-    "nothing_is_delivered_before_it_is_recorded": {
-        "progress": Progress(sinks=(SinkAt("out", Transaction(13)),))
-    },
+    "marks_are_of_this_pipeline": {"progress": Progress(sinks=(SinkAt("out", held(13, OTHER)),))},
     "checkpoints_are_distinct": {"checkpoints": FULL.checkpoints * 2},
     "timelines_only_grow": {"timelines": (Timeline(ID),)},
     "floor_moves_forward": {"floor": OLD},

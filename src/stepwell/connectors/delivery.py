@@ -1,4 +1,4 @@
-"""What every sink checks before it writes: whose output it holds, and that numbers only rise."""
+"""What every sink checks: that a change is one, and that it comes next upon what the sink holds."""
 
 from __future__ import annotations
 
@@ -8,31 +8,39 @@ import pyarrow.compute as pc
 from stepwell.engine.equality import last_of_each
 from stepwell.engine.ports import WEIGHT, Delivered
 from stepwell.errors import ConflictError, InvalidError, ensure
-from stepwell.model import Transaction
 
 
-def check_next(
-    sink: str, held: Delivered | None, lineage: str, transaction: Transaction, change: pa.Table
-) -> None:
-    """A sink takes only what comes next of the pipeline it holds (J7).
-
-    `ConflictError`: it holds this transaction or a later one already, as when a writer that was
-    fenced is late.
-    """
+def check_change(sink: str, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:
+    """A sink is given rows with their weights, one transaction after another."""
     ensure(change.num_rows > 0, f"sink {sink} is given changes, never nothing")
     ensure(change.column_names[-1] == WEIGHT, f"the last column of a change is {WEIGHT}")
-    if held is None:
-        return
-    if held.lineage != lineage:
+    check_held(sink, previous, previous, mark)
+    ensure(
+        previous is None or mark.transaction > previous.transaction,
+        f"sink {sink} is given rising transactions: {mark} came after {previous}",
+    )
+
+
+def check_held(
+    sink: str, held: Delivered | None, previous: Delivered | None, mark: Delivered
+) -> None:
+    """A sink takes only what comes next upon the mark it holds (J7, J16).
+
+    To be called where nothing can come between this and the commit. `ConflictError`: the engine
+    believes it to hold another mark, as when a writer that was fenced is late, or when the sink was
+    put back from a backup.
+    """
+    if held is not None and held.lineage != mark.lineage:
         raise InvalidError(
-            f"sink {sink} holds the output of another pipeline: expected lineage {lineage}, found "
-            f"{held.lineage}",
+            f"sink {sink} holds the output of another pipeline: expected lineage {mark.lineage}, "
+            f"found {held.lineage}",
             hint="empty the sink, or give this pipeline one of its own",
         )
-    if transaction <= held.transaction:
+    if held != previous:
         raise ConflictError(
-            f"sink {sink} holds transaction {held.transaction}, and was given {transaction}",
-            hint="what it holds already is not written again",
+            f"sink {sink} holds {held or 'nothing'}, not {previous or 'nothing'}: {mark} was not "
+            "written",
+            hint="the engine asks what the sink holds before it goes on",
         )
 
 

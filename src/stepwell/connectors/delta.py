@@ -1,30 +1,41 @@
 """Delta Lake: a sink that keeps a table equal to a view, or a log of its changes.
 
-Rows and number are one commit of the table's log: the number is its application transaction, under
-`stepwell/<lineage>/<sink>`. The log refuses a second commit with the same number, so a writer that
-is late changes nothing. Whose table it is stands in the table's own properties.
+Rows and mark are one commit of the table's log: the mark is a set of application transactions,
+the one part of a table's state that an application may set together with rows.
+
+    stepwell/<lineage>/<sink>               the transaction
+    stepwell/<lineage>/<sink>/position      the position of its journal entry
+    stepwell/<lineage>/<sink>/entry/0, 1    the checksum of that entry, 64 bits each
+    stepwell/<lineage>/<sink>/timeline/0, 1
+
+The mark is read from the version that the commit is based on, and the log refuses a commit if one
+with the same application transactions came in between: so a writer that is late changes nothing. A
+change that alters no row is committed all the same, or its number would be missing. Whose table it
+is stands in the table's own properties.
 
 A crash leaves data files that no commit names, which `VACUUM` removes. On a local disk Delta itself
-syncs nothing; what a commit wrote is synced here before `write` returns, but a power cut in the
-middle of a commit may leave the log ahead of its data. Object stores have no such window.
+syncs nothing; what a commit wrote is synced here before `write` returns, and before `last` tells of
+it, but a power cut in the middle of a commit may leave the log ahead of its data. Object stores
+have no such window.
 """
 
 from __future__ import annotations
 
 import json
 import urllib.parse
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 
 import pyarrow as pa
 
-from stepwell.connectors.delivery import check_next, latest_by_key
+from stepwell.connectors.delivery import check_change, check_held, latest_by_key
 from stepwell.connectors.durable import sync_file, sync_folder
 from stepwell.engine.ports import WEIGHT, Delivered
+from stepwell.env import ulid_number, ulid_text
 from stepwell.errors import ConfigError, InvalidError, UnavailableError
-from stepwell.model import Transaction
+from stepwell.model import Checksum, Position, Transaction
 
 try:
     import deltalake
@@ -72,33 +83,53 @@ class DeltaSink:
 
     def last(self) -> Delivered | None:
         with self._errors():
-            self._table = self._open()
-            return None if self._table is None else self._held(self._table)
+            table = self._open()
+            held = None if table is None else self._held(table)
+            if table is not None:
+                # Its writer may have died before it synced what is told here.
+                self._sync(table.version())
+            self._table = table
+            return held
 
-    def write(self, lineage: str, transaction: Transaction, change: pa.Table) -> None:
+    def write(self, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:
+        check_change(self.name, previous, mark, change)
         with self._errors():
             table = self._table or self._open()
-            if table is None:
-                table = self._create(lineage, change)
-            else:
-                table.update_incremental()
-            held = self._held(table) or Delivered(self._owner(table), Transaction(0))
-            check_next(self.name, held, lineage, transaction, change)
-            self._check_columns(table, change)
             # Until the commit is known to have happened, the table must be read anew.
             self._table = None
-            commit = deltalake.CommitProperties(
-                custom_metadata={"stepwell.transaction": str(transaction)},
-                app_transactions=[deltalake.Transaction(self._application(lineage), transaction)],
-            )
-            if self._mode is DeltaMode.CHANGES:
-                self._append(table, transaction, change, commit)
-            elif self._key:
-                self._merge_by_key(table, change, commit)
+            if table is None:
+                check_held(self.name, None, previous, mark)
+                table = self._create(mark.lineage, change)
+                self._sync(0)
             else:
-                self._merge_counts(table, change, commit)
-            self._sync(table)
+                table.update_incremental()
+            self._check_owner(table, mark.lineage)
+            check_held(self.name, self._held(table), previous, mark)
+            self._check_columns(table, change)
+            self._commit(table, mark, change)
+            self._sync(table.version())
             self._table = table
+
+    def _commit(self, table: deltalake.DeltaTable, mark: Delivered, change: pa.Table) -> None:
+        application = self._application(mark.lineage)
+        commit = deltalake.CommitProperties(
+            custom_metadata={"stepwell.transaction": str(mark.transaction)},
+            app_transactions=[
+                deltalake.Transaction(application + part, number)
+                for part, number in _numbers(mark).items()
+            ],
+        )
+        before = table.version()
+        if self._mode is DeltaMode.CHANGES:
+            self._append(table, mark.transaction, change, commit)
+        elif self._key:
+            self._merge_by_key(table, change, commit)
+        else:
+            self._merge_counts(table, change, commit)
+        if table.version() == before:
+            # A merge that alters no row commits nothing, and the mark must move all the same.
+            table.create_write_transaction([], "append", table.schema(), commit_properties=commit)
+            table.update_incremental()
 
     def close(self) -> None:
         self._table = None
@@ -125,8 +156,27 @@ class DeltaSink:
 
     def _held(self, table: deltalake.DeltaTable) -> Delivered | None:
         lineage = self._owner(table)
-        number = table.transaction_version(self._application(lineage))
-        return None if number is None else Delivered(lineage, Transaction(number))
+        application = self._application(lineage)
+        if table.transaction_version(application) is None:
+            return None
+        found = [table.transaction_version(application + part) for part in _PARTS]
+        numbers = [number for number in found if number is not None]
+        if len(numbers) < len(_PARTS):
+            raise InvalidError(
+                f"sink {self.name}: the table at {self._path} was made by an earlier version",
+                hint="give the sink another name and another path: it then receives the whole view",
+            )
+        return _mark(lineage, numbers)
+
+    def _check_owner(self, table: deltalake.DeltaTable, lineage: str) -> None:
+        """A table may have been made and never filled; then no mark says whose it is."""
+        owner = self._owner(table)
+        if owner != lineage:
+            raise InvalidError(
+                f"sink {self.name} holds the output of another pipeline: expected lineage "
+                f"{lineage}, found {owner}",
+                hint="choose another path, or move the table away",
+            )
 
     def _owner(self, table: deltalake.DeltaTable) -> str:
         """The lineage of the pipeline whose table this is."""
@@ -219,19 +269,20 @@ class DeltaSink:
             commit_properties=commit,
         )
 
-    def _sync(self, table: deltalake.DeltaTable) -> None:
-        """Bring the last commit to the disk, if there is one under the table."""
+    def _sync(self, version: int) -> None:
+        """Bring a commit to the disk, if there is one under the table."""
         root = Path(self._path.removeprefix("file://"))
-        log = root / "_delta_log" / f"{table.version():020d}.json"
+        log = root / "_delta_log" / f"{version:020d}.json"
         if "://" in str(root) or not log.exists():
             return
-        folders = {root, log.parent}
+        folders = {root.parent, root, log.parent}
         for line in log.read_text(encoding="utf-8").splitlines():
             added = json.loads(line).get("add")
             if added:
                 path = root / urllib.parse.unquote(added["path"])
-                sync_file(path)
-                folders.add(path.parent)
+                with suppress(FileNotFoundError):  # Somebody has compacted the table since.
+                    sync_file(path)
+                    folders.add(path.parent)
         sync_file(log)
         for folder in sorted(folders):
             sync_folder(folder)
@@ -252,6 +303,30 @@ class DeltaSink:
                 f"sink {self.name} cannot use {self._path}: {error}",
                 hint="check the path and its credentials",
             ) from error
+
+
+_PARTS = ("", "/position", "/entry/0", "/entry/1", "/timeline/0", "/timeline/1")
+
+
+def _numbers(mark: Delivered) -> dict[str, int]:
+    """A mark as the numbers of application transactions, each of 64 bits with a sign."""
+    numbers = (int(mark.entry, 16), ulid_number(mark.timeline))
+    words = [word for number in numbers for word in divmod(number, 1 << 64)]
+    signed = [word - (1 << 64) if word >> 63 else word for word in words]
+    return dict(zip(_PARTS, (mark.transaction, mark.position, *signed), strict=True))
+
+
+def _mark(lineage: str, numbers: Sequence[int]) -> Delivered:
+    transaction, position, *signed = numbers
+    words = [word % (1 << 64) for word in signed]
+    entry, timeline = (words[0] << 64) + words[1], (words[2] << 64) + words[3]
+    return Delivered(
+        lineage,
+        ulid_text(timeline),
+        Transaction(transaction),
+        Position(position),
+        Checksum(f"{entry:032x}"),
+    )
 
 
 def _sizes(put: pa.Table, gone: pa.Table) -> list[tuple[bool, int]]:

@@ -1,34 +1,19 @@
-"""Files: a source that takes new files as they appear, and a sink that writes a folder for each
-transaction.
+"""Files: a source that takes new files as they appear.
 
-Source. Files are taken in the order of their names, each once, large ones in several steps. What
-was taken is journaled by reference (`file_parts.py`), so files must stay until a checkpoint has
-passed them. A name that sorts before others already taken is taken all the same.
-
-Sink.   <path>/_stepwell.json            whose output this is, and how far it got
-        <path>/<transaction>/part.json   the change: the view's columns and `_w`
-        <path>/<transaction>/_transaction.json
-
-A folder appears whole, by one rename of a folder that was written and synced under a hidden name.
-`_stepwell.json` names the transaction before the rename: if its folder is there, it is the last;
-if not, the one before it is. So a crash leaves whole folders only, and perhaps a hidden one, which
-the next write removes.
+Files are taken in the order of their names, each once, large ones in several steps. What was taken
+is journaled by reference (`file_parts.py`), so files must stay until a checkpoint has passed them.
+A name that sorts before others already taken is taken all the same. The sink is in `files_sink.py`.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
-from pathlib import Path
 
 import pyarrow as pa
 
-from stepwell.connectors.delivery import check_next
-from stepwell.connectors.durable import make_folder, sync_file, sync_folder
 from stepwell.connectors.file_parts import (
     Found,
     NotReadyError,
@@ -46,21 +31,17 @@ from stepwell.connectors.parquet_parts import ParquetParts
 from stepwell.connectors.settling import TICK_S, Settling
 from stepwell.connectors.shape import shape_of
 from stepwell.connectors.taken_names import TakenNames
-from stepwell.connectors.writing import FileFormat, write_rows
-from stepwell.engine.ports import BadRow, Delivered, Limits, Taken
+from stepwell.connectors.writing import FileFormat
+from stepwell.engine.ports import BadRow, Limits, Taken
 from stepwell.env import Env
-from stepwell.errors import ConfigError, ConflictError, CorruptError, InvalidError, UnavailableError
-from stepwell.model import Transaction
+from stepwell.errors import ConfigError, UnavailableError
 from stepwell.query.statements import Table
-from stepwell.store.sealed import Json, seal, unseal
+from stepwell.store.sealed import Json
 
 _FILES_MAX = 500
 """Files in one step, so that its reference stays small."""
 _WATCHED_MAX = 100
 """Files taken last, which are watched for bytes that come too late."""
-_MARKER = "_stepwell.json"
-_MARKER_FORMAT = "stepwell-filessink/1"
-_DIGITS = 20
 
 
 class Unknown(Enum):
@@ -329,128 +310,3 @@ class FilesSource:
                 grown.append([name, size, file.size])
                 self._taking[name] = file.size
         return grown
-
-
-class FilesSink:
-    """A folder for each transaction that changed the view."""
-
-    def __init__(self, name: str, view: str, env: Env, *, path: str, format: FileFormat) -> None:
-        self.name = name
-        self.view = view
-        self._env = env
-        self._root = Path(path)
-        self._format = format
-        self._held: Delivered | None = None
-        self._asked = False
-
-    def last(self) -> Delivered | None:
-        try:
-            self._held = self._look()
-        except OSError as error:
-            raise self._unavailable(error) from error
-        self._asked = True
-        return self._held
-
-    def write(self, lineage: str, transaction: Transaction, change: pa.Table) -> None:
-        held = self._held if self._asked else self.last()
-        check_next(self.name, held, lineage, transaction, change)
-        self._asked = False
-        try:
-            self._write(held, lineage, transaction, change)
-        except OSError as error:
-            raise self._unavailable(error) from error
-        self._held, self._asked = Delivered(lineage, transaction), True
-
-    def close(self) -> None:
-        """Nothing is held open."""
-
-    def _write(
-        self, held: Delivered | None, lineage: str, transaction: Transaction, change: pa.Table
-    ) -> None:
-        final = self._folder(transaction)
-        if final.exists():
-            self._check_folder(final, lineage)
-            self._mark(lineage, transaction, transaction)
-            raise ConflictError(
-                f"sink {self.name} holds transaction {transaction}: another writer was faster"
-            )
-        make_folder(self._root)
-        self._sweep()
-        staged = self._root / f".tmp-{self._env.new_id()}"
-        staged.mkdir()
-        self._fill(staged, lineage, transaction, change)
-        sync_folder(staged)
-        self._mark(lineage, transaction, 0 if held is None else held.transaction)
-        sync_folder(self._root)
-        os.rename(staged, final)
-        sync_folder(self._root)
-        # A reader may take the folder away now, so its number must stand somewhere else.
-        self._mark(lineage, transaction, transaction)
-
-    def _fill(self, folder: Path, lineage: str, transaction: Transaction, change: pa.Table) -> None:
-        data = folder / f"part.{self._format.value}"
-        write_rows(change, data, self._format)
-        sync_file(data)
-        fields = {"lineage": lineage, "transaction": transaction, "rows": change.num_rows}
-        lines = folder / "_transaction.json"
-        lines.write_bytes(seal(_MARKER_FORMAT, {"view": self.view, **fields}))
-        sync_file(lines)
-
-    def _look(self) -> Delivered | None:
-        try:
-            data = (self._root / _MARKER).read_bytes()
-        except FileNotFoundError:
-            return self._look_at_folders()
-        fields = unseal(data, format=_MARKER_FORMAT, object=str(self._root / _MARKER))
-        lineage, number = fields.text("lineage"), fields.number("transaction")
-        before = fields.number("before")
-        if number != before and not self._folder(Transaction(number)).exists():
-            number = before
-        return Delivered(lineage, Transaction(number)) if number else None
-
-    def _look_at_folders(self) -> Delivered | None:
-        """Without a marker nothing was ever written here, or somebody removed it."""
-        try:
-            names = [name for name in os.listdir(self._root) if name.isdigit()]
-        except FileNotFoundError:
-            return None
-        names = [name for name in names if len(name) == _DIGITS]
-        if not names:
-            return None
-        lineage = self._check_folder(self._root / max(names), None)
-        return Delivered(lineage, Transaction(int(max(names))))
-
-    def _check_folder(self, folder: Path, lineage: str | None) -> str:
-        lines = folder / "_transaction.json"
-        try:
-            fields = unseal(lines.read_bytes(), format=_MARKER_FORMAT, object=str(lines))
-        except FileNotFoundError:
-            raise CorruptError(str(folder), "has no _transaction.json") from None
-        found = fields.text("lineage")
-        if lineage is not None and found != lineage:
-            raise InvalidError(
-                f"{folder} holds the output of another pipeline, {found}",
-                hint="give this pipeline a folder of its own",
-            )
-        return found
-
-    def _mark(self, lineage: str, transaction: int, before: int) -> None:
-        fields = {"lineage": lineage, "transaction": transaction, "before": before}
-        staged = self._root / f".tmp-{self._env.new_id()}"
-        staged.write_bytes(seal(_MARKER_FORMAT, fields))
-        sync_file(staged)
-        os.replace(staged, self._root / _MARKER)
-
-    def _sweep(self) -> None:
-        """Remove what a crash left behind."""
-        for entry in self._root.glob(".tmp-*"):
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
-
-    def _folder(self, transaction: Transaction) -> Path:
-        return self._root / f"{transaction:0{_DIGITS}d}"
-
-    def _unavailable(self, error: OSError) -> UnavailableError:
-        return UnavailableError(
-            f"sink {self.name} cannot use {self._root}: {error.strerror or error}",
-            hint="check that the folder can be written and that its disk is not full",
-        )

@@ -1,8 +1,13 @@
 """PostgreSQL: a sink that keeps a table equal to a view by its key, or appends its changes.
 
-Rows and number are one transaction of the database. `stepwell_sinks`, beside the table, holds for
-each table the pipeline that fills it and how far it got; its row is locked first, so of two writers
-one waits and then sees that it is late. The table is made in the transaction that fills it first.
+Rows and mark are one transaction of the database. `stepwell_sinks`, beside the table, holds for
+each table the mark of the last transaction. One statement compares it with what the engine believes
+and replaces it (`_move`): of two writers the second waits for the first to end, compares again, and
+finds another mark. The table is made in the transaction that fills it first.
+
+The mark is locked from `_move` to the end of the transaction, so rows are sent to the server before
+it. A writer that stops in between, because its machine sleeps, is disconnected by the server after
+a minute, and does not keep its successor waiting for ever.
 
 A crash before COMMIT leaves nothing. One whose answer was lost is found by asking `last`.
 """
@@ -17,11 +22,12 @@ from enum import Enum
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from stepwell.connectors.delivery import check_next, latest_by_key
+from stepwell.connectors.delivery import check_change, check_held, latest_by_key
 from stepwell.connectors.writing import json_values
 from stepwell.engine.ports import WEIGHT, Delivered
-from stepwell.errors import ConfigError, InvalidError, UnavailableError
-from stepwell.model import Transaction
+from stepwell.errors import ConfigError, ConflictError, InvalidError, UnavailableError
+from stepwell.model import Checksum, Position, Transaction
+from stepwell.state.progress import mark_to_json
 
 try:
     import psycopg
@@ -60,6 +66,10 @@ _PATIENCE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }
+
+
+_WAITS_MS = {"lock_timeout": 10_000, "idle_in_transaction_session_timeout": 60_000}
+"""How long a write waits for another one to end, and the server for a client that says nothing."""
 
 
 class PostgresMode(Enum):
@@ -112,21 +122,30 @@ class PostgresSink:
         with self._transaction() as cursor:
             return self._held(cursor) if self._made(cursor, PROGRESS) else None
 
-    def write(self, lineage: str, transaction: Transaction, change: pa.Table) -> None:
+    def write(self, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:
+        check_change(self.name, previous, mark, change)
         with self._transaction() as cursor:
+            cursor.execute(
+                "SELECT set_config(name, value, true) FROM unnest(%s::text[], %s::text[]) "
+                "AS waits (name, value)",
+                [list(_WAITS_MS), [str(value) for value in _WAITS_MS.values()]],
+            )
             if not self._made(cursor, PROGRESS):
                 self._make_progress(cursor)
-            # Two writers that make the table at once would both see none.
-            cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [self._target])
-            held = self._held(cursor)
-            check_next(self.name, held, lineage, transaction, change)
-            if held is None:
+            if previous is None:
+                self._move(cursor, previous, mark)
                 self._make_table(cursor, change)
+            elif not self._made(cursor, self._table):
+                check_held(self.name, self._held(cursor), previous, mark)
             if self._mode is PostgresMode.CHANGES:
-                self._append(cursor, transaction, change)
+                self._append(cursor, mark.transaction, change)
+                apply: list[sql.Composed] = []
             else:
-                self._upsert(cursor, change)
-            self._note(cursor, lineage, transaction)
+                apply = self._stage_rows(cursor, change)
+            if previous is not None:
+                self._move(cursor, previous, mark)
+            for command in apply:
+                cursor.execute(command)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -161,43 +180,72 @@ class PostgresSink:
         cursor.execute(
             sql.SQL(
                 "CREATE TABLE IF NOT EXISTS {} (target text PRIMARY KEY, sink text NOT NULL, "
-                "lineage text NOT NULL, transaction bigint NOT NULL, "
+                "lineage text NOT NULL, timeline text NOT NULL, transaction bigint NOT NULL, "
+                "position bigint NOT NULL, entry text NOT NULL, "
                 "written timestamptz NOT NULL DEFAULT now())"
             ).format(self._named(PROGRESS))
         )
 
     def _held(self, cursor: psycopg.Cursor[tuple[object, ...]]) -> Delivered | None:
-        cursor.execute(
-            sql.SQL("SELECT sink, lineage, transaction FROM {} WHERE target = %s").format(
-                self._named(PROGRESS)
-            ),
-            [self._table],
-        )
+        command = "SELECT sink, lineage, timeline, transaction, position, entry FROM {}"
+        try:
+            cursor.execute(
+                sql.SQL(command + " WHERE target = %s").format(self._named(PROGRESS)), [self._table]
+            )
+        except psycopg.errors.UndefinedColumn as error:
+            raise InvalidError(
+                f"sink {self.name}: {self._schema}.{PROGRESS} was made by an earlier version",
+                hint="drop it and the tables it names, and give the sinks other names: they then "
+                "receive the whole views",
+            ) from error
         found = cursor.fetchone()
         if found is None:
             return None
-        sink, lineage, transaction = found
+        sink, lineage, timeline, transaction, position, entry = map(str, found)
         if sink != self.name:
             raise InvalidError(
                 f"sink {self.name}: the table {self._target} belongs to sink {sink}",
                 hint="two sinks cannot share a table",
             )
-        return Delivered(str(lineage), Transaction(int(str(transaction))))
+        number, place = Transaction(int(transaction)), Position(int(position))
+        return Delivered(lineage, timeline, number, place, Checksum(entry))
 
-    def _note(
+    def _move(
         self,
         cursor: psycopg.Cursor[tuple[object, ...]],
-        lineage: str,
-        transaction: Transaction,
+        previous: Delivered | None,
+        mark: Delivered,
     ) -> None:
-        cursor.execute(
-            sql.SQL(
-                "INSERT INTO {} (target, sink, lineage, transaction) VALUES (%s, %s, %s, %s) "
-                "ON CONFLICT (target) DO UPDATE SET transaction = excluded.transaction, "
-                "written = now()"
-            ).format(self._named(PROGRESS)),
-            [self._table, self.name, lineage, transaction],
-        )
+        """Replace the mark if it is the one the engine believes in, or raise what it is.
+
+        The row stays locked until this transaction ends. Another writer's statement waits for that,
+        and then compares with the mark that was committed.
+        """
+        fields: dict[str, object] = {"target": self._table, "sink": self.name}
+        given = {**fields, **mark_to_json(mark)}
+        columns = [sql.Identifier(name) for name in given]
+        values = [sql.Literal(value) for value in given.values()]
+        table = self._named(PROGRESS)
+        if previous is None:
+            command = sql.SQL("INSERT INTO {} ({}) VALUES ({}) ON CONFLICT DO NOTHING").format(
+                table, sql.SQL(", ").join(columns), sql.SQL(", ").join(values)
+            )
+        else:
+            same = {**fields, **mark_to_json(previous)}
+            del same["timeline"]  # The entry says it for certain.
+            command = sql.SQL("UPDATE {} SET ({}, written) = ({}, now()) WHERE {}").format(
+                table,
+                sql.SQL(", ").join(columns),
+                sql.SQL(", ").join(values),
+                sql.SQL(" AND ").join(
+                    sql.SQL("{} = {}").format(sql.Identifier(name), sql.Literal(value))
+                    for name, value in same.items()
+                ),
+            )
+        cursor.execute(command)
+        if cursor.rowcount != 1:
+            check_held(self.name, self._held(cursor), previous, mark)
+            raise ConflictError(f"sink {self.name} was changed by another writer just now")
 
     # Rows
 
@@ -232,7 +280,11 @@ class PostgresSink:
         rows = change.append_column(TRANSACTION, numbers)
         self._copy(cursor, self._named(self._table), rows)
 
-    def _upsert(self, cursor: psycopg.Cursor[tuple[object, ...]], change: pa.Table) -> None:
+    def _stage_rows(
+        self, cursor: psycopg.Cursor[tuple[object, ...]], change: pa.Table
+    ) -> list[sql.Composed]:
+        """Send the rows to tables of this transaction; the commands that apply them."""
+        apply = []
         put, gone = latest_by_key(self.name, self.view, self._key, change)
         gone = gone.select(list(self._key))
         version = cursor.connection.info.server_version
@@ -246,17 +298,17 @@ class PostgresSink:
         target, names = self._named(self._table), put.column_names
         if gone.num_rows:
             self._stage(cursor, "stepwell_gone", target, gone)
-            cursor.execute(self._delete(target, "="))
+            apply.append(self._delete(target, "="))
             if any(gone.column(name).null_count for name in self._key):
                 # This form finds NULLs, too, but uses no index.
-                cursor.execute(self._delete(target, "IS NOT DISTINCT FROM"))
+                apply.append(self._delete(target, "IS NOT DISTINCT FROM"))
         if put.num_rows:
             self._stage(cursor, "stepwell_put", target, put)
             columns = sql.SQL(", ").join(map(sql.Identifier, names))
             rest = [name for name in names if name not in self._key]
             sets = [sql.SQL("{0} = excluded.{0}").format(sql.Identifier(n)) for n in rest]
             action = sql.SQL("DO UPDATE SET ") + sql.SQL(", ").join(sets)
-            cursor.execute(
+            apply.append(
                 sql.SQL(
                     "INSERT INTO {} ({}) SELECT {} FROM pg_temp.stepwell_put ON CONFLICT ({}) {}"
                 ).format(
@@ -267,6 +319,7 @@ class PostgresSink:
                     action if rest else sql.SQL("DO NOTHING"),
                 )
             )
+        return apply
 
     def _delete(self, target: sql.Identifier, equals: str) -> sql.Composed:
         same = [

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from stepwell.connectors.datagen import DatagenSettings, DatagenSource
-from stepwell.connectors.files import FilesSink, FilesSource, Unknown
+from stepwell.connectors.files import FilesSource, Unknown
+from stepwell.connectors.files_sink import FilesSink
 from stepwell.connectors.formats import ChangeFormat
 from stepwell.connectors.options import Options
 from stepwell.connectors.writing import FileFormat

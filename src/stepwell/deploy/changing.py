@@ -81,7 +81,7 @@ class AbsentSink:
     def last(self) -> Delivered | None:
         raise UnavailableError(f"sink {self.name} is left alone while the pipeline is changed")
 
-    def write(self, lineage: str, transaction: Transaction, change: pa.Table) -> None:
+    def write(self, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:
         raise UnavailableError(f"sink {self.name} is left alone while the pipeline is changed")
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ from stepwell.errors import (
     UnknownOutcomeError,
     UserCodeError,
 )
-from stepwell.journal.entry import Draft, Kind
+from stepwell.journal.entry import Cursor, Draft, Kind
 from stepwell.model import Transaction
 from stepwell.state.checkpoint import (
     adding,
@@ -47,7 +47,7 @@ from stepwell.state.checkpoint import (
     write_checkpoint,
 )
 from stepwell.state.manifest import CheckpointRef, Manifest, Run
-from stepwell.state.progress import Progress
+from stepwell.state.progress import Delivered, Progress, mark_without_entry
 from stepwell.store.sealed import Json
 
 _ROWS_MAX = 100_000
@@ -145,8 +145,9 @@ def change_program(
     runs = before.runs
     if executor is not None:
         runs = (*executor.flush(), *_aside(before.runs, change))
+    tip = core.tip
     added = tuple(
-        write_kept(core.store, core.env, sink, Transaction(number), part)
+        write_kept(core.store, core.env, sink, _mark(before, number, tip), part)
         for sink, changes in sorted(differences.items())
         for number, part in enumerate(
             changes.parts(rows_max), transaction - changes.count(rows_max) + 1
@@ -211,6 +212,12 @@ def change_program(
             "the program of this pipeline was changed", hint="open the pipeline again"
         )
     return transaction
+
+
+def _mark(manifest: Manifest, number: int, tip: Cursor) -> Delivered:
+    end = tip.position, tip.checksum
+    timeline = manifest.timeline_of(number)
+    return mark_without_entry(manifest.lineage, timeline, Transaction(number), end)
 
 
 def kept_runs(

@@ -33,6 +33,7 @@ from stepwell.engine.payload import Intake
 from stepwell.engine.ports import ExecutorFactory, Limits, Sink, Source
 from stepwell.engine.replay import Replay
 from stepwell.engine.settings import Settings
+from stepwell.engine.sink_history import is_recorded
 from stepwell.engine.sources import Sources
 from stepwell.engine.target import Target
 from stepwell.engine.transaction import (
@@ -60,9 +61,11 @@ from stepwell.errors import (
     ensure,
 )
 from stepwell.journal.entry import Cursor, Draft, Kind
+from stepwell.journal.log import Log
 from stepwell.model import Transaction
 from stepwell.state.manifest import Manifest
-from stepwell.state.progress import NO_PROGRESS
+from stepwell.state.progress import NO_PROGRESS, Undelivered
+from stepwell.state.timeline import Timeline
 from stepwell.store.base import Store
 from stepwell.store.sealed import Json
 
@@ -126,8 +129,10 @@ class Core(Keeping):
         _agree(opening, program)
         manifest = opening.manifest
         ids.above(manifest.floor)
-        mended = [self._mended(sink, manifest, base) for sink in (() if goes_back else sinks)]
-        outboxes = tuple(outbox for outbox in mended if outbox is not None)
+        lost = () if base is None else self._lost(manifest)
+        outboxes = tuple(
+            self._outbox(sink, manifest, self.events, lost) for sink in (() if goes_back else sinks)
+        )
         begin = manifest if base is None else base.checkpoint.state
         self.state = load_state(made, begin, outboxes, self.events)
         if base is not None:
@@ -135,13 +140,15 @@ class Core(Keeping):
         for outbox in outboxes:
             outbox.ask()
         replayed, present = self._replay(opening, base)
+        self.state.outboxes = tuple(outbox for outbox in outboxes if self._is_whole(outbox))
         # Only now: what is recorded was taken in under the rules of its time.
         self.state.on_error = self.settings.on_error
         self._writer = opening.serve()
         self._last_checkpoint = env.uptime()
         if goes_back:
             self.state.open = None
-            self.state.diverged, self.state.transaction = present, Transaction(present + 1)
+            self.state.diverged = Timeline(self.env.new_id(), present)
+            self.state.transaction = Transaction(present + 1)
         self._begin_serving(replayed)
         if base is not None:
             self.checkpoint()
@@ -167,46 +174,47 @@ class Core(Keeping):
         self.state.open = replay.finish()
         return replay.transactions, present
 
-    def _mended(self, sink: Sink, manifest: Manifest, base: Target | None) -> Outbox | None:
-        """The outbox of a sink; in a repair without what cannot be read any more.
+    def _lost(self, manifest: Manifest) -> tuple[Undelivered, ...]:
+        """Output that waits for a sink, in files that cannot be read any more: for a repair."""
+        lost = []
+        for item in manifest.progress.outbox:
+            try:
+                read_kept(self._store, item)
+            except CorruptError:
+                lost.append(item)
+        return tuple(lost)
 
-        Replay offers that again. If it does not come to it, the sink is let go, to begin anew.
-        """
-        lost = set()
-        for item in manifest.progress.outbox if base is not None else ():
-            if item.sink == sink.name:
-                try:
-                    read_kept(self._store, item)
-                except CorruptError:
-                    lost.add(item.transaction)
-        if base is not None and lost and min(lost) <= base.checkpoint.state.transaction:
+    def _is_whole(self, outbox: Outbox) -> bool:
+        """Whether replay has made up for every file that was lost; else the sink is let go."""
+        missing = outbox.missing
+        if missing:
             why = "output it has not received was lost; empty it, and it receives the whole view"
-            self.events.emit(SinkFailed(sink.name, min(lost), len(lost), why, 0.0, stops=True))
-            return None
-        return self._outbox(sink, manifest, self.events, frozenset(lost))
+            name = outbox.sink.name
+            self.events.emit(SinkFailed(name, missing[0], len(missing), why, 0.0, stops=True))
+        return not missing
 
     def _outbox(
         self,
         sink: Sink,
         manifest: Manifest | None,
         events: Events,
-        lost: frozenset[Transaction] = frozenset(),
+        lost: Sequence[Undelivered] = (),
     ) -> Outbox:
         """Without a manifest: of a pipeline that is yet to begin."""
         progress = NO_PROGRESS if manifest is None else manifest.progress
+        lineage = "none yet" if manifest is None else manifest.lineage
+        log = Log(self._journal_store, lineage)
         return Outbox(
             sink,
-            "none yet" if manifest is None else manifest.lineage,
+            lineage,
             self._store,
             self.env,
+            timelines=() if manifest is None else manifest.timelines,
             at=next((at for at in progress.sinks if at.name == sink.name), None),
-            kept=[
-                item
-                for item in progress.outbox
-                if item.sink == sink.name and item.transaction not in lost
-            ],
-            again=lost,
+            kept=[item for item in progress.outbox if item.sink == sink.name and item not in lost],
+            again=[item.mark for item in lost if item.sink == sink.name],
             since=Transaction(0) if manifest is None else manifest.transaction,
+            recorded=lambda mark: is_recorded(log, mark),
             settings=self.settings.outbox,
             events=events,
         )
@@ -262,7 +270,7 @@ class Core(Keeping):
                 # of nothing is a row, and a view may grow large in few transactions.
                 self._append(Draft(Kind.STEP, self.state.next, 1, True, self.env.now()))
                 self.state.transaction = self.state.next
-            outbox.begin(self.state.transaction, view)
+            outbox.begin(self.state.transaction, view, self.tip)
         return bool(new)
 
     # Looking
@@ -370,8 +378,8 @@ class Core(Keeping):
             raise InvalidError("there is no open transaction")
         return self.state.open
 
-    def _append(self, draft: Draft) -> None:
-        self._writer.append(draft)
+    def _append(self, draft: Draft) -> Cursor:
+        return self._writer.append(draft).cursor
 
     def _transact(self, steps: tuple[Step, ...], recorded: int) -> Done:
         def gather() -> Gathered:

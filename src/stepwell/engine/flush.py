@@ -82,15 +82,15 @@ def flush(
     # Whatever this writer has written so far is in `runs`, or is rubbish; but for what a chore
     # writes meanwhile.
     floor = state.executor.below() or env.new_id()
-    since, timeline = state.diverged, "" if state.diverged is None else env.new_id()
+    begun = state.diverged
 
     def change(manifest: Manifest) -> Manifest:
         if origin is not None and not origin.is_beginning:
             # Whoever let it go meanwhile may have collected its files.
             find_checkpoint(manifest, origin.id, store.uri)
         timelines = manifest.timelines
-        if since is not None:
-            timelines = diverged(timelines, timeline, since)
+        if begun is not None:
+            timelines = diverged(timelines, begun.id, begun.since)
         return replace(
             manifest,
             timelines=timelines,
@@ -121,7 +121,7 @@ def flush(
 
 
 def _progress(state: State) -> Progress:
-    kept = [outbox.keep(state.transaction) for outbox in state.outboxes if not outbox.new]
+    kept = [outbox.keep() for outbox in state.outboxes if not outbox.new]
     return Progress(
         sources=tuple(SourceAt(*item) for item in sorted(state.positions.items())),
         sinks=tuple(at for at, _ in kept),

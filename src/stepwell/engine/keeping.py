@@ -28,6 +28,7 @@ from stepwell.model import Transaction
 from stepwell.state.checkpoint import dropping
 from stepwell.state.collect import Collector
 from stepwell.state.manifest import CheckpointRef, Manifest, Stored
+from stepwell.state.timeline import Timeline
 from stepwell.store.base import Store
 
 
@@ -102,11 +103,14 @@ class Keeping(ABC):
                     differences.append(difference(was, now, rows_max))
                 counts = [change.count(rows_max) for change in differences]
                 number = Transaction(state.transaction + max([1, *counts]))
+                state.diverged = Timeline(self.env.new_id(), state.transaction)
                 for outbox, change, count in zip(state.outboxes, differences, counts, strict=True):
-                    outbox.offer_parts(number, change.parts(rows_max), count)
+                    outbox.diverge(state.diverged)
+                    tip = self._writer.journal.tip
+                    outbox.offer_parts(number, change.parts(rows_max), count, tip)
                 state.executor, state.origin = past.executor, target.checkpoint
                 state.positions, state.dead_letters = past.positions, past.dead_letters
-                state.diverged, state.transaction = state.transaction, number
+                state.transaction = number
                 ref = self.checkpoint()
         except BaseException as error:
             state.broken = UnknownOutcomeError(

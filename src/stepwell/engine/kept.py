@@ -13,18 +13,16 @@ import pyarrow as pa
 from stepwell.env import Env
 from stepwell.errors import CorruptError, TruncatedError
 from stepwell.journal import paths
-from stepwell.model import Transaction, checksum
-from stepwell.state.progress import Undelivered
+from stepwell.model import checksum
+from stepwell.state.progress import Delivered, Undelivered
 from stepwell.store.base import Store
 
 
-def write_kept(
-    store: Store, env: Env, sink: str, transaction: Transaction, change: pa.Table
-) -> Undelivered:
+def write_kept(store: Store, env: Env, sink: str, mark: Delivered, change: pa.Table) -> Undelivered:
     """Make a change durable, to be named by the next manifest."""
-    path, body = paths.outbox(sink, transaction, env.new_id()), _encode(change)
+    path, body = paths.outbox(sink, mark.transaction, env.new_id()), _encode(change)
     store.put_new(path, body)
-    return Undelivered(sink, transaction, path, len(body), checksum([body]))
+    return Undelivered(sink, mark, path, len(body), checksum([body]))
 
 
 def read_kept(store: Store, kept: Undelivered) -> pa.Table:

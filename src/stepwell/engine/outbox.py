@@ -8,12 +8,15 @@
                         unsure, waiting
 
 * A write that failed may have happened. So after a failure, and when a pipeline is opened, the
-  sink is asked how far it got before anything is sent (J7).
+  sink is asked which mark it holds before anything is sent (J7).
+* Every write carries the mark that the sink is believed to hold, and the sink compares (J16). If it
+  holds another, it is asked, and its answer must be one that this pipeline has caused:
+  `sink_history` decides.
 * A sink that is down fills its outbox and stops nobody else. When the outbox is full the pipeline
   takes no more input; status says so.
-* Transactions are offered in rising order, and what a sink says it holds must fit: a guard raises
-  otherwise. Output of another pipeline, a sink that lost what it was given, or one that is ahead of
-  its pipeline, stops the pipeline before it takes more in; nothing is ever dropped silently.
+* Transactions are offered in rising order; a guard raises otherwise. Output of another pipeline or
+  of a copy, a sink that lost what it was given, or one that is ahead of its pipeline, stops the
+  pipeline before it takes more in; nothing is ever dropped silently.
 
 What is pending when the replay position passes it is kept in files which the manifest names
 (`keep`). The alternative, not to flush past what a sink lacks, would let one sink that is down for
@@ -26,7 +29,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -37,17 +40,21 @@ from stepwell.engine.events import Events, Published, SinkFailed
 from stepwell.engine.kept import read_kept, write_kept
 from stepwell.engine.pieces import in_parts, weighted
 from stepwell.engine.ports import WEIGHT, Pieces, Sink
+from stepwell.engine.sink_history import refusal, refuse_foreign, refuse_new
 from stepwell.env import Env
 from stepwell.errors import (
     BugError,
+    ConflictError,
     CorruptError,
     FencedError,
     InvalidError,
     StepwellError,
     ensure,
 )
+from stepwell.journal.entry import Cursor
 from stepwell.model import Transaction
-from stepwell.state.progress import SinkAt, Undelivered
+from stepwell.state.progress import Delivered, SinkAt, Undelivered, mark_without_entry
+from stepwell.state.timeline import Timeline, Timelines, diverged, timeline_of
 from stepwell.store.base import Store
 
 _STOPS = (InvalidError, CorruptError, BugError, FencedError)
@@ -87,10 +94,14 @@ class SinkStatus:
 class _Parcel:
     """One transaction's change for the sink; in memory, in a file, or both."""
 
-    transaction: Transaction
+    mark: Delivered
     size: int
     change: pa.Table | None
     kept: Undelivered | None = None
+
+    @property
+    def transaction(self) -> Transaction:
+        return self.mark.transaction
 
 
 class Outbox:
@@ -103,23 +114,30 @@ class Outbox:
         store: Store,
         env: Env,
         *,
+        timelines: Timelines = (),
         at: SinkAt | None = None,
         kept: Sequence[Undelivered] = (),
         since: Transaction = Transaction(0),
-        again: frozenset[Transaction] = frozenset(),
+        recorded: Callable[[Delivered], bool] = lambda mark: False,
+        again: Collection[Delivered] = (),
         settings: OutboxSettings | None = None,
         events: Events | None = None,
     ) -> None:
         """`at` and `kept` are what the manifest knows of this sink, `since` up to where.
 
-        `again` are transactions whose file was lost, and which a repair will offer once more.
+        `timelines` are those of the pipeline, the present one last. `recorded` says of a mark
+        beyond `since` whether the journal has its entry: what the replay leads up to.
+        `again` are marks whose file was lost, and which a repair will offer once more.
         """
         self.sink = sink
         self.new = at is None
         """Whether the pipeline has never had this sink: it begins with the whole view."""
-        self.delivered = Transaction(0) if at is None else at.delivered
+        self.held = None if at is None else at.held
+        """The mark that the sink is believed to hold."""
         self.stopped: StepwellError | None = None
         self._lineage = lineage
+        self._timelines = timelines or (Timeline(lineage),)
+        self._recorded = recorded
         self._store = store
         self._env = env
         self._settings = settings or OutboxSettings()
@@ -127,17 +145,32 @@ class Outbox:
         self._lock = threading.RLock()
         self._sending = threading.Lock()
         """Held while the sink is asked or written to, which may take long; taken first."""
-        parcels = [_Parcel(item.transaction, item.size, None, item) for item in kept]
+        parcels = [_Parcel(item.mark, item.size, None, item) for item in kept]
         self._parcels = deque(sorted(parcels, key=lambda parcel: parcel.transaction))
         self._known = Transaction(0) if self.new else since
-        self._offered = max(self.delivered, self._known)
-        self._again = again
-        self._held = False
+        self._offered = self._known
+        self._again = {mark.transaction: mark for mark in again}
+        self._held_back = False
         self._certain = False
         self._settled = False
         self._failures = 0
         self._until = 0.0
         self._error: str | None = None
+
+    @property
+    def delivered(self) -> Transaction:
+        """The last transaction that the sink is known to hold; 0: none."""
+        held = self.held
+        return Transaction(0) if held is None else held.transaction
+
+    def mark(self, transaction: Transaction, closed: Cursor) -> Delivered:
+        """The mark of a transaction that the entry just before `closed` closes."""
+        timeline = timeline_of(self._timelines, transaction)
+        return Delivered(self._lineage, timeline, transaction, closed.position, closed.checksum)
+
+    def diverge(self, timeline: Timeline) -> None:
+        """What is offered from here on belongs to another timeline."""
+        self._timelines = diverged(self._timelines, timeline.id, timeline.since)
 
     # Filling it
 
@@ -146,19 +179,21 @@ class Outbox:
         wanted = transaction > self._offered or transaction in self._again
         return not self.new and transaction > self.delivered and wanted
 
-    def offer(
-        self, transaction: Transaction, change: pa.Table, kept: Undelivered | None = None
-    ) -> None:
+    def offer(self, mark: Delivered, change: pa.Table, kept: Undelivered | None = None) -> None:
         """Take a change in. What the sink is known to hold is dropped.
 
         One that is `kept` in a file already is not held in memory.
         """
+        transaction = mark.transaction
         with self._lock:
             if transaction <= self._known:
                 # A repair replays it; what is left of it to send is kept in files, if not lost.
-                if transaction in self._again and transaction > self.delivered:
-                    parcels = [*self._parcels, _Parcel(transaction, change.nbytes, change)]
-                    self._parcels = deque(sorted(parcels, key=lambda item: item.transaction))
+                # Under a number may also stand what no entry tells of: the view a sink began with.
+                if self._again.get(transaction) == mark:
+                    del self._again[transaction]
+                    if transaction > self.delivered:
+                        parcels = [*self._parcels, _Parcel(mark, change.nbytes, change)]
+                        self._parcels = deque(sorted(parcels, key=lambda item: item.transaction))
                 return
             ensure(
                 transaction > self._offered,
@@ -168,9 +203,9 @@ class Outbox:
             ensure(change.num_rows > 0, f"sink {self.sink.name} is offered changes, not nothing")
             self._offered = transaction
             if transaction > self.delivered and kept is not None:
-                self._parcels.append(_Parcel(transaction, kept.size, None, kept))
+                self._parcels.append(_Parcel(mark, kept.size, None, kept))
             elif transaction > self.delivered:
-                self._parcels.append(_Parcel(transaction, change.nbytes, change))
+                self._parcels.append(_Parcel(mark, change.nbytes, change))
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
@@ -178,11 +213,11 @@ class Outbox:
         not count before a manifest names it.
         """
         with self._sending:
-            self._held = True
+            self._held_back = True
         yield
-        self._held = False
+        self._held_back = False
 
-    def begin(self, transaction: Transaction, view: Pieces) -> None:
+    def begin(self, transaction: Transaction, view: Pieces, tip: Cursor) -> None:
         """A sink that is new to the pipeline receives the view as it is, under the last number.
 
         A large view comes in parts, under the last numbers there are: no sink has to commit all of
@@ -193,23 +228,31 @@ class Outbox:
             ensure(self.new, f"sink {self.sink.name} begins once")
             self.new = False
         parts = (weighted(part, 1) for part in in_parts(view.pieces, rows_max))
-        self.offer_parts(transaction, parts, -(-view.rows // rows_max))
+        self.offer_parts(transaction, parts, -(-view.rows // rows_max), tip)
 
-    def offer_parts(self, last: Transaction, parts: Iterable[pa.Table], count: int) -> None:
+    def offer_parts(
+        self, last: Transaction, parts: Iterable[pa.Table], count: int, tip: Cursor
+    ) -> None:
         """Take in a change that comes in so many parts, under as many numbers up to the last.
 
         If there are several, each is in a file before the next one is made: only one is in memory.
-        Nobody names the files before the next flush does.
+        Nobody names the files before the next flush does. `tip` is the end of the journal.
         """
+        end, timeline = (tip.position, tip.checksum), timeline_of(self._timelines, last)
         number = last - count
         for part in parts:
             number += 1
             kept = None
+            mark = mark_without_entry(self._lineage, timeline, Transaction(number), end)
             if count > 1:
-                name = self.sink.name
-                kept = write_kept(self._store, self._env, name, Transaction(number), part)
-            self.offer(Transaction(number), part, kept)
+                kept = write_kept(self._store, self._env, self.sink.name, mark, part)
+            self.offer(mark, part, kept)
         ensure(number == last or not count, f"sink {self.sink.name} is offered {count} parts")
+
+    @property
+    def missing(self) -> tuple[Transaction, ...]:
+        """Transactions that the sink lacks, whose file was lost and which no replay has offered."""
+        return tuple(sorted(number for number in self._again if number > self.delivered))
 
     @property
     def certain(self) -> bool:
@@ -251,12 +294,7 @@ class Outbox:
         """After replay: a sink cannot hold what the pipeline has not done."""
         with self._lock:
             if self.delivered > transaction:
-                raise InvalidError(
-                    f"sink {self.sink.name} holds transaction {self.delivered} of this pipeline, "
-                    f"which is at {transaction}: the pipeline went back in time",
-                    hint="what it does next would be dropped by the sink as known. Empty the sink "
-                    "to have it filled anew, or restore the pipeline's latest state",
-                )
+                raise refusal(self.sink.name, self.held, self.held, transaction, self._timelines)
             self._settled = True
 
     def deliver(self) -> bool:
@@ -271,8 +309,11 @@ class Outbox:
 
     def _is_due(self) -> bool:
         with self._lock:
-            waits = self._env.uptime() < self._until
-            return bool(self._parcels) and self.stopped is None and not waits and not self._held
+            if self.stopped is not None or self._held_back or self._env.uptime() < self._until:
+                return False
+            # One that has not answered yet is asked also if nothing waits for it: what it holds
+            # may stop the pipeline, and the sooner the better.
+            return bool(self._parcels) or not self._certain
 
     def _attempt(self, step: Callable[[], None]) -> bool:
         try:
@@ -293,48 +334,41 @@ class Outbox:
         change = self._load(parcel)
         # From here until the sink has answered, nobody knows.
         self._certain = False
-        self.sink.write(self._lineage, parcel.transaction, change)
+        try:
+            self.sink.write(self.held, parcel.mark, change)
+        except ConflictError:
+            # It holds another mark than we believe: an earlier attempt of ours that landed late,
+            # or something that stops the pipeline.
+            self._ask()
+            if self._parcels and self._parcels[0] is parcel:
+                raise
+            return
         with self._lock:
             self._certain = True
             self._parcels.popleft()
-            self.delivered = parcel.transaction
+            self.held = parcel.mark
         rows = int(pc.sum(pc.abs(change.column(WEIGHT))).as_py())
         self._events.emit(Published(self.sink.name, parcel.transaction, rows))
 
     def _ask(self) -> None:
         found = self.sink.last()
-        name = self.sink.name
-        if found is not None and found.lineage != self._lineage:
-            raise InvalidError(
-                f"sink {name} holds the output of another pipeline: expected lineage "
-                f"{self._lineage}, found {found.lineage} at transaction {found.transaction}",
-                hint="a pipeline that was reset begins at transaction 1, which this sink would "
-                "drop as known. Empty the sink, or give this pipeline one of its own",
-            )
-        held = Transaction(0) if found is None else found.transaction
+        refuse_foreign(self.sink.name, self._lineage, found)
         if self.new and found is not None:
-            raise InvalidError(
-                f"sink {name} holds transaction {held} of this pipeline, but was no part of it "
-                "since",
-                hint="empty the sink: it then receives the whole view",
-            )
-        if held < self.delivered:
-            raise InvalidError(
-                f"sink {name} held transaction {self.delivered}, and now says {held or 'nothing'}: "
-                "it lost what it was given",
-                hint="restore the sink; or empty it and add it under another name, so that it "
-                "receives the whole view",
-            )
-        if self._settled and held > self._offered:
-            raise InvalidError(
-                f"sink {name} holds transaction {held}, but this writer's last one for it was "
-                f"{self._offered}: another writer is at work",
-                hint="see `stepwell inspect manifest` for who holds the pipeline",
-            )
+            raise refuse_new(self.sink.name, found)
         with self._lock:
-            while self._parcels and self._parcels[0].transaction <= held:
+            sent = [*(parcel.mark for parcel in self._parcels), *self._again.values()]
+            last = max(self._offered, self.delivered)
+        if not self._settled and found is not None and found.transaction > self._known:
+            # The pipeline is being opened: replay is to lead up to this mark, and on from there.
+            fits = found.transaction >= self.delivered and self._recorded(found)
+        else:
+            fits = found == self.held or found in sent
+        if not fits:
+            raise refusal(self.sink.name, found, self.held, last, self._timelines)
+        with self._lock:
+            self.held = found
+            while self._parcels and self._parcels[0].transaction <= self.delivered:
                 self._parcels.popleft()
-            self.delivered = held
             self._certain = True
 
     def _failed(self, error: Exception) -> None:
@@ -358,20 +392,19 @@ class Outbox:
 
     # Keeping it
 
-    def keep(self, up_to: Transaction) -> tuple[SinkAt, tuple[Undelivered, ...]]:
+    def keep(self) -> tuple[SinkAt, tuple[Undelivered, ...]]:
         """Write what is pending to files; what the manifest is to say of this sink."""
         fresh = [parcel for parcel in list(self._parcels) if parcel.kept is None]
         for parcel in fresh:
             parcel.kept = self._write(parcel)
         with self._lock:
             pending = list(self._parcels)
-            # A sink may be ahead of what was replayed so far.
-            at = SinkAt(self.sink.name, min(self.delivered, up_to))
+            at = SinkAt(self.sink.name, self.held)
         return at, tuple(parcel.kept for parcel in pending if parcel.kept is not None)
 
     def _write(self, parcel: _Parcel) -> Undelivered:
         change = self._load(parcel)
-        return write_kept(self._store, self._env, self.sink.name, parcel.transaction, change)
+        return write_kept(self._store, self._env, self.sink.name, parcel.mark, change)
 
     def _load(self, parcel: _Parcel) -> pa.Table:
         if parcel.change is None:

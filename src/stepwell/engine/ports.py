@@ -2,7 +2,7 @@
 
     Source    poll -> Taken (rows, and how to read the same rows again)
     Executor  execute -> Executed (the change of every view), keep it, flush it to runs
-    Sink      last -> how far it got; write one transaction, atomically with its number
+    Sink      last -> the mark it holds; write one transaction, atomically with its mark
 
 The engine knows no Spark and no connector; they implement these protocols. Rows are Arrow tables,
 bounded by `Limits`; nothing here is larger than one transaction, but for `read` and `query`, which
@@ -19,8 +19,8 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 
 from stepwell.env import Env
-from stepwell.model import Transaction
 from stepwell.state.manifest import Run
+from stepwell.state.progress import Delivered as Delivered
 from stepwell.store.base import Store
 from stepwell.store.sealed import Json
 
@@ -135,14 +135,6 @@ class Settles(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """The last transaction a sink holds, and of which pipeline."""
-
-    lineage: str
-    transaction: Transaction
-
-
 class Sink(Protocol):
     """Receives one view's changes, one batch per transaction that changed it."""
 
@@ -150,16 +142,22 @@ class Sink(Protocol):
     view: str
 
     def last(self) -> Delivered | None:
-        """How far it got; None: it holds nothing of any pipeline."""
+        """The mark of the last transaction it holds; None: it holds nothing of any pipeline.
 
-    def write(self, lineage: str, transaction: Transaction, change: pa.Table) -> None:
-        """Write a change (the view's columns, then `_w`), atomically with its number.
+        Read from the sink each time, never remembered.
+        """
+
+    def write(self, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:
+        """Write a change (the view's columns, then `_w`), atomically with its mark.
+
+        `previous` is the mark that the engine believes the sink to hold. The sink compares it for
+        equality with the one it does hold, in the same atomic step that replaces it. If they
+        differ, it changes nothing and raises `ConflictError`: a writer that was fenced is late, or
+        the sink was put back from a backup.
 
         `UnavailableError`: try again later. A write that returned an error may have happened:
         the engine asks `last` before it tries again. `InvalidError`: trying again is of no use,
-        and the pipeline stops. A sink that holds this transaction or a later one changes nothing
-        and raises `ConflictError`: a writer that was fenced may be late with a transaction which
-        its successor has delivered.
+        and the pipeline stops.
         """
 
     def close(self) -> None: ...

@@ -56,7 +56,7 @@ class Replay:
         self._rows_max = rows_max
         self._fed = fed
         self._drafts: list[Draft] = []
-        self._waiting: list[Gathered] = []
+        self._waiting: list[tuple[Gathered, Cursor]] = []
         """Transactions that are fed together, as soon as one comes that is not."""
         self._rows = 0
         self._alike = Alike()
@@ -72,11 +72,11 @@ class Replay:
         if draft.kind is Kind.ABORT:
             self._drafts = []
         elif draft.kind is Kind.CLOSE:
-            self._close(draft)
+            self._close(recorded)
         else:
             self._drafts.append(draft)
             if draft.closes:
-                self._close(draft)
+                self._close(recorded)
         if self._drafts:
             return
         # Only now: what is fed before this entry closes must not count as reaching up to it.
@@ -123,7 +123,8 @@ class Replay:
     def _next(self) -> Transaction:
         return Transaction(self._state.transaction + len(self._waiting) + 1)
 
-    def _close(self, last: Draft) -> None:
+    def _close(self, recorded: Recorded) -> None:
+        last = recorded.entry.draft
         steps = self._read(last.transaction)
         gathered = Gathered(last.transaction, last.time, steps)
         self._drafts = []
@@ -136,16 +137,17 @@ class Replay:
         if not self._waiting and not self._alike.takes(gathered.intakes):
             # Not even by itself: nothing is put together with it.
             self._rows = self._rows_max
-        self._waiting.append(gathered)
+        self._waiting.append((gathered, recorded.cursor))
         self._rows += rows
 
     def _feed_waiting(self) -> None:
         waiting, self._waiting, self._rows, self._alike = self._waiting, [], 0, Alike()
         if not waiting:
             return
-        steps = tuple(step for gathered in waiting for step in gathered.steps)
-        gathered = replace(waiting[-1], steps=steps, together=len(waiting))
-        transact(self._state, lambda: gathered, lambda gathered: None)
+        steps = tuple(step for gathered, _ in waiting for step in gathered.steps)
+        last, closed = waiting[-1]
+        gathered = replace(last, steps=steps, together=len(waiting))
+        transact(self._state, lambda: gathered, lambda gathered: closed)
         event = Replayed(gathered.transaction, gathered.together, gathered.rows)
         self._state.events.emit(event)
         if self._cursor is not None:

@@ -37,10 +37,11 @@ from stepwell.engine.outbox import Outbox
 from stepwell.engine.payload import PUSHED, Intake
 from stepwell.engine.ports import Executed, Executor
 from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError, ensure
-from stepwell.journal.entry import Draft, Input, Kind
+from stepwell.journal.entry import Cursor, Draft, Input, Kind
 from stepwell.model import Transaction
 from stepwell.state.checkpoint import Checkpoint
 from stepwell.state.manifest import Manifest
+from stepwell.state.timeline import Timeline
 from stepwell.store.sealed import Json
 
 OnError = Literal["dead_letter", "fail"]
@@ -159,8 +160,8 @@ class State:
     open: Open | None = None
     origin: Checkpoint | None = None
     """The checkpoint that this state was loaded from, until a manifest holds it."""
-    diverged: Transaction | None = None
-    """The last transaction before a restore, whose history ends there; until a manifest says so."""
+    diverged: Timeline | None = None
+    """The timeline that a restore begins, until a manifest names it."""
     broken: StepwellError | None = None
     """Why memory and journal may disagree; only opening again helps."""
 
@@ -216,9 +217,11 @@ class Done:
 def transact(
     state: State,
     gather: Callable[[], Gathered | None],
-    record: Callable[[Gathered], None],
+    record: Callable[[Gathered], Cursor],
 ) -> Done | None:
     """Do one transaction; None if there was nothing to gather.
+
+    `record` returns the place of the entry that closes it.
 
     When it raises before `record` returned, nothing has happened, unless the journal says that it
     does not know. When it raises afterwards it is `UnknownOutcomeError`, which is `state.broken`
@@ -234,12 +237,12 @@ def transact(
     if state.on_error == "fail":
         _refuse_bad(gathered, executed)
 
-    record(gathered)
+    closed = record(gathered)
 
     with _promised(state, gathered):
         state.executor.keep(executed)
         _advance(state, gathered, executed)
-        _publish(state, executed)
+        _publish(state, executed, closed)
     counts = {table: len(rows) for table, rows in bad.items()}
     return Done(gathered.transaction, gathered.time, gathered.rows, counts, executed)
 
@@ -324,13 +327,13 @@ def _advance(state: State, gathered: Gathered, executed: Executed) -> None:
         state.dead_letters[rejected.table] += 1
 
 
-def _publish(state: State, executed: Executed) -> None:
+def _publish(state: State, executed: Executed, closed: Cursor) -> None:
     """Into the outboxes. A view that did not change sends nothing (J7)."""
     changed = _changed(executed)
     for outbox in state.outboxes:
         change = changed.get(outbox.sink.view.lower())
         if change is not None and not outbox.new:
-            outbox.offer(state.transaction, change)
+            outbox.offer(outbox.mark(state.transaction, closed), change)
 
 
 def _changed(executed: Executed) -> Mapping[str, pa.Table]:

@@ -103,9 +103,15 @@ def sources_and_sinks_are_distinct(before: Manifest, after: Manifest) -> bool:
 
 
 def sinks_move_forward(before: Manifest, after: Manifest) -> bool:
-    """What a sink holds it holds for good: one that went back would be sent a transaction twice."""
-    delivered = {item.name: item.delivered for item in before.progress.sinks}
-    return all(item.delivered >= delivered.get(item.name, 0) for item in after.progress.sinks)
+    """What a sink holds it holds for good: one that went back would be sent a transaction twice,
+    and a number whose entry changed would pass another history's output for ours.
+    """
+    held = {item.name: item.held for item in before.progress.sinks}
+    return all(
+        item.held == held.get(item.name)
+        or item.delivered > (0 if (was := held.get(item.name)) is None else was.transaction)
+        for item in after.progress.sinks
+    )
 
 
 def outbox_holds_what_is_undelivered(before: Manifest, after: Manifest) -> bool:
@@ -117,9 +123,12 @@ def outbox_holds_what_is_undelivered(before: Manifest, after: Manifest) -> bool:
     )
 
 
-def nothing_is_delivered_before_it_is_recorded(before: Manifest, after: Manifest) -> bool:
-    """A sink that holds more than the runs makes up for it by replay; the manifest is not ahead."""
-    return all(item.delivered <= after.transaction for item in after.progress.sinks)
+def marks_are_of_this_pipeline(before: Manifest, after: Manifest) -> bool:
+    """A mark of another pipeline would be compared with what its sink says, and believed."""
+    progress = after.progress
+    marks = [item.mark for item in progress.outbox]
+    marks += [item.held for item in progress.sinks if item.held is not None]
+    return all(mark.lineage == after.lineage for mark in marks)
 
 
 def checkpoints_are_distinct(before: Manifest, after: Manifest) -> bool:
@@ -188,7 +197,7 @@ _ALWAYS: tuple[Rule, ...] = (
     sources_and_sinks_are_distinct,
     sinks_move_forward,
     outbox_holds_what_is_undelivered,
-    nothing_is_delivered_before_it_is_recorded,
+    marks_are_of_this_pipeline,
     checkpoints_are_distinct,
     floor_moves_forward,
     checkpoints_are_born_above_the_floor,

@@ -46,7 +46,7 @@ from stepwell.store.retry import Retry
 from stepwell.store.sealed import Fields, Json
 from stepwell.store.sequenced import Boundary, Sequence, Version
 
-FORMAT = "stepwell-manifest/2"
+FORMAT = "stepwell-manifest/3"
 _OPTIONAL = ("writer", "boot", "namespace", "started")
 """What a claim says of its handle and its process, where that is known."""
 _TRIES = 100

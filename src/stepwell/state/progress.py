@@ -4,7 +4,7 @@ It is part of the manifest, so that it moves in the same commit as the runs: a s
 the rows taken up to it cannot be told apart by a crash.
 
     sources       where each stands after the last transaction that the runs hold
-    sinks         the last transaction each is known to hold
+    sinks         the mark of the last transaction each is known to hold
     outbox        files with output that a sink did not hold when the replay position passed it
     dead_letters  how many rows were rejected, by table
 
@@ -14,9 +14,9 @@ there were transactions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
-from stepwell.model import Checksum, Transaction
+from stepwell.model import Checksum, Position, Transaction, checksum
 from stepwell.store.sealed import Fields, Json
 
 
@@ -29,11 +29,57 @@ class SourceAt:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivered:
+    """The mark a sink stores, atomically with the rows of a transaction.
+
+    A number alone does not say whose transaction it is: a copy of a pipeline, or one whose store
+    was put back from a backup, uses the same numbers for other output. So the mark names the
+    journal entry that closed the transaction, by position and checksum. Entries are a chain, so
+    the checksum stands for the whole history before it.
+
+    Output that no entry closed (the first load of a sink, the difference that a restore makes) has
+    a checksum derived from the end of the journal: see `mark_without_entry`.
+    """
+
+    lineage: str
+    timeline: str = field(compare=False)
+    """Which history it belongs to, for people: the entry says so for certain."""
+    transaction: Transaction
+    position: Position
+    entry: Checksum
+
+    def __str__(self) -> str:
+        return f"transaction {self.transaction} (entry {self.position}, {self.entry[:8]})"
+
+
+def mark_without_entry(
+    lineage: str, timeline: str, transaction: Transaction, tip: tuple[Position, Checksum]
+) -> Delivered:
+    """The mark of output that no entry of its own stands for.
+
+    `tip` is the end of the journal when the output was made. Such output is in a file that a
+    manifest names, with this mark, before any of it is sent: so a crash does not make it again.
+    """
+    position, end = tip
+    entry = checksum([end.encode(), b" without entry ", str(transaction).encode()])
+    return Delivered(lineage, timeline, transaction, position, entry)
+
+
+@dataclass(frozen=True, slots=True)
 class SinkAt:
-    """A sink of this pipeline, and the last transaction it is known to hold; 0: none."""
+    """A sink of this pipeline, and the mark it is known to hold; None: it holds nothing.
+
+    The mark may be ahead of the manifest's own transaction: a flush during replay notes what the
+    sink has said, and the rest of the replay leads up to it.
+    """
 
     name: str
-    delivered: Transaction
+    held: Delivered | None = None
+
+    @property
+    def delivered(self) -> Transaction:
+        """The last transaction it is known to hold; 0: none."""
+        return Transaction(0) if self.held is None else self.held.transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +87,14 @@ class Undelivered:
     """Output of one transaction for one sink, kept in a file until the sink holds it."""
 
     sink: str
-    transaction: Transaction
+    mark: Delivered
     path: str
     size: int
     checksum: Checksum
+
+    @property
+    def transaction(self) -> Transaction:
+        return self.mark.transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +124,27 @@ def progress_to_json(progress: Progress) -> dict[str, Json]:
     }
 
 
+def mark_to_json(mark: Delivered) -> dict[str, Json]:
+    """As manifests and sinks store it; `mark_from_json` is its inverse."""
+    return {item.name: getattr(mark, item.name) for item in fields(mark)}
+
+
 def _flat(value: SourceAt | SinkAt | Undelivered | DeadLetters) -> dict[str, Json]:
-    return {item.name: getattr(value, item.name) for item in fields(value)}
+    named = {item.name: getattr(value, item.name) for item in fields(value)}
+    return {
+        name: mark_to_json(part) if isinstance(part, Delivered) else part
+        for name, part in named.items()
+    }
+
+
+def mark_from_json(item: Fields) -> Delivered:
+    return Delivered(
+        lineage=item.id("lineage"),
+        timeline=item.id("timeline"),
+        transaction=Transaction(item.number("transaction", least=1)),
+        position=Position(item.number("position")),
+        entry=Checksum(item.checksum("entry")),
+    )
 
 
 def progress_from_json(body: Fields) -> Progress:
@@ -85,13 +154,16 @@ def progress_from_json(body: Fields) -> Progress:
             for item in body.children("sources")
         ),
         sinks=tuple(
-            SinkAt(name=item.text("name"), delivered=Transaction(item.number("delivered")))
+            SinkAt(
+                name=item.text("name"),
+                held=item.maybe("held", lambda field, at=item: mark_from_json(at.child(field))),  # type: ignore[misc]
+            )
             for item in body.children("sinks")
         ),
         outbox=tuple(
             Undelivered(
                 sink=item.text("sink"),
-                transaction=Transaction(item.number("transaction", least=1)),
+                mark=mark_from_json(item.child("mark")),
                 path=item.text("path"),
                 size=item.number("size"),
                 checksum=Checksum(item.checksum("checksum")),

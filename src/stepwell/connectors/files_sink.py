@@ -1,0 +1,246 @@
+"""Files: a sink that writes a folder for each transaction.
+
+    <path>/<transaction>/part.json            the change: the view's columns and `_w`
+    <path>/<transaction>/_transaction.json    its mark: whose transaction it is
+    <path>/_stepwell/<sequence>.json          the same file again, by a hard link: the log of marks
+
+A write is four steps:
+
+    1 stage     rows and mark in a hidden folder, all of it synced
+    2 commit    link the mark to the next number of the log: THE COMMIT, it fails if the number is
+                taken
+    3 publish   rename the hidden folder to its transaction's name
+    4 trim      remove marks of the log but the last few
+
+The log only grows, and a number of it is created once, so of two writers one loses at step 2 by
+construction, however late it wakes up. One that was stopped for so long that its number was trimmed
+again creates it, sees that the log has gone on, and is refused; what it created is below the end of
+the log, which nobody looks at.
+
+Whoever reads the end of the log does step 3 for a writer that was stopped or died before it. A
+folder therefore appears whole, and once: its hidden folder can be renamed once. Readers may remove
+folders; the log says what was delivered.
+
+A crash leaves a hidden folder that no mark names. A writer holds a lock (flock) on its hidden
+folder, and the next write removes only those whose lock is free: their writers cannot commit any
+more.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from stepwell.connectors.delivery import check_change, check_held
+from stepwell.connectors.durable import make_folder, sync_file, sync_folder
+from stepwell.connectors.writing import FileFormat, write_rows
+from stepwell.engine.ports import Delivered
+from stepwell.env import Env
+from stepwell.errors import ConflictError, CorruptError, InvalidError, UnavailableError
+from stepwell.model import Transaction
+from stepwell.state.progress import mark_from_json, mark_to_json
+from stepwell.store.sealed import seal, unseal
+
+_LOG = "_stepwell"
+_MARK = "_transaction.json"
+_FORMAT = "stepwell-filessink/2"
+_BEFORE = "_stepwell.json"
+"""Where format 1 kept its only mark."""
+_STAGED = ".tmp-"
+_DIGITS = 20
+_KEEP = 16
+"""Marks of the log that stay. A folder of so few names is listed by one system call."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Logged:
+    """The mark at the end of the log, and the hidden folder that its rows were written to."""
+
+    sequence: int
+    mark: Delivered
+    staged: str
+
+
+class FilesSink:
+    """A folder for each transaction that changed the view."""
+
+    def __init__(self, name: str, view: str, env: Env, *, path: str, format: FileFormat) -> None:
+        self.name = name
+        self.view = view
+        self._env = env
+        self._root = Path(path)
+        self._log = self._root / _LOG
+        self._format = format
+
+    def last(self) -> Delivered | None:
+        with self._errors():
+            found = self._end()
+            if found is None:
+                return None
+            # Its writer may have died before it synced the log; what is told must be durable.
+            sync_folder(self._log)
+            return found.mark
+
+    def write(self, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:
+        check_change(self.name, previous, mark, change)
+        with self._errors():
+            end = self._end()
+            check_held(self.name, None if end is None else end.mark, previous, mark)
+            if self._folder(mark.transaction).exists() and self._read_end() == end:
+                raise InvalidError(
+                    f"sink {self.name}: there is a folder {self._folder(mark.transaction)} that "
+                    "this pipeline did not write",
+                    hint="give this pipeline a folder of its own",
+                )
+            make_folder(self._log)
+            self._sweep()
+            self._write(1 if end is None else end.sequence + 1, mark, change)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    # Writing
+
+    def _write(self, sequence: int, mark: Delivered, change: pa.Table) -> None:
+        with self._staging() as staged:
+            self._fill(staged, sequence, mark, change)
+            sync_folder(staged)
+            sync_folder(self._root)
+            try:
+                os.link(staged / _MARK, self._marker(sequence))
+                is_end = max(self._sequences(), default=0) == sequence
+            except FileExistsError:
+                is_end = False
+            if not is_end:
+                # Either the number was taken, or it was free again because the log has gone on.
+                shutil.rmtree(staged, ignore_errors=True)
+                raise ConflictError(f"sink {self.name} has gone on: {mark} was not written")
+            sync_folder(self._log)
+            self._publish(_Logged(sequence, mark, staged.name))
+        for number in self._sequences():
+            if number <= sequence - _KEEP:
+                self._marker(number).unlink(missing_ok=True)
+
+    @contextmanager
+    def _staging(self) -> Iterator[Path]:
+        """A hidden folder of our own, locked for as long as we may still commit it."""
+        staged = self._root / f"{_STAGED}{self._env.new_id()}"
+        staged.mkdir()
+        with _locked(staged):
+            yield staged
+
+    def _fill(self, folder: Path, sequence: int, mark: Delivered, change: pa.Table) -> None:
+        data = folder / f"part.{self._format.value}"
+        write_rows(change, data, self._format)
+        sync_file(data)
+        fields = {"view": self.view, "rows": change.num_rows, **mark_to_json(mark)}
+        fields |= {"sequence": sequence, "staged": folder.name}
+        lines = folder / _MARK
+        lines.write_bytes(seal(_FORMAT, fields))
+        sync_file(lines)
+
+    def _publish(self, logged: _Logged) -> None:
+        """Give a committed folder its name, unless that was done."""
+        with suppress(FileNotFoundError):
+            os.rename(self._root / logged.staged, self._folder(logged.mark.transaction))
+            sync_folder(self._root)
+
+    def _sweep(self) -> None:
+        """Remove hidden folders of writers that are gone, and did not commit them."""
+        for folder in self._root.glob(f"{_STAGED}*"):
+            with suppress(FileNotFoundError, BlockingIOError, NotADirectoryError), _locked(folder):
+                # Only with the lock in hand is it certain that no mark can come to name it.
+                end = self._read_end()
+                if end is None or end.staged != folder.name:
+                    shutil.rmtree(folder)
+
+    # Reading
+
+    def _end(self) -> _Logged | None:
+        """The end of the log, with its folder published."""
+        found = self._read_end() or self._find_folder()
+        if found is not None and (self._root / found.staged).exists():
+            self._publish(found)
+        return found
+
+    def _read_end(self) -> _Logged | None:
+        while sequences := self._sequences():
+            path = self._marker(max(sequences))
+            with suppress(FileNotFoundError):  # The log has gone on, and this was trimmed.
+                return _read(path, path.read_bytes())
+        return None
+
+    def _find_folder(self) -> _Logged | None:
+        """Without a log nothing was ever written here, or somebody removed it.
+
+        Then the newest folder's mark is linked to it again.
+        """
+        try:
+            names = [name for name in os.listdir(self._root) if name.isdigit()]
+        except FileNotFoundError:
+            return None
+        if (self._root / _BEFORE).exists():
+            raise InvalidError(
+                f"sink {self.name}: {self._root} has filessink format 1; this Stepwell reads 2",
+                hint="give the sink another name and another folder: it then receives the whole "
+                "view",
+            )
+        names = [name for name in names if len(name) == _DIGITS]
+        if not names:
+            return None
+        lines = self._root / max(names) / _MARK
+        try:
+            found = _read(lines, lines.read_bytes())
+        except FileNotFoundError:
+            raise CorruptError(str(lines.parent), f"has no {_MARK}") from None
+        make_folder(self._log)
+        with suppress(FileExistsError):
+            os.link(lines, self._marker(found.sequence))
+        return found
+
+    def _sequences(self) -> list[int]:
+        try:
+            names = os.listdir(self._log)
+        except FileNotFoundError:
+            return []
+        return [int(name[:_DIGITS]) for name in names if name[:_DIGITS].isdigit()]
+
+    def _marker(self, sequence: int) -> Path:
+        return self._log / f"{sequence:0{_DIGITS}d}.json"
+
+    def _folder(self, transaction: Transaction) -> Path:
+        return self._root / f"{transaction:0{_DIGITS}d}"
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UnavailableError(
+                f"sink {self.name} cannot use {self._root}: {error.strerror or error}",
+                hint="check that the folder can be written, that its file system has hard links, "
+                "and that its disk is not full",
+            ) from error
+
+
+def _read(path: Path, data: bytes) -> _Logged:
+    fields = unseal(data, format=_FORMAT, object=str(path))
+    return _Logged(fields.number("sequence"), mark_from_json(fields), fields.text("staged"))
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock; `BlockingIOError` if another writer does."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(opened)

@@ -1,0 +1,94 @@
+"""What a sink says it holds, compared with what its pipeline sent it (J16).
+
+A sink's answer is one of these, or the pipeline stops:
+
+    the mark the pipeline believes it holds            it holds this, and nothing since
+    the mark of output that waits for it               a write of ours landed, its answer was lost
+    the mark of an entry that is about to be replayed   it was delivered after the last flush
+
+Marks are compared for equality, with the checksum of the entry. A number alone would let a copy of
+the pipeline, or one whose store was put back from a backup, pass for this one: its transactions
+would count as delivered and be dropped.
+"""
+
+from __future__ import annotations
+
+from stepwell.errors import InvalidError
+from stepwell.journal.log import Log
+from stepwell.model import Transaction
+from stepwell.state.progress import Delivered
+from stepwell.state.timeline import Timelines, is_history
+
+_EMPTY_IT = "restore the sink; or empty it and add it under another name, so that it receives the "
+_WHOLE = _EMPTY_IT + "whole view"
+
+
+def is_recorded(log: Log, mark: Delivered) -> bool:
+    """Whether a mark names an entry of this journal that closes its transaction."""
+    found = log.read(mark.position)
+    return (
+        found is not None
+        and found.checksum == mark.entry
+        and found.entry.draft.closes
+        and found.entry.draft.transaction == mark.transaction
+    )
+
+
+def refuse_foreign(sink: str, lineage: str, found: Delivered | None) -> None:
+    """Raise if a sink holds the output of another pipeline."""
+    if found is not None and found.lineage != lineage:
+        raise InvalidError(
+            f"sink {sink} holds the output of another pipeline: expected lineage {lineage}, found "
+            f"{found.lineage} at {found}",
+            hint="a pipeline that was reset begins at transaction 1, which this sink would "
+            "drop as known. Empty the sink, or give this pipeline one of its own",
+        )
+
+
+def refuse_new(sink: str, found: Delivered) -> InvalidError:
+    """A sink that is new to the pipeline holds some of its output."""
+    return InvalidError(
+        f"sink {sink} holds {found} of this pipeline, but was no part of it since",
+        hint="empty the sink: it then receives the whole view",
+    )
+
+
+def refusal(
+    sink: str,
+    found: Delivered | None,
+    believed: Delivered | None,
+    last: Transaction,
+    timelines: Timelines,
+) -> InvalidError:
+    """Why a sink's answer is not one that this pipeline could have caused.
+
+    `last` is the last transaction that the pipeline has had for this sink.
+    """
+    held = Transaction(0) if believed is None else believed.transaction
+    if found is None or found.transaction < held:
+        return InvalidError(
+            f"sink {sink} held {believed}, and now says {found or 'that it holds nothing'}: it "
+            "went back, and lost what it was given since",
+            hint=_WHOLE,
+        )
+    sent = "nothing" if believed is None else str(believed)
+    if not is_history(timelines, found.timeline, found.transaction):
+        return InvalidError(
+            f"sink {sink} holds {found} of timeline {found.timeline}, which is not in the history "
+            f"of this pipeline (timeline {timelines[-1].id}); the last it was sent from here is "
+            f"{sent}: another copy of this pipeline writes to it, or this one was restored",
+            hint="give each copy a sink of its own; " + _WHOLE,
+        )
+    if found.transaction > last:
+        return InvalidError(
+            f"sink {sink} holds {found}, but this pipeline's last one for it is {last}: the "
+            "pipeline went back in time, or another writer is at work",
+            hint="see `stepwell inspect manifest` for who holds the pipeline. Restore the "
+            "pipeline's latest state; or empty the sink and add it under another name, so that it "
+            "receives the whole view",
+        )
+    return InvalidError(
+        f"sink {sink} holds {found}, which this pipeline did not send; the last it was sent from "
+        f"here is {sent}: it has the output of a copy of this pipeline",
+        hint="give each copy a sink of its own; " + _WHOLE,
+    )
