@@ -1,0 +1,105 @@
+"""Mutants of the sinks: the comparison inside a commit, and what is on disk before it counts."""
+
+from tests.mutants.table import Mutant
+
+_CONTRACT = "tests/connectors/test_sink_contract.py"
+_STOPPED = "tests/connectors/test_stopped_sinks.py"
+_DELTA = "tests/connectors/test_delta_sink.py"
+_FILES = "tests/connectors/test_files_sink.py"
+_ANOTHER = f"{_CONTRACT}::test_a_sink_that_holds_another_mark_than_believed_changes_nothing"
+_LATE = f"{_STOPPED}::test_a_writer_stopped_inside_its_delivery_is_too_late_when_it_wakes_up"
+_AT_ONCE = f"{_STOPPED}::test_of_two_writers_at_once_one_wins"
+
+MUTANTS = (
+    Mutant(
+        "sinks-compare-numbers-only",
+        "connectors/delivery.py",
+        "    if held != previous:",
+        "    if held is not None and held.transaction >= mark.transaction:",
+        (f"{_ANOTHER}[files-json-a copy]", f"{_ANOTHER}[delta-changes-it went back]"),
+    ),
+    Mutant(
+        "sinks-postgres-mark-replaced-without-comparing",
+        "connectors/postgres.py",
+        "            same = {**fields, **mark_to_json(previous)}\n"
+        '            del same["timeline"]  # The entry says it for certain.\n',
+        "            same = fields\n",
+        (
+            f"{_ANOTHER}[postgres-key-a copy]",
+            f"{_LATE}[postgres-changes]",
+            f"{_AT_ONCE}[postgres-changes]",
+        ),
+    ),
+    Mutant(
+        "sinks-postgres-compares-before-its-commit",
+        "connectors/postgres.py",
+        "            same = {**fields, **mark_to_json(previous)}\n"
+        '            del same["timeline"]  # The entry says it for certain.\n',
+        "            same = fields\n"
+        "            check_held(self.name, self._held(cursor), previous, mark)\n",
+        (f"{_LATE}[postgres-changes]",),
+    ),
+    Mutant(
+        "sinks-files-number-of-the-log-replaced",
+        "connectors/files_sink.py",
+        "os.link(staged / _MARK, self._marker(sequence))",
+        "shutil.copy(staged / _MARK, self._marker(sequence))",
+        (f"{_LATE}[files-json]",),
+    ),
+    Mutant(
+        "sinks-files-trimmed-number-taken-for-the-end",
+        "connectors/files_sink.py",
+        "is_end = max(self._sequences(), default=0) == sequence",
+        "is_end = True",
+        (f"{_STOPPED}::test_a_log_that_has_gone_on_for_long_refuses_a_writer_all_the_same",),
+    ),
+    Mutant(
+        "sinks-files-sweep-takes-what-is-being-written",
+        "connectors/files_sink.py",
+        "with suppress(FileNotFoundError, BlockingIOError, NotADirectoryError), _locked(folder):",
+        "with suppress(FileNotFoundError):",
+        (f"{_STOPPED}::test_a_hidden_folder_of_a_living_writer_is_left_alone",),
+    ),
+    Mutant(
+        "sinks-files-sweep-takes-what-is-committed",
+        "connectors/files_sink.py",
+        "if end is None or end.staged != folder.name:",
+        "if True:",
+        (f"{_FILES}::test_a_folder_that_was_committed_is_not_swept_away",),
+    ),
+    Mutant(
+        "sinks-files-committed-folder-not-published",
+        "connectors/files_sink.py",
+        "        if found is not None and (self._root / found.staged).exists():",
+        "        if False:",
+        (f"{_LATE}[files-json]",),
+    ),
+    Mutant(
+        "sinks-delta-commit-not-synced",
+        "connectors/delta.py",
+        "            self._commit(table, mark, change)\n            self._sync(table.version())\n",
+        "            self._commit(table, mark, change)\n",
+        (f"{_DELTA}::test_a_commit_is_on_disk_before_it_is_told",),
+    ),
+    Mutant(
+        "sinks-delta-new-table-not-synced",
+        "connectors/delta.py",
+        "                self._sync(0)\n",
+        "",
+        (f"{_DELTA}::test_a_commit_is_on_disk_before_it_is_told",),
+    ),
+    Mutant(
+        "sinks-delta-change-that-alters-nothing-not-committed",
+        "connectors/delta.py",
+        "        if table.version() == before:",
+        "        if False:",
+        (f"{_DELTA}::test_a_change_that_alters_nothing_is_committed_all_the_same",),
+    ),
+    Mutant(
+        "sinks-delta-mark-not-compared",
+        "connectors/delta.py",
+        "            check_held(self.name, self._held(table), previous, mark)\n",
+        "",
+        (f"{_ANOTHER}[delta-key-a copy]",),
+    ),
+)
