@@ -34,6 +34,21 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
         "did you mean orders?",
     ),
     (
+        "spark: {driver_memory: lots}",
+        "stepwell.yml:7:24: spark.driver_memory must be a size such as 800m or 4g, found 'lots'",
+        None,
+    ),
+    (
+        "spark: {driver_memory: 100m}",
+        "stepwell.yml:7:24: spark.driver_memory must be at least 512m, which Spark needs itself, found '100m'",
+        None,
+    ),
+    (
+        "spark: {conf: {spark.driver.memory: 4g}}",
+        "stepwell.yml:7:16: spark.driver.memory stands in conf",
+        "give it as spark.driver_memory",
+    ),
+    (
         "variables: {region: [eu]}",
         "stepwell.yml:7:21: variable region must be a single value, found a list",
         None,

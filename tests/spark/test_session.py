@@ -20,13 +20,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 import pytest
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import ArithmeticException
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from pyspark.errors import ArithmeticException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from stepwell.errors import ConfigError
+from stepwell.errors import ConfigError, UnavailableError
 from stepwell.spark import session
+from stepwell.spark.failures import translated
 from stepwell.spark.session import SessionSettings, adopt, beside, open_session, within
 from tests.spark.conftest import SETTINGS
 
@@ -228,6 +229,67 @@ def test_a_request_that_cannot_work_is_refused_before_spark_starts(
         open_session(settings)
     assert message in raised.value.message
     assert raised.value.hint
+
+
+@pytest.mark.parametrize("value", ["abc", "-3"])
+def test_a_setting_whose_value_spark_refuses_is_named(spark: SparkSession, value: str) -> None:
+    """It ended as a bug in Stepwell, with a page of Java."""
+    conf = {"spark.sql.shuffle.partitions": value}
+    with pytest.raises(ConfigError, match=f"spark.sql.shuffle.partitions cannot be '{value}'"):
+        adopt(spark, SessionSettings(conf=conf))
+
+
+@pytest.mark.parametrize(
+    ("error", "variables", "hint"),
+    [
+        (
+            ValueError("[INVALID_DRIVER_MEMORY.SYSTEM_MEMORY] Insufficient driver memory"),
+            {},
+            "give it more than 600m: spark.driver_memory in stepwell.yml",
+        ),
+        (
+            FileNotFoundError("/nowhere/bin/spark-submit"),
+            {"SPARK_HOME": "/nowhere"},
+            "SPARK_HOME is /nowhere, which is not a Spark; unset it",
+        ),
+        (
+            ValueError("[JAVA_GATEWAY_EXITED] Java gateway process exited"),
+            {"PYSPARK_SUBMIT_ARGS": "--foo pyspark-shell"},
+            "its own words stand above; PYSPARK_SUBMIT_ARGS is '--foo pyspark-shell': unset it",
+        ),
+        (
+            ValueError("[JAVA_GATEWAY_EXITED] Java gateway process exited"),
+            {},
+            "its own words stand above; Java is java, with 600m of memory (spark.driver_memory); "
+            "see also: stepwell doctor",
+        ),
+    ],
+)
+def test_what_kept_spark_from_starting_is_named(
+    error: Exception, variables: dict[str, str], hint: str
+) -> None:
+    """Memory, and variables that nobody remembers to have set."""
+    settings = SessionSettings(driver_memory="600m")
+    java = session.Java("java", "17", "PATH")
+    told = session._not_started(settings, java, error, variables)
+    assert isinstance(told, ConfigError)
+    assert told.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (Py4JNetworkError("Error while sending or receiving"), "Java process has ended"),
+        (ConnectionRefusedError(111, "Connection refused"), "Java process has ended"),
+        (PySparkRuntimeError("java.lang.OutOfMemoryError: Java heap space"), "out of memory"),
+        (PySparkRuntimeError("Job 3 cancelled because SparkContext was shut down"), "has ended"),
+    ],
+)
+def test_a_spark_that_ran_out_of_memory_says_so(raised: Exception, said: str) -> None:
+    """It was told as a row that cannot be computed, or as a bug in Stepwell."""
+    with pytest.raises(UnavailableError, match=said) as told, translated():
+        raise raised
+    assert "spark.driver_memory in stepwell.yml" in str(told.value.hint)
 
 
 def test_an_environment_that_asks_for_spark_connect_is_refused(

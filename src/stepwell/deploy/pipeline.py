@@ -119,7 +119,10 @@ def make_executor(project: Project, spark: SparkSession | None = None) -> Execut
 
     section = project.sections.spark
     settings = SessionSettings(
-        master=section.master, name=f"stepwell {project.name}", conf=section.conf
+        master=section.master,
+        name=f"stepwell {project.name}",
+        conf=section.conf,
+        driver_memory=section.driver_memory,
     )
     return spark_executor(
         project.sql,

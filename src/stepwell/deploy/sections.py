@@ -31,7 +31,7 @@ ROOT: Mapping[str, tuple[str, ...]] = {
     "checkpoint": ("every", "keep"),
     "gc": ("every", "grace"),
     "executor": (),
-    "spark": ("master", "conf"),
+    "spark": ("master", "driver_memory", "conf"),
     "sources": (),
     "sinks": (),
     "protect": (),
@@ -40,6 +40,9 @@ ROOT: Mapping[str, tuple[str, ...]] = {
 }
 """Every key of a project, and the keys in it. Sources, sinks, variables, targets hold names."""
 
+MEMORY_MB_LEAST = 512
+_OWN_KEYS = {"spark.master": "master", "spark.driver.memory": "driver_memory"}
+"""Settings of Spark that have a key of their own."""
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
@@ -73,6 +76,7 @@ class GcSection:
 @dataclass(frozen=True, slots=True)
 class SparkSection:
     master: str = "local[*]"
+    driver_memory: str = "2g"
     conf: Mapping[str, SparkValue] = field(default_factory=dict, repr=False)
 
 
@@ -148,7 +152,11 @@ def read_sections(entries: Mapping[str, Node], references: References) -> Sectio
             gc.seconds("every", GcSection().every_s, least=1),
             gc.seconds("grace", GcSection().grace_s, least=0),
         ),
-        SparkSection(spark.text("master", None) or SparkSection().master, spark.conf("conf")),
+        SparkSection(
+            spark.text("master", None) or SparkSection().master,
+            spark.memory("driver_memory", SparkSection().driver_memory),
+            spark.conf("conf"),
+        ),
         Reader("", entries, references).choice("executor", get_args(ExecutorName), executor),
     )
 
@@ -201,6 +209,18 @@ class Reader:
             raise self._wrong(node, key, "a size such as 64MB or 1GiB")
         return int(found[1]) * _BYTES[found[2]]
 
+    def memory(self, key: str, default: str) -> str:
+        """A size as Java is told it."""
+        node, value = self._get(key)
+        if node is None:
+            return default
+        found = re.fullmatch(r"([1-9]\d{0,8})([mg])", str(value), re.ASCII | re.IGNORECASE)
+        if found is None:
+            raise self._wrong(node, key, "a size such as 800m or 4g")
+        if int(found[1]) * (1024 if found[2] in "gG" else 1) < MEMORY_MB_LEAST:
+            raise self._wrong(node, key, f"at least {MEMORY_MB_LEAST}m, which Spark needs itself")
+        return str(value).lower()
+
     def choice(self, key: str, known: tuple[C, ...], default: C) -> C:
         node, value = self._get(key)
         if node is None:
@@ -220,6 +240,9 @@ class Reader:
             if not name.startswith("spark."):
                 hint = f"did you mean spark.{name}?"
                 raise item.key_error(f"{name} is no setting of Spark", hint=hint)
+            if name in _OWN_KEYS:
+                own = f"{self._prefix}{_OWN_KEYS[name]}"
+                raise item.key_error(f"{name} stands in conf", hint=f"give it as {own}")
             found[name] = value
         return found
 

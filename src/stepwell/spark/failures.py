@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from stepwell.errors import (
@@ -24,12 +24,17 @@ _OURS = re.compile(r"^stepwell\.errors\.(\w+): (.+)(?:\nhint: (.+))?$", re.MULTI
 """The end of a traceback on a worker, if our own code raised it (`worker`)."""
 
 
+_NO_MEMORY = ("java.lang.OutOfMemoryError", "Java heap space", "GC overhead limit exceeded")
+_ENDED = ("SparkContext was shut down", 'SparkContext.dagScheduler()" is null')
+"""What Spark says of a query that it was computing when it ended."""
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Raise what Spark raises as a `UserCodeError`: the query met a row it cannot compute."""
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:
+    except (PySparkException, Py4JError, ConnectionError) as error:
         raise _translated(error) from error
 
 
@@ -44,6 +49,21 @@ def _translated(error: Exception) -> StepwellError:
     ours = _raised_by_us(said or str(error))
     if ours is not None:
         return ours
+    words = f"{said} {error}"
+    if any(sign in words for sign in _NO_MEMORY):
+        return UnavailableError(
+            "Spark ran out of memory",
+            hint="nothing was changed. Give it more: spark.driver_memory in stepwell.yml; or ask "
+            "for fewer rows at once",
+        )
+    if isinstance(error, Py4JNetworkError | ConnectionError) or any(
+        sign in words for sign in _ENDED
+    ):
+        return UnavailableError(
+            "Spark's Java process has ended",
+            hint="nothing was changed. Its own words stand above; if it ran out of memory, give it "
+            "more: spark.driver_memory in stepwell.yml",
+        )
     first = _line(said or str(error))
     if NEGATIVE in first:
         return BugError(NEGATIVE)

@@ -83,6 +83,11 @@ _NAMED_OFTEN = (
     "org.apache.spark.sql.api.python.PythonSQLUtils",
 )
 
+_INVALID = re.compile(
+    r"INVALID_CONF_VALUE\S*\] The value '(?P<value>[^']*)' in the config \"(?P<key>[^\"]+)\""
+)
+"""What Spark says of a setting."""
+
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 # A Spark that runs keeps the name of whoever came first, which harms nobody.
@@ -100,6 +105,21 @@ class SessionSettings:
     # As many as this machine has cores for a local master, CLUSTER_PARTITIONS for any other.
     shuffle_partitions: int | None = None
     driver_memory: str = "2g"
+
+
+@contextmanager
+def _values_named() -> Iterator[None]:
+    """Name the setting whose value Spark refuses, which it does when it comes to need it."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        found = _INVALID.search(str(error))
+        if found is None:
+            raise
+        raise ConfigError(
+            f"the Spark setting {found['key']} cannot be {found['value']!r}",
+            hint="correct it under spark: conf: in stepwell.yml",
+        ) from error
 
 
 def open_session(settings: SessionSettings) -> SparkSession:
@@ -122,14 +142,16 @@ def open_session(settings: SessionSettings) -> SparkSession:
             spark = SparkSession(SparkContext(conf=conf))
         _check_running(spark)
     except (PySparkException, Py4JError, OSError, ValueError) as error:
-        raise _not_started(settings, java, error) from error
+        raise _not_started(settings, java, error, os.environ) from error
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         # They print an error, as a page of JSON, that is raised as well.
         PySparkLogger.getLogger(name).disabled = True
-    _set_partitions(spark, settings)
+    with _values_named():
+        _set_partitions(spark, settings)
     return spark
 
 
+@_values_named()
 def adopt(spark: SparkSession, settings: SessionSettings | None = None) -> SparkSession:
     """A session of our own beside the caller's, on the same Spark. The caller's is not changed.
 
@@ -329,13 +351,24 @@ def _check_running(spark: object) -> None:
         )
 
 
-def _not_started(settings: SessionSettings, java: Java, error: Exception) -> StepwellError:
+def _not_started(
+    settings: SessionSettings, java: Java, error: Exception, environ: Mapping[str, str]
+) -> StepwellError:
     said = str(error)
     if isinstance(error, Py4JJavaError):
         said = str(error.java_exception.getMessage())
     what = f"Spark with master {settings.master} did not start: {said.splitlines()[0]}"
+    home, arguments = environ.get("SPARK_HOME"), environ.get("PYSPARK_SUBMIT_ARGS")
+    if "INVALID_DRIVER_MEMORY" in said:
+        hint = f"give it more than {settings.driver_memory}: spark.driver_memory in stepwell.yml"
+        return ConfigError(what, hint=hint)
+    if isinstance(error, OSError) and home:
+        return ConfigError(what, hint=f"SPARK_HOME is {home}, which is not a Spark; unset it")
     if "JAVA_GATEWAY_EXITED" in said:
-        hint = f"its own words stand above; Java is {java.program}; see also: stepwell doctor"
+        hint = f"its own words stand above; Java is {java.program}, with {settings.driver_memory} "
+        hint += "of memory (spark.driver_memory); see also: stepwell doctor"
+        if arguments:
+            hint = f"its own words stand above; PYSPARK_SUBMIT_ARGS is {arguments!r}: unset it"
         return ConfigError(what, hint=hint)
     if _is_here(settings.master) or "Could not parse Master URL" in said:
         return ConfigError(what, hint="look at the settings master and conf under spark")
