@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,10 @@ from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import Change, Limits, Taken
 from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.errors import (
+    CorruptError,
+    InvalidError,
+    ReplayMismatchError,
+    StepwellError,
     UnavailableError,
     UserCodeError,
 )
@@ -95,6 +100,45 @@ def test_a_source_that_is_down_is_left_alone_and_the_others_go_on() -> None:
     source.poll = poll  # type: ignore[method-assign]
     world.env.advance(60)
     assert pipeline.run(once=True) == 1
+    assert [s.error for s in pipeline.status().sources] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (InvalidError("no such topic"), "no such topic"),
+        (ReplayMismatchError("a.json was changed"), "a.json was changed"),
+        (CorruptError("a.json", "damaged"), "a.json: damaged"),
+        (PermissionError(13, "Permission denied"), "source down failed: PermissionError"),
+        (OSError(5, "Input/output error"), "source down failed: OSError"),
+        (RecursionError(), "source down failed: RecursionError"),
+        (MemoryError(), "source down failed: MemoryError"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_source_that_raises_anything_is_paused_alone(error: Exception, told: str) -> None:
+    """J15: the others go on, status says why, and it is tried again after a while."""
+    world = World()
+    world.feeds = {"up": Feed("orders").put(order(1)), "down": Feed("clicks").put(click("a"))}
+    pipeline = world.open()
+    source = pipeline._core.sources.get("down")
+    assert isinstance(source, FeedSource)
+    poll = source.poll
+
+    def fail(after: object, limits: Limits) -> Taken | None:
+        raise error
+
+    source.poll = fail  # type: ignore[method-assign]
+    pipeline.run(max_transactions=1)
+    assert len(contents(pipeline, "orders")) == 1
+    (_, status) = pipeline.status().sources
+    assert told in (status.error or "")
+    with pytest.raises(StepwellError, match=re.escape(told)):
+        pipeline.run(once=True)
+    source.poll = poll  # type: ignore[method-assign]
+    world.env.advance(60)
+    pipeline.run(once=True)
+    assert len(contents(pipeline, "clicks")) == 1
     assert [s.error for s in pipeline.status().sources] == [None, None]
 
 

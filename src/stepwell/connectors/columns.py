@@ -7,6 +7,8 @@ differently.
 
 from __future__ import annotations
 
+from datetime import date, datetime
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -66,16 +68,26 @@ def fit_column(values: pa.Array, column: ShapeColumn, *, text: bool) -> Fitted:
     """A column of given values; `text` says that they are fields of a CSV file."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
-    if str(values.type) in ("string_view", "large_string"):
-        values = values.cast(pa.string())
     try:
+        if str(values.type) in ("string_view", "large_string"):
+            values = values.cast(pa.string())
         fitted, doubt = _all_at_once(values, column, text=text)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+    except (pa.ArrowException, ValueError, OverflowError):
         fitted, doubt = _one_by_one(values, column, text=text)
     # A value that is not there may have been left out, and then the default counts.
     if fitted.null_count and (not column.nullable or column.default is not None):
         doubt = either(doubt, fitted.is_null())
     return fitted, doubt
+
+
+def is_utf8(data: bytes) -> bool:
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def either(first: pa.Array | None, second: pa.Array | None) -> pa.Array | None:
@@ -96,7 +108,8 @@ def _all_at_once(values: pa.Array, column: ShapeColumn, *, text: bool) -> Fitted
             doubt = pc.greater(pc.utf8_length(values), numbers_of(column.kind)[0])
         return _checked(values.cast(column.arrow), doubt)
     if name in ("timestamp", "timestamp_ntz"):
-        return _moments(values, column), None
+        moments = _moments(values, column)
+        return _checked(moments, _outside(moments, _MOMENTS, column.arrow))
     if given and (text or name == "date") and name in _TEXTS:
         _require(values, _TEXTS[name])
     elif given or name == "binary":
@@ -108,6 +121,8 @@ def _all_at_once(values: pa.Array, column: ShapeColumn, *, text: bool) -> Fitted
     if name in ("float", "double"):
         # A number too large becomes infinite, and JSON knows no NaN: both must be looked at.
         doubt = pc.invert(pc.is_finite(fitted))
+    if name == "date":
+        doubt = _outside(fitted, _DAYS, column.arrow)
     return _checked(fitted, doubt)
 
 
@@ -116,6 +131,16 @@ def _checked(fitted: pa.Array, doubt: pa.Array | None) -> Fitted:
     fitted.validate(full=True)
     doubt = None if doubt is None else pc.fill_null(doubt, False)
     return fitted, doubt if doubt is not None and pc.any(doubt).as_py() else None
+
+
+def _outside(values: pa.Array, limits: tuple[object, object], kind: pa.DataType) -> pa.Array:
+    """Where a time is before the year 1 or after 9999: Parquet can hold it, nobody else can."""
+    first, last = (pa.scalar(limit).cast(kind) for limit in limits)
+    return pc.or_(pc.less(values, first), pc.greater(values, last))
+
+
+_MOMENTS = (datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999))
+_DAYS = (date(1, 1, 1), date(9999, 12, 31))
 
 
 def _cast(values: pa.Array, to: pa.DataType) -> pa.Array:
@@ -162,14 +187,17 @@ def _require(values: pa.Array, pattern: str) -> None:
 def _one_by_one(values: pa.Array, column: ShapeColumn, *, text: bool) -> Fitted:
     made: list[object] = []
     doubt: list[bool] = []
-    for value in values.to_pylist():
+    for given in values:
         try:
+            value = given.as_py()
             if text and value is not None:
                 made.append(read_text(value, column.kind))
             else:
                 made.append(fit(value, column.kind))
             doubt.append(False)
-        except Unfit:
+        except (Unfit, ValueError, OverflowError, ArithmeticError, pa.ArrowException):
+            # What cannot even be had as a value, such as a text that is not UTF-8, is told by
+            # whoever looks at the row alone.
             made.append(None)
             doubt.append(True)
     return pa.array(made, column.arrow), pa.array(doubt, pa.bool_()) if any(doubt) else None

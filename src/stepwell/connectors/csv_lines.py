@@ -7,14 +7,21 @@ quotes. Arrow splits the fields; a line with too many or too few of them is a de
 from __future__ import annotations
 
 import csv
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
-from stepwell.connectors.columns import either
+from stepwell.connectors.columns import is_utf8
 from stepwell.connectors.formats import TEXT_MAX, Batch, ChangeFormat, Records, batch_of
-from stepwell.connectors.lines import check_utf8, hide_quoted_line_ends
+from stepwell.connectors.lines import (
+    check_utf8,
+    hide_quoted_line_ends,
+    records_of,
+    without_quoted,
+)
 from stepwell.connectors.shape import Shape, Text
 from stepwell.connectors.values import Unfit
 from stepwell.engine.ports import BadRow
@@ -47,43 +54,107 @@ def decode_csv(
     first_line: int = 2,
 ) -> Batch:
     """The operations in some whole records, without the header."""
-    wrong: list[tuple[int, str]] = []
-    columns = _split(data, header, delimiter, wrong)
-    numbers = {number for number, _ in wrong}
     lines = _Lines(data, delimiter, f"{name}, " if name else "", first_line)
-    rows = columns.num_rows + len(wrong)
-    places = [at for at in range(rows) if at not in numbers] if wrong else range(rows)
-    texts, doubt = _texts(columns)
+    given = _read(data, header, delimiter, lines)
+    if given is None:
+        given = _read_sound(header, delimiter, lines)
+    columns, places, wrong = given.columns, given.places, given.wrong
 
     def record(at: int) -> object:
         row = zip(header, columns.slice(at, 1).columns, strict=True)
         values = {name: value[0].as_py() for name, value in row}
-        return {n: None if v is None else Text(check_utf8(v)) for n, v in values.items()}
+        return {n: None if v is None else Text(v) for n, v in values.items()}
 
     records = Records(
-        texts,
+        columns,
         text=True,
         record=record,
         where=lambda at: lines.where(places[at]),
         shown=lambda at: lines.text(places[at]),
-        doubt=doubt,
     )
     batch = batch_of(records, shape, format)
     bad = [BadRow(lines.where(at), reason, lines.text(at)) for at, reason in wrong]
-    return Batch(batch.operations, rows, (*batch.bad, *bad))
+    return Batch(batch.operations, columns.num_rows + len(wrong), (*batch.bad, *bad))
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The fields of some records, where each stands, and which are no records."""
+
+    columns: pa.Table
+    places: Sequence[int]
+    wrong: list[tuple[int, str]]
+
+
+def _read(data: bytes, header: tuple[str, ...], delimiter: str, lines: _Lines) -> _Given | None:
+    """All at once; None if they are not UTF-8, or Arrow finds other records than we do.
+
+    It takes a carriage return alone for a line end, which we do not.
+    """
+    wrong: list[tuple[int, str]] = []
+    if not is_utf8(data):
+        return None
+    try:
+        columns = _split(data, header, delimiter, wrong)
+    except (pa.ArrowException, ValueError):
+        return None
+    rows = columns.num_rows + len(wrong)
+    if rows != lines.count():
+        return None
+    numbers = {number for number, _ in wrong}
+    places = [at for at in range(rows) if at not in numbers] if wrong else range(rows)
+    return _Given(columns, places, wrong)
+
+
+def _read_sound(header: tuple[str, ...], delimiter: str, lines: _Lines) -> _Given:
+    """Without the records on which Arrow and we may not agree; else each of them by itself."""
+    wrong: list[tuple[int, str]] = []
+    sound: list[int] = []
+    for at in range(lines.count()):
+        reason = _unsound(lines.record(at), delimiter)
+        if reason is None:
+            sound.append(at)
+        else:
+            wrong.append((at, reason))
+    data = b"\n".join(lines.record(at) for at in sound)
+    inner = _read(data, header, delimiter, _Lines(data, delimiter, "", 0))
+    if inner is not None:
+        wrong += [(sound[at], reason) for at, reason in inner.wrong]
+        return _Given(inner.columns, [sound[at] for at in inner.places], wrong)
+    tables, places = [pa.schema({n: pa.string() for n in header}).empty_table()], []
+    for at in sound:
+        record = lines.record(at)
+        alone = _read(record, header, delimiter, _Lines(record, delimiter, "", 0))
+        if alone is None:
+            wrong.append((at, "cannot be split into fields"))
+        else:
+            wrong += [(at, reason) for _, reason in alone.wrong]
+            tables.append(alone.columns)
+            places += [at] * alone.columns.num_rows
+    return _Given(pa.concat_tables(tables), places, wrong)
+
+
+def _unsound(record: bytes, delimiter: str) -> str | None:
+    if b"\r" in without_quoted(record, delimiter).rstrip(b"\r\n"):
+        return "a carriage return stands alone, outside of quotes"
+    try:
+        check_utf8(record)
+    except Unfit as unfit:
+        return str(unfit)
+    return None
 
 
 def _split(
     data: bytes, header: tuple[str, ...], delimiter: str, wrong: list[tuple[int, str]]
 ) -> pa.Table:
-    """The fields as bytes. Lines with another number of fields are left out and noted."""
+    """The fields as texts. Lines with another number of fields are left out and noted."""
 
     def note(row: arrow_csv.InvalidRow) -> str:
         reason = f"expected {row.expected_columns} fields, found {row.actual_columns}"
         wrong.append((row.number - 1, reason))
         return "skip"
 
-    schema = {name: pa.binary() for name in header}
+    schema = {name: pa.string() for name in header}
     if not data.strip(b"\r\n"):
         return pa.schema(schema).empty_table()
     return arrow_csv.read_csv(
@@ -102,52 +173,36 @@ def _split(
     )
 
 
-def _texts(columns: pa.Table) -> tuple[pa.Table, pa.Array | None]:
-    """The fields as texts, and which rows hold a field that is none."""
-    made, doubt = [], None
-    for values in columns.columns:
-        try:
-            made.append(values.cast(pa.string()))
-        except pa.ArrowInvalid:
-            readable = pa.array([value is None or _readable(value) for value in values.to_pylist()])
-            nothing = pa.scalar(None, pa.binary())
-            made.append(pc.if_else(readable, values, nothing).cast(pa.string()))
-            doubt = either(doubt, pc.invert(readable))
-    return pa.Table.from_arrays(made, names=columns.column_names), doubt
-
-
-def _readable(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 class _Lines:
-    """Finds the text of a record again; only asked for bad ones."""
+    """The records in some data: how many there are, and the text of those that are bad."""
 
     def __init__(self, data: bytes, delimiter: str, place: str, first: int) -> None:
         self._data = data
         self._delimiter = delimiter
         self._place = place
         self._first = first
-        self._filled: list[tuple[int, int, int]] = []
+        self._filled: list[tuple[int, bytes]] | None = None
+
+    def count(self) -> int:
+        """How many records there are. Empty lines hold none."""
+        if self._filled is None and not _EMPTY_LINE.search(self._data):
+            seen, _ = hide_quoted_line_ends(self._data, self._delimiter)
+            return seen.count(b"\n") + (not seen.endswith(b"\n"))
+        return len(self._records())
+
+    def record(self, at: int) -> bytes:
+        return self._records()[at][1]
 
     def where(self, at: int) -> str:
-        return f"{self._place}line {self._first + self._span(at)[0]}"
+        return f"{self._place}line {self._first + self._records()[at][0]}"
 
     def text(self, at: int) -> str:
-        _, start, end = self._span(at)
-        return self._data[start:end][: 4 * TEXT_MAX].decode(errors="replace")[:TEXT_MAX]
+        return self.record(at)[: 4 * TEXT_MAX].decode(errors="replace")[:TEXT_MAX]
 
-    def _span(self, at: int) -> tuple[int, int, int]:
-        """Number, start and end of the record at a place. Empty lines hold none."""
-        if not self._filled:
-            seen, _ = hide_quoted_line_ends(self._data, self._delimiter)
-            start = 0
-            for number, line in enumerate(seen.split(b"\n")):
-                if line.strip(b"\r"):
-                    self._filled.append((number, start, start + len(line)))
-                start += len(line) + 1
-        return self._filled[at]
+    def _records(self) -> list[tuple[int, bytes]]:
+        if self._filled is None:
+            self._filled = list(records_of(self._data, self._delimiter))
+        return self._filled
+
+
+_EMPTY_LINE = re.compile(rb"(?:\A|\n)\r*\n|(?:\A|\n)\r+\Z")

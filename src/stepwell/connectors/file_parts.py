@@ -22,8 +22,15 @@ import xxhash
 from stepwell.connectors.csv_lines import decode_csv, read_header
 from stepwell.connectors.folding import operations_schema
 from stepwell.connectors.formats import TEXT_MAX, Batch, ChangeFormat
-from stepwell.connectors.json_lines import decode_json
-from stepwell.connectors.lines import Stream, cut_records, take_cut
+from stepwell.connectors.json_lines import decode_json, joined
+from stepwell.connectors.lines import (
+    TOO_LONG,
+    Stream,
+    cut_records,
+    records_of,
+    skip_line,
+    take_cut,
+)
 from stepwell.connectors.shape import Shape
 from stepwell.connectors.values import Unfit
 from stepwell.engine.ports import BadRow
@@ -74,6 +81,8 @@ class Part:
     checksum: str
     wrong: str | None = None
     """Why this is no row at all, if it is none."""
+    rest: bool | None = None
+    """Whether it is the rest of a record that was too long, of which nothing more is made."""
 
     def to_json(self) -> Json:
         return {key: value for key, value in asdict(self).items() if value is not None}
@@ -84,12 +93,29 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a part begins: the offset of a byte or a row, and the number of its line."""
+
+    at: int = 0
+    line: int = 0
+    inside: bool = False
+    """Whether that is inside a record that is too long, whose rest is to be skipped."""
+
+    def to_json(self) -> dict[str, Json]:
+        return {"at": self.at, "line": self.line, **({"inside": True} if self.inside else {})}
+
+    @classmethod
+    def from_json(cls, fields: Json) -> Place:
+        return cls(fields["at"], fields["line"], fields.get("inside", False))
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A part with its rows, and where the next one starts; None: the file is at its end."""
 
     part: Part
     batch: Batch
-    next: tuple[int, int] | None
+    next: Place | None
     size: int
     """How many bytes were read for it."""
     prefix: str = ""
@@ -110,7 +136,7 @@ class PartReader(Protocol):
         """Whether a file that `ends_whole` cannot be the beginning of a longer one."""
 
     def take(
-        self, file: Found, start: int, line: int, rows_max: int, bytes_max: int, *, settled: bool
+        self, file: Found, place: Place, rows_max: int, bytes_max: int, *, settled: bool
     ) -> Piece:
         """The next part. `NotReadyError` if it cannot be read and the file is not settled."""
 
@@ -169,14 +195,18 @@ class TextParts:
         return file.path.suffix in COMPRESSIONS  # `take` reads the end of the compressed data.
 
     def take(
-        self, file: Found, start: int, line: int, rows_max: int, bytes_max: int, *, settled: bool
+        self, file: Found, place: Place, rows_max: int, bytes_max: int, *, settled: bool
     ) -> Piece:
+        if place.inside:
+            return self._skip(file, place, bytes_max, settled=settled)
         try:
             head, header = self._head(file.path, file.size)
         except Unfit as unfit:
-            return self._given_up(file, start, line, f"not CSV: {unfit}")
-        start = max(start, len(head))
-        line = max(line, 1 if self._delimiter is None else 2)
+            if not settled and unfit.cut_off:
+                raise NotReadyError from unfit
+            return self._given_up(file, place.at, place.line, f"not CSV: {unfit}")
+        start = max(place.at, len(head))
+        line = max(place.line, 1 if self._delimiter is None else 2)
         with self._reading(file, start) as stream:
             cut = cut_records(stream, rows_max, bytes_max, delimiter=self._delimiter)
             if stream.error is not None and not settled:
@@ -188,20 +218,47 @@ class TextParts:
         end, digest = start + len(data), checksum([head, data])
         part = Part(file.name, file.size, file.mtime_ns, start, end, line, digest, cut.wrong)
         batch = self._decode(part, header, data)
-        following = None if over else (end, line + cut.lines)
-        return Piece(part, batch, following, len(data), self._extended(file, start, head, data))
+        following = None if over else Place(end, line + cut.lines, cut.inside)
+        hashed = self._hash(file, start, head)
+        hashed.update(data)
+        return Piece(part, batch, following, len(data), self._note(file, end, hashed))
 
-    def _extended(self, file: Found, start: int, head: bytes, data: bytes) -> str:
-        """The hash of all that was taken of a file, once this is taken, too."""
-        if start == len(head):
-            made = xxhash.xxh3_128(head)
-        elif self._hashed is not None and self._hashed[:2] == (file.name, start):
-            made = self._hashed[2].copy()
-        else:
-            made = _hash_of(file.path, start)
-        made.update(data)
-        self._hashed = (file.name, start + len(data), made)
-        return made.hexdigest()
+    def _skip(self, file: Found, place: Place, bytes_max: int, *, settled: bool) -> Piece:
+        """The rest of a record that is too long, or some of it. Only one block is in memory."""
+        start, line = place.at, place.line
+        hashed, digest, block = self._hash(file, start, None), xxhash.xxh3_128(), b""
+        end = start
+        with self._reading(file, start) as stream:
+            for block in skip_line(stream, bytes_max):
+                hashed.update(block)
+                digest.update(block)
+                end += len(block)
+            if stream.error is not None and not settled:
+                raise NotReadyError from stream.error
+            if stream.error is not None and end == start:
+                return self._given_up(file, start, line, f"cannot be decompressed: {stream.error}")
+            over = not stream.look(1) and stream.error is None
+        part = Part(
+            *(file.name, file.size, file.mtime_ns, start, end, line),
+            *(digest.hexdigest(), TOO_LONG, True),
+        )
+        ended = block.endswith(b"\n")
+        following = None if over else Place(end, line + ended, inside=not ended)
+        prefix = self._note(file, end, hashed)
+        return Piece(part, no_rows(self._shape), following, end - start, prefix)
+
+    def _hash(self, file: Found, start: int, head: bytes | None) -> xxhash.xxh3_128:
+        """The hash of all that was taken of a file before a place."""
+        if head is not None and start == len(head):
+            return xxhash.xxh3_128(head)
+        if self._hashed is not None and self._hashed[:2] == (file.name, start):
+            made: xxhash.xxh3_128 = self._hashed[2].copy()
+            return made
+        return _hash_of(file.path, start)
+
+    def _note(self, file: Found, end: int, hashed: xxhash.xxh3_128) -> str:
+        self._hashed = (file.name, end, hashed)
+        return str(hashed.hexdigest())
 
     def prefix(self, file: Found, end: int) -> str:
         made = _hash_of(file.path, end)
@@ -213,6 +270,8 @@ class TextParts:
             return self._decode(part, (), b"")
         try:
             now = Found.at(part.name, path)
+            if part.rest:
+                return self._skip_again(part, now)
             head, header = self._head(path, now.size)
             with self._reading(now, part.start) as stream:
                 data = stream.take(part.end - part.start)
@@ -230,6 +289,18 @@ class TextParts:
             raise changed(part, "was changed")
         return self._decode(part, header, data)
 
+    def _skip_again(self, part: Part, file: Found) -> Batch:
+        digest, left = xxhash.xxh3_128(), part.end - part.start
+        with self._reading(file, part.start) as stream:
+            while left > 0 and (block := stream.take(min(_BLOCK, left))):
+                digest.update(block)
+                left -= len(block)
+        if left:
+            raise changed(part, f"was cut off after {part.end - left} bytes")
+        if digest.hexdigest() != part.checksum:
+            raise changed(part, "was changed")
+        return no_rows(self._shape)
+
     def close(self) -> None:
         if self._stream is not None:
             self._stream[1].close()
@@ -240,24 +311,41 @@ class TextParts:
         return Piece(part, self._decode(part, (), b""), None, 0)
 
     def _decode(self, part: Part, header: tuple[str, ...], data: bytes) -> Batch:
+        """The rows in some data, and dead letters for whatever is none. Never raises."""
         if part.wrong is not None:
             text = data[: 4 * TEXT_MAX].decode(errors="replace")[:TEXT_MAX]
             bad = BadRow(f"{part.name}, line {part.line}", part.wrong, text)
             return no_rows(self._shape, bad)
+        try:
+            return self._decode_records(part.name, part.line, header, data)
+        except Exception:  # noqa: BLE001 - whatever the libraries below make of hostile bytes
+            return joined(list(self._decode_each(part, header, data)), self._shape)
+
+    def _decode_each(self, part: Part, header: tuple[str, ...], data: bytes) -> Iterator[Batch]:
+        """Record by record, for data on which the decoder failed: the one it fails on is bad."""
+        yield no_rows(self._shape)
+        for number, record in records_of(data, self._delimiter):
+            try:
+                yield self._decode_records(part.name, part.line + number, header, record)
+            except Exception as error:  # noqa: BLE001 - see above
+                reason = f"cannot be read: {type(error).__name__}: {error}"
+                text = record[: 4 * TEXT_MAX].decode(errors="replace")[:TEXT_MAX]
+                bad = BadRow(f"{part.name}, line {part.line + number}", reason, text)
+                yield no_rows(self._shape, bad)
+
+    def _decode_records(self, name: str, line: int, header: tuple[str, ...], data: bytes) -> Batch:
         if not data.strip():
             return no_rows(self._shape)
         if self._delimiter is None:
-            return decode_json(
-                data, self._shape, self._changes, name=part.name, first_line=part.line
-            )
+            return decode_json(data, self._shape, self._changes, name=name, first_line=line)
         return decode_csv(
             data,
             header,
             self._shape,
             self._changes,
             delimiter=self._delimiter,
-            name=part.name,
-            first_line=part.line,
+            name=name,
+            first_line=line,
         )
 
     def _head(self, path: Path, size: int) -> tuple[bytes, tuple[str, ...]]:
@@ -268,7 +356,12 @@ class TextParts:
             if self._delimiter is None:
                 return mark, ()
             stream.take(len(mark))
-            line = take_cut(stream, cut_records(stream, 1, _BLOCK, delimiter=self._delimiter))
+            cut = cut_records(stream, 1, _BLOCK, delimiter=self._delimiter)
+            if cut.wrong is not None:
+                raise Unfit(f"the header cannot be read: {cut.wrong}")
+            line = take_cut(stream, cut)
+            if stream.error is not None and not line.endswith(b"\n"):
+                raise Unfit(f"cannot be decompressed: {stream.error}", cut_off=True)
             return mark + line, read_header(line, self._delimiter)
         finally:
             stream.close()

@@ -19,6 +19,8 @@ from stepwell.connectors.file_parts import (
     NotReadyError,
     Part,
     PartReader,
+    Piece,
+    Place,
     TextParts,
     changed,
     unavailable,
@@ -104,6 +106,8 @@ class FilesSource:
         self._begun: _Begun | None = None
         """The file of which a part was taken, as it was then."""
         self._passed_over = False
+        self._failed: UnavailableError | None = None
+        """Why a file that was passed over at the last poll could not be read."""
         self._seen: tuple[list[str], TakenNames] = ([], TakenNames())
         """The files that were there at the last poll, and those that were taken after it."""
 
@@ -117,35 +121,39 @@ class FilesSource:
         parts: list[Part] = []
         batches: list[Batch] = []
         rows, size = limits.rows_max, limits.bytes_max
-        for file, start, line in self._waiting(taken, opened):
-            place: tuple[int, int] | None = (start, line)
+        self._failed = None
+        for file, start in self._waiting(taken, opened):
+            place: Place | None = start
             before, prefix = len(parts), ""
             try:
                 while place is not None and rows > 0 and size > 0 and len(parts) < _FILES_MAX:
                     settled = self._settling.is_settled(file)
-                    piece = self._reader.take(file, *place, rows, size, settled=settled)
+                    piece = self._take(file, place, rows, size, settled=settled)
                     parts.append(piece.part)
                     batches.append(piece.batch)
                     rows -= max(piece.batch.rows, 1)
                     size -= max(piece.size, 1)
                     place, prefix = piece.next, piece.prefix
-                if len(parts) > before + (start == 0):
+                if len(parts) > before + (start == Place()):
                     self._check_same(file, parts, prefix)
             except NotReadyError:
                 self._settling.look(file)
-                if place == (0, 0):
+                if place == Place():
                     continue
             except FileNotFoundError:
-                if place == (0, 0):
+                if place == Place():
                     continue
             except OSError as error:
-                raise unavailable(file.name, error) from error
+                # A person can give leave to read it. Until then the other files go on.
+                self._failed = self._failed or unavailable(file.name, error)
+                if place == Place():
+                    continue
             if place is not None:
                 # Begun, and to be gone on with before any other.
                 if parts and parts[-1].name == file.name:
                     part = parts[-1].to_json()
-                    opened = {"at": place[0], "line": place[1], "prefix": prefix, "part": part}
-                    self._note_begun(file, place[0])
+                    opened = {**place.to_json(), "prefix": prefix, "part": part}
+                    self._note_begun(file, place.at)
                 break
             opened = None
             taken.add(file.name)
@@ -153,6 +161,9 @@ class FilesSource:
             self._taking[file.name] = file.size
             if rows <= 0 or size <= 0 or len(parts) >= _FILES_MAX:
                 break
+        if not parts and not grown and self._failed is not None:
+            self._quiet = None
+            raise self._failed
         if not parts and not grown:
             # What was passed over may become ready without a change of the folder.
             certain = changed_ns is not None and not self._passed_over
@@ -166,7 +177,8 @@ class FilesSource:
     def waiting(self) -> str | None:
         names, taken = self._seen
         left = sum(name not in taken for name in names)
-        return f"{left:,} file{'s' if left > 1 else ''} waiting" if left else None
+        why = f": {self._failed.message}" if self._failed is not None else ""
+        return f"{left:,} file{'s' if left > 1 else ''} waiting{why}" if left else None
 
     def settles_in_s(self) -> float | None:
         return self._settling.wait_s()
@@ -178,6 +190,13 @@ class FilesSource:
 
     def close(self) -> None:
         self._reader.close()
+
+    def _take(self, file: Found, place: Place, rows: int, size: int, *, settled: bool) -> Piece:
+        if not self._listing.is_unreadable(file.name):
+            return self._reader.take(file, place, rows, size, settled=settled)
+        wrong = "the name of this file is not UTF-8, and cannot be recorded: rename it"
+        part = Part(file.name, file.size, file.mtime_ns, 0, 0, 1, "", wrong)
+        return Piece(part, self._reader.again(part, file.path), None, 0)
 
     def _made(
         self, batches: list[Batch], grown: list[Json], position: Json, reference: Json
@@ -202,11 +221,11 @@ class FilesSource:
             return self._known[1].copy()
         return TakenNames.from_json(after["taken"])
 
-    def _waiting(self, taken: TakenNames, opened: Json) -> Iterator[tuple[Found, int, int]]:
+    def _waiting(self, taken: TakenNames, opened: Json) -> Iterator[tuple[Found, Place]]:
         """Files to take and where to start: the one that was begun, then new ones by name."""
         self._passed_over = opened is not None
         if opened is not None:
-            yield self._opened_file(opened), opened["at"], opened["line"]
+            yield self._opened_file(opened), Place.from_json(opened)
         names = self._listing.names()
         taken.recognise(names)
         self._seen = (names, taken)
@@ -215,17 +234,21 @@ class FilesSource:
             if name in taken or (opened is not None and name == opened["part"]["name"]):
                 continue
             self._passed_over = True
-            file = self._listing.find(name)
+            try:
+                file = self._listing.find(name)
+            except UnavailableError as error:
+                self._failed = self._failed or error
+                continue
             if file is None or not file.size:
                 continue
             try:
-                ready = self._is_ready(file)
+                ready = self._listing.is_unreadable(name) or self._is_ready(file)
             except FileNotFoundError:
                 continue
-            except OSError as error:
-                raise unavailable(name, error) from error
+            except OSError:
+                ready = True  # To take it fails as well, and tells why.
             if ready:
-                yield file, 0, 0
+                yield file, Place()
 
     def _opened_file(self, opened: Json) -> Found:
         """The file that was begun. What was taken of it must still be what it starts with.
@@ -305,7 +328,10 @@ class FilesSource:
         """Files that grew after they were taken: name, size then, size now."""
         grown: list[Json] = []
         for name, size in self._watched.items():
-            file = self._listing.find(name)
+            try:
+                file = self._listing.find(name)
+            except UnavailableError:
+                continue  # It was taken, and is of no use any more.
             if file is not None and file.size > size:
                 grown.append([name, size, file.size])
                 self._taking[name] = file.size

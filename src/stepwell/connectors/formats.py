@@ -168,7 +168,12 @@ def _sides(
     if format is ChangeFormat.DEBEZIUM:
         return _debezium_sides(columns, shape)
     if OPERATION in columns.column_names:
-        operation = pc.utf8_lower(columns.column(OPERATION).cast(pa.string()).combine_chunks())
+        given = columns.column(OPERATION).combine_chunks()
+        if pa.types.is_dictionary(given.type):
+            given = given.dictionary_decode()
+        if not pa.types.is_string(given.type):
+            return [], pa.array([True] * columns.num_rows, pa.bool_())
+        operation = pc.ascii_lower(given)  # It may not be UTF-8; then it is in doubt, too.
         rest = columns.drop_columns([OPERATION])
         put = pc.is_in(operation, pa.array(["insert", "i"]))
         delete = pc.is_in(operation, pa.array(["delete", "d"]))

@@ -16,7 +16,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.json as arrow_json
 
-from stepwell.connectors.columns import raw_type
+from stepwell.connectors.columns import is_utf8, raw_type
 from stepwell.connectors.folding import operations_schema
 from stepwell.connectors.formats import (
     Batch,
@@ -79,6 +79,8 @@ def read_record(line: bytes) -> object:
         raise Unfit(f"not JSON: {error.msg} at character {error.pos + 1}") from None
     except (ValueError, RecursionError) as error:
         raise Unfit(f"not JSON: {error}") from None
+    except ArithmeticError:
+        raise Unfit("not JSON: a number has an exponent out of all range") from None
 
 
 def _refuse(constant: str) -> object:
@@ -104,7 +106,7 @@ def _decode_fast(
                 explicit_schema=schema, unexpected_field_behavior=unknown
             ),
         )
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+    except pa.ArrowException:
         return None
     if columns.num_rows != lines:
         return None
@@ -149,7 +151,7 @@ def _plain_lines(data: bytes) -> int | None:
     lines = data.count(b"\n", 0, end) + 1
     if data.startswith(b"{") + data.count(b"\n{", 0, end) != lines:
         return None
-    if _STRAY.search(data) or not _is_utf8(data):
+    if _STRAY.search(data) or not is_utf8(data):
         return None
     if len(data) > RECORD_BYTES_MAX and max(map(len, data.split(b"\n"))) > RECORD_BYTES_MAX:
         return None
@@ -161,16 +163,6 @@ def _is_flat(data: bytes, lines: int) -> bool:
     if opened - lines <= _DEPTH_MAX:
         return True
     return all(line.count(b"{") + line.count(b"[") <= _DEPTH_MAX for line in data.split(b"\n"))
-
-
-def _is_utf8(data: bytes) -> bool:
-    if data.isascii():
-        return True
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _pieces(data: bytes, first_line: int) -> Iterator[tuple[bytes, int]]:

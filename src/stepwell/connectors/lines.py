@@ -3,11 +3,15 @@
 A record ends at a line end, in CSV only outside of quotes. What cannot be a record, because it is
 longer than any may be or because its quote never closes, is cut out by itself: one line of it, so
 that whatever follows is read.
+
+Memory is bounded by the largest record there may be, whatever the stream holds: of a line without
+an end only the beginning is cut, and the rest is skipped block by block (`skip_line`).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -28,6 +32,8 @@ class Cut:
     length: int
     lines: int
     wrong: str | None = None
+    inside: bool = False
+    """Whether it ends inside a record, which is too long: the rest of it is to be skipped."""
 
 
 class Stream:
@@ -102,9 +108,13 @@ def cut_records(
             return Cut(_end_of_line(seen, rows_max), rows_max)
         if full or stream.ended:
             return Cut(len(seen), lines + (not seen.endswith(b"\n")))
-        if not lines and len(seen) > RECORD_BYTES_MAX:
+        last = seen.rfind(b"\n") + 1
+        if lines and len(seen) - last > RECORD_BYTES_MAX:
+            return Cut(last, lines)  # What comes next is cut out by itself.
+        if len(seen) - last > RECORD_BYTES_MAX:
             # In CSV the line ends may be hidden by a quote that was opened by mistake.
-            return Cut(_first_line(stream), 1, TOO_LONG)
+            end = buffer.find(b"\n") + 1
+            return Cut(end, 1, TOO_LONG) if end else Cut(len(buffer), 0, TOO_LONG, inside=True)
         wanted = 2 * len(seen)
 
 
@@ -157,24 +167,47 @@ def _end_of_line(data: bytes, number: int) -> int:
     return end
 
 
-def _first_line(stream: Stream) -> int:
-    """The length of the line that comes next, however long it is."""
-    searched = 0
-    while True:
-        buffer = stream.look(searched + _BLOCK)
-        found = buffer.find(b"\n", searched)
-        if found >= 0:
-            return found + 1
-        if stream.ended:
-            return len(buffer)
-        searched = len(buffer)
-
-
 def take_cut(stream: Stream, cut: Cut) -> bytes:
     """Take the bytes of a cut."""
     if cut.wrong is not None and cut.length == 0:
-        return stream.take(_first_line(stream))
+        # The stream has ended, and all that is left of it is in memory.
+        left = stream.look(1)
+        return stream.take(left.find(b"\n") + 1 or len(left))
     return stream.take(cut.length)
+
+
+def skip_line(stream: Stream, bytes_max: int) -> Iterator[bytes]:
+    """Take the rest of a line, block by block; about so many bytes at most.
+
+    The last block ends with the line end, unless the stream or the limit came first.
+    """
+    left = max(bytes_max, 1)
+    while left > 0:
+        buffer = stream.look(1)
+        if not buffer:
+            return
+        end = buffer.find(b"\n") + 1
+        block = stream.take(end or min(len(buffer), left))
+        yield block
+        left -= len(block)
+        if end:
+            return
+
+
+def without_quoted(data: bytes, delimiter: str) -> bytes:
+    """The same bytes without what stands inside of quotes."""
+    return _pattern(delimiter).sub(b"", data)
+
+
+def records_of(data: bytes, delimiter: str | None) -> Iterator[tuple[int, bytes]]:
+    """The records in some data one by one, each with how many come before it, empty ones too."""
+    seen = data if delimiter is None else hide_quoted_line_ends(data, delimiter)[0]
+    start = 0
+    for number, shown in enumerate(seen.split(b"\n")):
+        record = data[start : start + len(shown)]
+        if record.strip(b"\r"):
+            yield number, record
+        start += len(shown) + 1
 
 
 def check_utf8(value: bytes) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 from stepwell.connectors.file_parts import Found, unavailable
 from stepwell.connectors.settling import TICK_S
 from stepwell.env import Env
-from stepwell.errors import InvalidError
 
 
 class Listing:
@@ -19,29 +18,33 @@ class Listing:
     def __init__(self, path: str, env: Env) -> None:
         self._env = env
         self.folder, self._pattern = _split_pattern(path)
+        self._unreadable: dict[str, str] = {}
+        """Names that are not UTF-8, by what they are shown as."""
         self._changed: tuple[int, float] | None = None
         """The time of the folder, and since when we have seen it."""
 
     def names(self) -> list[str]:
         """All names, sorted. Those that start with `.` or `_`, also of folders, are left out."""
         names = []
+        self._unreadable = {}
         pattern = f"{self._pattern}/*" if self._names_a_folder() else self._pattern
         for name in glob.iglob(pattern, root_dir=self.folder, recursive=True):
             if name.startswith((".", "_")) or "/." in name or "/_" in name:
                 continue
-            try:
-                name.encode()
-            except UnicodeEncodeError:
-                raise InvalidError(
-                    f"the name of the file {name!r} in {self.folder} is not UTF-8",
-                    hint="rename it: a name that cannot be written down cannot be found again",
-                ) from None
+            if not _is_unicode(name):
+                # It cannot be journaled, so the file goes by a name that can, and is not read.
+                real, name = name, os.fsencode(name).decode("utf-8", "backslashreplace")
+                self._unreadable[name] = real
             names.append(name)
         return sorted(names)
 
+    def is_unreadable(self, name: str) -> bool:
+        """Whether the name that a file has is not UTF-8."""
+        return name in self._unreadable
+
     def find(self, name: str) -> Found | None:
         """A file as it is now; None if there is none of that name."""
-        path = self.folder / name
+        path = self.folder / self._unreadable.get(name, name)
         try:
             status = path.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -74,6 +77,14 @@ class Listing:
     def _names_a_folder(self) -> bool:
         """Whether the path is a folder, which stands for everything in it. It may come later."""
         return not glob.has_magic(self._pattern) and (self.folder / self._pattern).is_dir()
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _split_pattern(path: str) -> tuple[Path, str]:

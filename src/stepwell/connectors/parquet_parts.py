@@ -6,6 +6,7 @@ bytes of its row group and the schema.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +18,15 @@ from stepwell.connectors.file_parts import (
     NotReadyError,
     Part,
     Piece,
+    Place,
     changed,
     no_rows,
     unavailable,
 )
 from stepwell.connectors.formats import TEXT_MAX, Batch, ChangeFormat, Records, batch_of
+from stepwell.connectors.json_lines import joined
 from stepwell.connectors.shape import Shape
+from stepwell.connectors.values import Unfit
 from stepwell.engine.ports import BadRow
 from stepwell.model import checksum
 
@@ -59,11 +63,13 @@ class ParquetParts:
         return True  # The end of a Parquet file is written last, and only once.
 
     def take(
-        self, file: Found, start: int, line: int, rows_max: int, bytes_max: int, *, settled: bool
+        self, file: Found, place: Place, rows_max: int, bytes_max: int, *, settled: bool
     ) -> Piece:
+        start = place.at
         try:
             group = self._load(file, start)
-        except (OSError, pa.ArrowException) as error:
+        except Exception as error:
+            # Whatever the library makes of hostile bytes.
             if getattr(error, "errno", None) is not None:
                 raise
             if not settled:
@@ -75,7 +81,7 @@ class ParquetParts:
         rows = rows.slice(0, max(1, min(rows_max, bytes_max // each)))
         end = start + rows.num_rows
         part = _part(file, start, end, group.checksum)
-        following = None if end >= group.total else (end, end + 1)
+        following = None if end >= group.total else Place(end, end + 1)
         prefix = self._extended(file, group)
         return Piece(part, self._decode(part, rows), following, rows.nbytes, prefix)
 
@@ -112,7 +118,7 @@ class ParquetParts:
             if error.errno is None:
                 raise changed(part, f"cannot be read any more ({error})") from error
             raise unavailable(part.name, error) from error
-        except pa.ArrowException as error:
+        except Exception as error:
             raise changed(part, f"cannot be read any more ({error})") from error
         if group.checksum != part.checksum:
             raise changed(part, "was changed")
@@ -151,9 +157,23 @@ class ParquetParts:
             return no_rows(self._shape, BadRow(part.name, str(part.wrong), ""))
         if not rows.num_rows:
             return no_rows(self._shape)
-        return decode_parquet(
-            rows, self._shape, self._changes, name=part.name, first_row=part.start + 1
-        )
+        try:
+            return self._decode_rows(part.name, part.start + 1, rows)
+        except Exception:  # noqa: BLE001 - whatever the libraries below make of hostile values
+            return joined(list(self._decode_each(part, rows)), self._shape)
+
+    def _decode_each(self, part: Part, rows: pa.Table) -> Iterator[Batch]:
+        """Row by row, for rows on which the decoder failed: the one it fails on is bad."""
+        for at in range(rows.num_rows):
+            try:
+                yield self._decode_rows(part.name, part.start + at + 1, rows.slice(at, 1))
+            except Exception as error:  # noqa: BLE001 - see above
+                reason = f"cannot be read: {type(error).__name__}: {error}"
+                where = f"{part.name}, row {part.start + at + 1}"
+                yield no_rows(self._shape, BadRow(where, reason, _shown(rows, at)))
+
+    def _decode_rows(self, name: str, first: int, rows: pa.Table) -> Batch:
+        return decode_parquet(rows, self._shape, self._changes, name=name, first_row=first)
 
 
 def decode_parquet(
@@ -164,11 +184,41 @@ def decode_parquet(
     records = Records(
         rows,
         text=False,
-        record=lambda at: rows.slice(at, 1).to_pylist()[0],
+        record=lambda at: _record(rows, at),
         where=lambda at: f"{place}row {first_row + at}",
-        shown=lambda at: str(rows.slice(at, 1).to_pylist()[0])[:TEXT_MAX],
+        shown=lambda at: _shown(rows, at),
     )
     return batch_of(records, shape, changes)
+
+
+def _record(rows: pa.Table, at: int) -> dict[str, object]:
+    """A row as values; `Unfit` if one of them is none, such as a text that is not UTF-8."""
+    made: dict[str, object] = {}
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        try:
+            made[name] = column[at].as_py()
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            reason = f"not UTF-8: byte {error.start + 1} is {byte:#04x}"
+            raise Unfit(f"{name}: {reason}") from None
+        except (ValueError, OverflowError, ArithmeticError, pa.ArrowException) as error:
+            raise Unfit(f"{name}: {error}") from None
+    return made
+
+
+def _shown(rows: pa.Table, at: int) -> str:
+    """A row as people see it, also where a value cannot be read."""
+    made: list[str] = []
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        try:
+            value = repr(column[at].as_py())
+        except Exception as error:  # noqa: BLE001 - a dead letter is told in any case
+            data = getattr(error, "object", None)
+            value = repr(data) if isinstance(data, bytes) else f"<{type(error).__name__}>"
+        made.append(f"{name!r}: {value[:TEXT_MAX]}")
+        if sum(map(len, made)) > TEXT_MAX:
+            break
+    return ("{" + ", ".join(made) + "}")[:TEXT_MAX]
 
 
 def _part(file: Found, start: int, end: int, digest: str, wrong: str | None = None) -> Part:

@@ -35,6 +35,11 @@ UTC = timezone.utc
 class Unfit(Exception):  # noqa: N818 - not an error: bad rows are expected, and go on as such
     """Why something is no row of its table."""
 
+    def __init__(self, reason: str, *, cut_off: bool = False) -> None:
+        super().__init__(reason)
+        self.cut_off = cut_off
+        """Whether it may become one: the file that holds it breaks off."""
+
 
 def fit(value: object, kind: SparkType) -> object:
     """A decoded value (from JSON, Parquet or Python) as Arrow wants it for this type."""
@@ -74,7 +79,7 @@ def _unfit(value: object, kind: SparkType) -> Unfit:
 def _number(text: str, kind: SparkType) -> Decimal:
     if not _NUMBER.fullmatch(text):
         raise _unfit(text, kind)
-    return Decimal(text)
+    return Decimal(text)  # No exponent of six digits is out of its range.
 
 
 def _boolean(value: object, kind: SparkType) -> object:

@@ -67,13 +67,27 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """Input that is not a row of its table: it goes to the dead letters."""
+    """Input that is not a row of its table: it goes to the dead letters.
+
+    Its texts are valid Unicode and of bounded length, whatever was found: a dead letter can be
+    stored.
+    """
 
     where: str
     """Its place in the source: `orders-1.json, line 7`."""
     reason: str
     text: str
     """What stood there, cut to a sensible length."""
+
+    def __post_init__(self) -> None:
+        for name, length_max in (("where", 5_000), ("reason", 1_000), ("text", 10_000)):
+            text = getattr(self, name)
+            sound = text[:length_max]
+            if not sound.isascii():
+                # A lone surrogate is in no encoding; JSON and names of files may hold one.
+                sound = sound.encode("utf-8", "backslashreplace").decode()
+            if sound != text:
+                object.__setattr__(self, name, sound)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The sources of a pipeline, polled in turn so that none starves another.
 
 Every source gets an equal share of a step; what some leave over goes to those that have more. The
-first to be asked is another one each time. One that cannot be reached is left alone for a while,
-and the others go on.
+first to be asked is another one each time. One that fails, for whatever reason, is left alone for
+a while, its error stands in the status, and the others go on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stepwell.engine.events import Events, SourceFailed
 from stepwell.engine.payload import PUSHED, Intake
 from stepwell.engine.ports import Change, Lags, Limits, Settles, Source, Taken
 from stepwell.env import Env
-from stepwell.errors import ConfigError, InvalidError, UnavailableError
+from stepwell.errors import ConfigError, InvalidError, StepwellError, UnavailableError
 from stepwell.query.source import did_you_mean
 from stepwell.store.sealed import Json
 
@@ -33,7 +33,7 @@ class SourceStatus:
 
 @dataclass(slots=True)
 class _Failure:
-    error: UnavailableError
+    error: StepwellError
     count: int
     until: float
 
@@ -148,15 +148,27 @@ class Sources:
             return None
         try:
             taken = source.poll(after, limits)
-        except UnavailableError as error:
-            count = 0 if failure is None else failure.count + 1
-            first, longest = self._waits
-            wait = min(longest, first * 2 ** min(count, 30)) * (0.5 + self._env.jitter() / 2)
-            self._failures[source.name] = _Failure(error, count, self._env.uptime() + wait)
-            self._events.emit(SourceFailed(source.name, error.message, wait))
+        except StepwellError as error:
+            self._pause(source.name, error)
+            return None
+        except Exception as error:  # noqa: BLE001 - a source is somebody else's code, as a rule
+            failed = UnavailableError(
+                f"source {source.name} failed: {type(error).__name__}: {error}",
+                hint="the others go on, and it is tried again",
+            )
+            failed.__cause__ = error
+            self._pause(source.name, failed)
             return None
         self._failures.pop(source.name, None)
         return taken
+
+    def _pause(self, name: str, error: StepwellError) -> None:
+        failure = self._failures.get(name)
+        count = 0 if failure is None else failure.count + 1
+        first, longest = self._waits
+        wait = min(longest, first * 2 ** min(count, 30)) * (0.5 + self._env.jitter() / 2)
+        self._failures[name] = _Failure(error, count, self._env.uptime() + wait)
+        self._events.emit(SourceFailed(name, error.message, wait))
 
 
 def _size(change: Change) -> int:

@@ -2,6 +2,7 @@
 
 from tests.mutants.table import Mutant
 
+_BROKEN = "tests/connectors/test_broken_files.py"
 _FILES = "tests/connectors/test_files_source.py"
 
 MUTANTS = (
@@ -64,5 +65,33 @@ MUTANTS = (
         "        if now is None or now == file or not prefix:\n",
         "        if True:\n",
         (f"{_FILES}::test_a_file_that_is_replaced_while_it_is_read_is_read_again",),
+    ),
+    Mutant(
+        "line-without-end-is-buffered",
+        "connectors/lines.py",
+        "if len(seen) - last > RECORD_BYTES_MAX:\n            # In",
+        "if False:\n            # In",
+        (f"{_BROKEN}::test_a_line_without_end_is_skipped_in_bounded_memory",),
+    ),
+    Mutant(
+        "csv-records-not-counted",
+        "connectors/csv_lines.py",
+        "if rows != lines.count():",
+        "if False:",
+        (f"{_BROKEN}::test_a_broken_line_of_csv_costs_that_line_only",),
+    ),
+    Mutant(
+        "decoder-that-fails-stops-the-source",
+        "connectors/file_parts.py",
+        "        except Exception:  # noqa: BLE001 - whatever the libraries below",
+        "        except KeyError:  # noqa: BLE001 - whatever the libraries below",
+        (f"{_BROKEN}::test_a_decoder_that_fails_costs_the_record_it_fails_on",),
+    ),
+    Mutant(
+        "source-that-fails-stops-the-others",
+        "engine/sources.py",
+        "        except Exception as error:  # noqa: BLE001 - a source is",
+        "        except KeyError as error:  # noqa: BLE001 - a source is",
+        ("tests/engine/test_loop.py::test_a_source_that_raises_anything_is_paused_alone",),
     ),
 )

@@ -1,0 +1,299 @@
+"""Whatever a file holds becomes rows, dead letters, or one dead letter for the file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tracemalloc
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stepwell.connectors import file_parts, parquet_parts
+from stepwell.connectors.file_parts import TextParts
+from stepwell.connectors.formats import Batch
+from stepwell.connectors.lines import TOO_LONG
+from stepwell.connectors.parquet_parts import ParquetParts
+from stepwell.connectors.registry import make_source
+from stepwell.engine.ports import BadRow, Lags, Limits, Source
+from stepwell.errors import UnavailableError
+from stepwell.testing import ManualEnv
+from tests.connectors.broken_files import Case, draw
+from tests.connectors.tables import ORDERS, rows, table
+
+
+def source(folder: Path, case: Case, path: str = "*") -> Source:
+    options = {"path": path, "format": case.format, "changes": case.changes, "settle": "0s"}
+    given = {"table": "everything", "type": "files", **options}
+    return make_source("s", given, table(case.table), ManualEnv(), base=folder)
+
+
+def check(folder: Path, seed: int) -> None:
+    """Take the file of a seed to its end, in steps, and everything a second time."""
+    case = draw(seed)
+    for old in folder.iterdir():
+        old.unlink()
+    (folder / case.name).write_bytes(case.data)
+    rows_max = [1, 3, 100_000][seed % 3]
+    s, after, steps = source(folder, case), None, 0
+    while (taken := s.poll(after, Limits(rows_max=rows_max))) is not None:
+        steps += 1
+        assert steps < 5_000, "it does not come to an end"
+        after = json.loads(json.dumps(taken.position))
+        again = source(folder, case).read(json.loads(json.dumps(taken.reference)))
+        assert again.bad == taken.bad
+        assert again.rows == taken.rows
+        assert len(taken.bad) <= taken.rows
+        pairs = zip(again.change.parts, taken.change.parts, strict=True)
+        for other, part in pairs:
+            part.validate(full=True)
+            assert repr(other.to_pylist()) == repr(part.to_pylist())
+        for bad in taken.bad:
+            (bad.where + bad.reason + bad.text).encode()
+            assert len(bad.reason) <= 1_000
+    if case.data:
+        assert after is not None
+        assert after["open"] is None, "the file counts as done"
+
+
+@pytest.mark.parametrize("start", range(0, 300, 50))
+def test_whatever_a_file_holds_never_stops_its_source(
+    tmp_path: Path, start: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J15: hundreds of files broken in every way; each is read to its end, twice the same."""
+    # The nets below the decoders are not needed for anything that is drawn here.
+    for reader in (TextParts, ParquetParts):
+        monkeypatch.delattr(reader, "_decode_each")
+    for seed in range(start, start + 50):
+        check(tmp_path, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(1_000, 11_000, 1_000))
+def test_whatever_ten_thousand_files_hold_never_stops_their_source(
+    tmp_path: Path, start: int
+) -> None:
+    """J15: the same, with ten thousand."""
+    for seed in range(start, start + 1_000):
+        check(tmp_path, seed)
+
+
+def everything(
+    folder: Path, format: str, sql: str = ORDERS, **limits: int
+) -> tuple[list[object], list[BadRow]]:
+    """The keys of the rows in a folder, and its dead letters; both are the same when read again."""
+    given = {"table": "orders", "type": "files", "path": "*", "format": format, "settle": "0s"}
+    s = make_source("s", given, table(sql), ManualEnv(), base=folder)
+    ids: list[object] = []
+    bad: list[BadRow] = []
+    after = None
+    while (taken := s.poll(after, Limits(**limits))) is not None:
+        after = json.loads(json.dumps(taken.position))
+        again = make_source("s", given, table(sql), ManualEnv(), base=folder).read(taken.reference)
+        assert (again.bad, again.rows) == (taken.bad, taken.rows)
+        ids += [row[0] for row in rows(taken.change.put)]
+        bad += taken.bad
+    return ids, bad
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        (b"2,\xff,1,,,,", "not UTF-8: byte 3 is 0xff"),
+        (b"2,a\rb,1,", "a carriage return stands alone, outside of quotes"),
+        (b"2\r3,a,1,", "a carriage return stands alone, outside of quotes"),
+        (b"\xff", "not UTF-8: byte 1 is 0xff"),
+        (b"2,a\xc0\r,,,,", "a carriage return stands alone, outside of quotes"),
+        (b"2,a,1e999999,", "amount: '1E+999999' is too large for DECIMAL(12,2)"),
+    ],
+)
+@pytest.mark.parametrize("rows_max", [1, 100])
+def test_a_broken_line_of_csv_costs_that_line_only(
+    tmp_path: Path, broken: bytes, reason: str, rows_max: int
+) -> None:
+    """J15: bad UTF-8 with a wrong number of fields, a carriage return where none belongs."""
+    data = b'id,customer,amount,at\n1,"quoted\r",1,\n' + broken + b"\n4,b,1,\n"
+    (tmp_path / "a.csv").write_bytes(data)
+    (tmp_path / "b.csv").write_bytes(b"id\n5\n")
+    ids, bad = everything(tmp_path, "csv", rows_max=rows_max)
+    assert ids == [1, 4, 5]
+    assert [(row.where, row.reason) for row in bad] == [("a.csv, line 3", reason)]
+    assert bad[0].text == broken.decode(errors="replace")
+
+
+@pytest.mark.parametrize("lines", [1, 100])
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ('{"id":2,"amount":1e9999999999999999999}', "exponent out of all range"),
+        ('{"id":2,"amount":-1e-9999999999999999999}', "exponent out of all range"),
+        ('{"id":2,"amount":1e999999999999999999}', "too large for DECIMAL(12,2)"),
+        ('{"id":1e999999999999999999}', "is no BIGINT"),
+        ('{"id":2,"\\ud800":1}', "orders has no column \\ud800"),
+        ('{"id":2,"customer":"\\udfff"}', "is not valid Unicode"),
+        ("[" * 100_000, "not JSON"),
+        ('{"id":' + "9" * 5_000 + "}", "not JSON"),
+        ("null", "not an object"),
+    ],
+)
+def test_a_broken_line_of_json_costs_that_line_only(
+    tmp_path: Path, lines: int, broken: str, reason: str
+) -> None:
+    """J15: numbers and nesting beyond what any type holds."""
+    good = "".join(f'{{"id":{i}}}\n' for i in range(10, 10 + lines))
+    (tmp_path / "a.json").write_text(f"{good}{broken}\n{good}")
+    (tmp_path / "b.json").write_text('{"id":5}\n')
+    ids, bad = everything(tmp_path, "json")
+    assert ids == [*range(10, 10 + lines), 5]
+    assert [row.where for row in bad] == [f"a.json, line {lines + 1}"]
+    assert reason in bad[0].reason
+    assert bad[0].text == broken[:2_000]
+
+
+def test_a_text_in_parquet_that_is_not_utf8_costs_its_row_only(tmp_path: Path) -> None:
+    """J15: Arrow's reader does not look."""
+    texts = pa.array([b"a", b"\xff", b"c", b"\xc0\x80"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"id": [1, 2, 3, 4], "customer": texts}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": [5]}), tmp_path / "b.parquet")
+    ids, bad = everything(tmp_path, "parquet")
+    assert ids == [1, 3, 5]
+    assert [(row.where, row.reason) for row in bad] == [
+        ("a.parquet, row 2", "customer: not UTF-8: byte 1 is 0xff"),
+        ("a.parquet, row 4", "customer: not UTF-8: byte 1 is 0xc0"),
+    ]
+    assert "'id': 2" in bad[0].text
+    assert "xff" in bad[0].text
+
+
+@pytest.mark.parametrize("year", [0, 10_000, 200_000])
+def test_a_time_in_parquet_that_no_calendar_holds_is_a_dead_letter(
+    tmp_path: Path, year: int
+) -> None:
+    """J15: Parquet counts microseconds over half a million years; a TIMESTAMP has four digits."""
+    moment = (year - 1970) * 31_556_952_000_000
+    times = pa.array([0, moment], pa.int64()).view(pa.timestamp("us", "UTC"))
+    pq.write_table(pa.table({"id": [1, 2], "at": times}), tmp_path / "a.parquet")
+    ids, bad = everything(tmp_path, "parquet")
+    assert (ids, [row.where for row in bad]) == ([1], ["a.parquet, row 2"])
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+def test_a_name_that_is_not_utf8_is_a_dead_letter_for_its_file(tmp_path: Path, format: str) -> None:
+    """J15: a name that cannot be journaled does not stop the files beside it."""
+    names = [os.fsdecode(b"\xff." + format.encode()), f"b.{format}"]
+    for number, name in enumerate(names):
+        if format == "parquet":
+            pq.write_table(pa.table({"id": [number]}), tmp_path / "made")
+            os.replace(tmp_path / "made", tmp_path / name)
+        else:
+            text = f"id\n{number}\n" if format == "csv" else f'{{"id":{number}}}\n'
+            (tmp_path / name).write_text(text)
+    ids, bad = everything(tmp_path, format)
+    assert ids == [1]
+    assert len(bad) == 1
+    assert bad[0].where.startswith(f"\\xff.{format}")
+    assert "rename it" in bad[0].reason
+    os.rename(tmp_path / names[0], tmp_path / f"c.{format}")
+    assert everything(tmp_path, format)[0] == [1, 0]
+
+
+def zeros(path: Path, members: int, end: bytes = b"") -> None:
+    """A compressed file of so many megabytes of zeros in one line."""
+    made = gzip.compress(bytes(1 << 20), 9) * members
+    path.write_bytes(gzip.compress(b'{"id":1}\n') + made + gzip.compress(end))
+
+
+def test_a_line_without_end_is_skipped_in_bounded_memory(tmp_path: Path) -> None:
+    """J15: gigabytes of zeros in a small file are one dead letter, and what follows is read."""
+    zeros(tmp_path / "a.json.gz", 100, b'\n{"id":2}\n')
+    tracemalloc.start()
+    try:
+        ids, bad = everything(tmp_path, "json")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert ids == [1, 2]
+    assert [(row.where, row.reason) for row in bad] == [("a.json.gz, line 2", TOO_LONG)]
+    assert bad[0].text == "\0" * 2_000
+    assert peak < 80 << 20, "100 MiB went through, each time it was read"
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b'\n{"id":2}\n'])
+@pytest.mark.parametrize("bytes_max", [500_000, 3_000_000])
+def test_a_line_without_end_is_skipped_over_several_steps(
+    tmp_path: Path, end: bytes, bytes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J15: a step takes no more than its share, so that other sources have their turn."""
+    monkeypatch.setattr("stepwell.connectors.lines.RECORD_BYTES_MAX", 1 << 20)
+    zeros(tmp_path / "a.json.gz", 5, end)
+    ids, bad = everything(tmp_path, "json", bytes_max=bytes_max)
+    assert ids == ([1, 2] if b"2" in end else [1])
+    assert [row.where for row in bad] == ["a.json.gz, line 2"]
+
+
+def test_a_csv_header_without_end_is_a_dead_letter_for_the_file(tmp_path: Path) -> None:
+    """J15: nor is a header longer than any record may be."""
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(bytes(1 << 20), 9) * 20)
+    (tmp_path / "b.csv").write_bytes(b"id\n5\n")
+    ids, bad = everything(tmp_path, "csv")
+    assert ids == [5]
+    assert [(row.where, row.reason) for row in bad] == [
+        ("a.csv.gz, line 0", f"not CSV: the header cannot be read: {TOO_LONG}")
+    ]
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+def test_a_decoder_that_fails_costs_the_record_it_fails_on(
+    tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J15: whatever we did not think of is a dead letter, too."""
+    if format == "parquet":
+        pq.write_table(pa.table({"id": [1, 2, 3]}), tmp_path / "a.parquet")
+    else:
+        text = "id\n1\n2\n3\n" if format == "csv" else '{"id":1}\n{"id":2}\n{"id":3}\n'
+        (tmp_path / f"a.{format}").write_text(text)
+    owner = parquet_parts if format == "parquet" else file_parts
+    decode = getattr(owner, f"decode_{format}")
+
+    def fail_on_two(data: bytes | pa.Table, *given: object, **named: object) -> Batch:
+        if b"2" in data if isinstance(data, bytes) else 2 in data.column("id").to_pylist():
+            raise ZeroDivisionError("hostile")
+        return decode(data, *given, **named)
+
+    monkeypatch.setattr(owner, f"decode_{format}", fail_on_two)
+    fields = "CREATE TABLE orders (id BIGINT NOT NULL PRIMARY KEY)"
+    ids, bad = everything(tmp_path, format, fields)
+    assert ids == [1, 3]
+    assert [row.reason for row in bad] == ["cannot be read: ZeroDivisionError: hostile"]
+
+
+def test_a_file_that_may_not_be_read_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J15: the error is told when nothing else is left, and the file is taken once it can be."""
+    for name in "abc":
+        (tmp_path / f"{name}.json").write_text(f'{{"id":{ord(name)}}}\n')
+    given = {"table": "orders", "type": "files", "path": "*", "format": "json"}
+    s = make_source("s", given, table(ORDERS), ManualEnv(), base=tmp_path)
+
+    def refuse(path: Path, mode: str) -> object:
+        if path.name == "b.json":
+            raise PermissionError(13, "Permission denied")
+        return open(path, mode)
+
+    with monkeypatch.context() as patch:
+        # The superuser, as whom tests may run, can read everything.
+        patch.setattr("stepwell.connectors.file_parts.open", refuse, raising=False)
+        taken = s.poll(None, Limits())
+        assert taken is not None
+        assert [row[0] for row in rows(taken.change.put)] == [97, 99]
+        assert isinstance(s, Lags)
+        assert s.waiting() == "1 file waiting: b.json cannot be read: Permission denied"
+        with pytest.raises(UnavailableError, match=r"b\.json cannot be read"):
+            s.poll(taken.position, Limits())
+    later = s.poll(taken.position, Limits())
+    assert later is not None
+    assert [row[0] for row in rows(later.change.put)] == [98]
