@@ -23,10 +23,11 @@ PACKAGE = PurePosixPath("src/stepwell")
 
 # Which layer may import from which, besides itself. A layer is a module or a folder directly
 # under the package. A new one has to be entered here before anything can live in it.
-BOTTOM = {"errors", "process", "env", "model"}
+BOTTOM = {"errors", "process", "threads", "env", "model"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "process": set(),
+    "threads": set(),
     "env": {"errors", "process"},
     "model": {"errors", "process", "env"},
     "store": BOTTOM,
@@ -179,6 +180,19 @@ def only_the_command_line_prints(path: PurePosixPath, source: str) -> list[Findi
     ]
 
 
+def threads_are_supervised(path: PurePosixPath, source: str) -> list[Finding]:
+    """A thread that nobody is told of dies unseen; `threads.start` asks who is told."""
+    if layer_of(path) == "threads":
+        return []
+    tree = ast.parse(source)
+    bare = {"threading.Thread", "threading.Timer", "_thread.start_new_thread"}
+    return [
+        finding(path, node.lineno, f"{name}: use stepwell.threads.start")
+        for node, name in [*imported_names(tree, path), *called_names(tree, path)]
+        if name in bare
+    ]
+
+
 def invariants_are_not_asserts(path: PurePosixPath, source: str) -> list[Finding]:
     """An assert vanishes under `python -O`, so a guard written as one guards nothing."""
     return [
@@ -247,6 +261,7 @@ PACKAGE_RULES: tuple[Rule, ...] = (
     query_is_pure,
     nondeterminism_comes_through_env,
     only_the_command_line_prints,
+    threads_are_supervised,
     invariants_are_not_asserts,
     names_say_something,
     modules_say_what_they_are,
@@ -339,6 +354,10 @@ BROKEN: list[tuple[Rule, str, str]] = [
     (nondeterminism_comes_through_env, "testing.py", "from random import Random\nRandom(None)"),
     (only_the_command_line_prints, "store/a.py", "print('hello')"),
     (only_the_command_line_prints, "store/a.py", "run(log=print)"),
+    (threads_are_supervised, "cli/run.py", "import threading\nthreading.Thread(target=f).start()"),
+    (threads_are_supervised, "cli/run.py", "import threading as t\nt.Timer(1, f).start()"),
+    (threads_are_supervised, "cli/run.py", "from threading import Thread"),
+    (threads_are_supervised, "cli/run.py", "import threading\nclass A(threading.Thread): ..."),
     (invariants_are_not_asserts, "store/a.py", "def f(x):\n    assert x"),
     (names_say_something, "store/utils.py", ""),
     (names_say_something, "store/lock_manager.py", ""),
@@ -382,6 +401,8 @@ CLEAN: list[tuple[Rule, str, str]] = [
     (nondeterminism_comes_through_env, "store/a.py", "self.env.now()\nself.time = 1"),
     (nondeterminism_comes_through_env, "store/a.py", "import os\nos.fsync(fd)"),
     (only_the_command_line_prints, "cli/inspect.py", "print('row')"),
+    (threads_are_supervised, "threads.py", "import threading\nthreading.Thread(target=f)"),
+    (threads_are_supervised, "cli/run.py", "import threading\nx: threading.Thread | None = None"),
     (only_the_command_line_prints, "store/a.py", "'''Call print(x).'''\nself.print(x)"),
     (invariants_are_not_asserts, "store/a.py", "ensure(x, 'x is set')"),
     (names_say_something, "journal/codec.py", ""),
@@ -515,6 +536,18 @@ def used_names(tree: ast.AST, path: PurePosixPath) -> Iterator[tuple[ast.Attribu
             name = dotted(node, bound)
             if name is not None:
                 yield node, name
+
+
+def called_names(tree: ast.AST, path: PurePosixPath) -> Iterator[tuple[ast.expr, str]]:
+    """Every `a.b.c` that is called, or is the base of a class, by its full dotted name."""
+    bound = bound_names(tree, path)
+    for node in ast.walk(tree):
+        called = [node.func] if isinstance(node, ast.Call) else []
+        called += node.bases if isinstance(node, ast.ClassDef) else []
+        for expression in called:
+            name = dotted(expression, bound)
+            if name is not None:
+                yield expression, name
 
 
 def dotted(node: ast.expr, bound: dict[str, str]) -> str | None:

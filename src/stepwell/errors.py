@@ -25,6 +25,10 @@ class ConflictError(StepwellError):
     """Somebody else was first: refresh and try again."""
 
 
+class ClaimedError(ConflictError):
+    """Another process claimed the pipeline while this one was about to: look again who has it."""
+
+
 class FencedError(StepwellError):
     """Another writer took over: stop. Nothing on this handle works any more."""
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -65,15 +65,26 @@ def sink_rows(folder: Path) -> Counter[tuple[object, ...]]:
 class Process:
     """A command in a process of its own, as a shell would start it."""
 
-    def __init__(self, folder: Path, *arguments: str, log: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        log: Path | None = None,
+        program: Sequence[str] = (sys.executable, "-m", "stepwell"),
+        given: str = "",
+    ) -> None:
         self.log = log or folder.parent / f"{arguments[0]}-{SystemEnv().new_id()}.log"
         self._opened: IO[str] = open(self.log, "w")  # noqa: SIM115 - closed when it ends
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "stepwell", "-C", str(folder), *arguments],
+            [*program, "-C", str(folder), *arguments],
+            stdin=subprocess.PIPE if given else None,
             stdout=self._opened,
             stderr=subprocess.STDOUT,
             env={**os.environ, "NO_COLOR": "1"},
         )
+        if self._process.stdin is not None:
+            with self._process.stdin as stdin:
+                stdin.write(given.encode())
 
     @property
     def pid(self) -> int:

@@ -130,7 +130,7 @@ def test_a_tail_is_told_of_changes_until_the_end(
 
 def test_what_is_no_message_is_refused_and_hurts_nobody(endpoint: Endpoint, client: Client) -> None:
     """Sizes are bounded before anything is read."""
-    header = json.dumps({"format": 1, "parts": [wire.REQUEST_BYTES_MAX + 1], "op": "push"}).encode()
+    header = json.dumps({"format": 2, "parts": [wire.REQUEST_BYTES_MAX + 1], "op": "push"}).encode()
     for junk in (
         struct.pack(">I", wire.HEADER_BYTES_MAX + 1),
         struct.pack(">I", 3) + b"abc",
@@ -165,9 +165,9 @@ def test_another_format_is_named() -> None:
     with ours, theirs:
         head = json.dumps({"format": 9, "parts": []}).encode()
         theirs.sendall(struct.pack(">I", len(head)) + head)
-        with pytest.raises(InvalidError, match="speaks format 9, this one 1"):
+        with pytest.raises(InvalidError, match="speaks format 9, this one 2"):
             wire.receive(ours, 10)
-        head = json.dumps({"format": 1, "parts": [3]}).encode()
+        head = json.dumps({"format": 2, "parts": [3]}).encode()
         theirs.sendall(struct.pack(">I", len(head)) + head + b"abc")
         with pytest.raises(CorruptError, match="cannot be read"):
             wire.receive(ours, 10)
@@ -228,7 +228,7 @@ def test_closing_does_not_wait_for_a_client_that_says_nothing(
 ) -> None:
     env = SystemEnv()
     with raw(endpoint):
-        wait(lambda: bool(endpoint._busy))
+        wait(lambda: endpoint._connections.count == 1)
         before = env.uptime()
         endpoint.close()
         assert env.uptime() - before < 2
@@ -281,12 +281,11 @@ def test_a_pipeline_whose_process_does_not_answer_is_not_fenced(
     pipeline: ProjectPipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """F3: it may be starting, or be somebody's notebook."""
-    monkeypatch.setattr("stepwell.cli.reach._WAIT_S", 0.1)
     other = SystemEnv()
     # Seen from its parent, which is alive as long as this process is.
     parent = replace(other.process, pid=os.getppid(), started=None)
     monkeypatch.setattr(type(other), "process", property(lambda self: parent))
-    reach = Reach(pipeline.project, other, take_over=False)
+    reach = Reach(pipeline.project, other, take_over=False, timeout_s=0.1)
     with pytest.raises(ConflictError, match="and does not answer") as caught:
         reach.push("orders", Change(ROWS), ())
     assert "--take-over" in str(caught.value.hint)

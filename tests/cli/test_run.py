@@ -53,7 +53,7 @@ def test_an_interrupt_ends_in_good_order(
 
 def test_a_second_runner_takes_over_and_the_first_says_so(folder: Path, running: Process) -> None:
     """F3: also one that has nothing to do ends, and names who took over."""
-    second = Process(folder, "run")
+    second = Process(folder, "run", "--take-over")
     try:
         second.until("running")
         assert running.end() == 1

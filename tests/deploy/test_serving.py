@@ -177,3 +177,51 @@ def run_and_change(lab: Lab, acknowledged: list[int]) -> None:
     runner.push(102, 102)
     acknowledged.append(102)
     runner.pipeline.close()
+
+
+def test_the_status_can_be_asked_while_the_new_program_is_swapped_in(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R1, D11: the watch of a run asked then, was told of a closed pipeline, and died."""
+    runner = Runner(lab, lambda view: None)
+    opened, seen = RunningPipeline._opened, []
+
+    def look_and_open(self: RunningPipeline, program: Any) -> Any:
+        seen.append(self.status().transaction)
+        core = opened(self, program)
+        seen.append(self.status().transaction)
+        return core
+
+    monkeypatch.setattr(RunningPipeline, "_opened", look_and_open)
+    with runner.pipeline as pipeline:
+        before = pipeline.status()
+        assert runner.change(CHANGED)["failed"] == {}
+        assert seen == [before.transaction] * 2
+        assert pipeline.status().epoch == before.epoch + 1
+
+
+def test_a_run_whose_pipeline_cannot_be_opened_again_ends_with_the_reason(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R1: not as a pipeline that was closed, nobody knows why."""
+    runner = Runner(lab, lambda view: None)
+
+    def fail(self: RunningPipeline, program: Any) -> Any:
+        raise UserCodeError("no memory left")
+
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            runner.pipeline.run()
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            ended.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    monkeypatch.setattr(RunningPipeline, "_opened", fail)
+    with pytest.raises(UserCodeError, match="no memory left"):
+        runner.change(CHANGED)
+    thread.join(PATIENCE_S)
+    assert [str(error) for error in ended] == ["no memory left"]
+    runner.pipeline.close()

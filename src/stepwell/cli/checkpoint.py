@@ -36,7 +36,9 @@ def create(where: Where, *, name: str | None, keep: str | None, take_over: bool)
             f"--keep must be a duration, found {keep!r}", hint="for example 90m, 12h or 7d"
         )
     _manifest(project, env)
-    id = Reach(project, env, take_over=take_over).checkpoint(name, keep_s)
+    id = Reach(project, env, take_over=take_over, timeout_s=where.timeout_s).checkpoint(
+        name, keep_s
+    )
     manifest = _manifest(project, env)
     made = [item for item in manifest.checkpoints if item.id == id]
     if where.json:
@@ -133,7 +135,7 @@ def compact(where: Where, *, detach: bool, take_over: bool) -> None:
             hint="without --detach, its files are merged",
         )
     before = _runs(first)
-    Reach(project, env, take_over=take_over).compact(detach=detach)
+    Reach(project, env, take_over=take_over, timeout_s=where.timeout_s).compact(detach=detach)
     after = _runs(_manifest(project, env))
     needing = _detached(project, env) if detach else []
     if where.json:

@@ -15,12 +15,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
+from stepwell import threads
 from stepwell.cli import journal
 from stepwell.cli.demo_writer import decode
 from stepwell.cli.screen import Screen, count
@@ -183,8 +184,11 @@ class Process:
 def _process(directory: str, name: str, heard: queue.Queue[Told]) -> Iterator[Process]:
     command = [sys.executable, "-m", "stepwell", "demo-writer", directory, name]
     process = Process(name, command)
-    listener = threading.Thread(target=_listen, args=(process.popen, name, heard), daemon=True)
-    listener.start()
+    listener = threads.start(
+        f"stepwell-demo-{name}",
+        partial(_listen, process.popen, name, heard),
+        failed=lambda error: heard.put((name, None)),
+    )
     try:
         yield process
     finally:

@@ -22,7 +22,7 @@ def show(where: Where, view: str | None) -> None:
         names = [project.view(view).name]
     else:
         names = [v.name for v in project.views.values() if isinstance(v, MaterializedView)]
-    explained = _explained(project, env, names)
+    explained = _explained(project, env, names, where.timeout_s)
     if where.json:
         documents = [document for _, document in explained]
         screen.json(documents[0] if view is not None else {"views": documents})
@@ -34,9 +34,9 @@ def show(where: Where, view: str | None) -> None:
 
 
 def _explained(
-    project: Project, env: Env, names: list[str]
+    project: Project, env: Env, names: list[str], timeout_s: float
 ) -> list[tuple[str, Mapping[str, object]]]:
-    client = running(project, env)
+    client = running(project, env, timeout_s)
     if client is not None:
         with client:
             return [client.explain(name) for name in names]

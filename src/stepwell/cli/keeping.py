@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stepwell.cli.where import Json, place
+from stepwell.cli.where import TIMEOUT, Json, Timeout, place
 
 checkpoint = typer.Typer(
     no_args_is_help=True,
@@ -39,6 +39,7 @@ def create(
         typer.Option("--keep", metavar="TIME", help="Keep it for so long: 12h, 7d."),
     ] = None,
     take_over: TakeOver = False,
+    timeout: Timeout = TIMEOUT,
     json: Json = False,
 ) -> None:
     """Keep the pipeline as it is now, between two transactions.
@@ -52,7 +53,7 @@ def create(
     """
     from stepwell.cli import checkpoint
 
-    checkpoint.create(place(context, json), name=name, keep=keep, take_over=take_over)
+    checkpoint.create(place(context, json, timeout), name=name, keep=keep, take_over=take_over)
 
 
 @checkpoint.command("list")
@@ -133,6 +134,7 @@ def compact(
         bool, typer.Option("--detach", help="Of a clone: write anew what lies in its parent.")
     ] = False,
     take_over: TakeOver = False,
+    timeout: Timeout = TIMEOUT,
     json: Json = False,
 ) -> None:
     """Merge the files of every table and view; what came and went is dropped.
@@ -145,7 +147,7 @@ def compact(
     """
     from stepwell.cli import checkpoint
 
-    checkpoint.compact(place(context, json), detach=detach, take_over=take_over)
+    checkpoint.compact(place(context, json, timeout), detach=detach, take_over=take_over)
 
 
 def adopt(

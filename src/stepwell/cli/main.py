@@ -19,7 +19,7 @@ from stepwell import __version__
 from stepwell.cli import deploying, keeping
 from stepwell.cli.choices import Changes, PushFormat, QueryFormat, Template
 from stepwell.cli.failure import Commands
-from stepwell.cli.where import Json, place, wants_json
+from stepwell.cli.where import TIMEOUT, Json, Timeout, place, wants_json
 
 app = typer.Typer(
     cls=Commands,
@@ -170,13 +170,18 @@ def run(
         int | None,
         typer.Option("--max-transactions", min=1, metavar="N", help="End after so many."),
     ] = None,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Fence the process that runs it now, or may.")
+    ] = False,
+    timeout: Timeout = TIMEOUT,
     json: Json = False,
 ) -> None:
     """Run a pipeline: sources in, views up to date, sinks out. The first run creates it.
 
     Ctrl-C and SIGTERM let the transaction under way finish and end with exit code 130. One process
-    at a time can run a pipeline: a second one takes over, and the first ends with an error. With
-    --json every event is a line of JSON on standard error.
+    at a time runs a pipeline: a second one is refused, unless it is told to --take-over; then the
+    first ends with an error. That is for supervisors, too, which start it again after a crash of
+    the machine. With --json every event is a line of JSON on standard error.
 
     \b
     stepwell run
@@ -185,13 +190,18 @@ def run(
     """
     from stepwell.cli import run
 
-    code = run.show(place(context, json), once=once, max_transactions=max_transactions)
+    code = run.show(
+        place(context, json, timeout),
+        once=once,
+        max_transactions=max_transactions,
+        take_over=take_over,
+    )
     if code:
         raise typer.Exit(code)
 
 
 @app.command()
-def status(context: typer.Context, json: Json = False) -> None:
+def status(context: typer.Context, timeout: Timeout = TIMEOUT, json: Json = False) -> None:
     """Show where a pipeline stands. Asks the process that runs it, and disturbs nobody.
 
     \b
@@ -200,7 +210,7 @@ def status(context: typer.Context, json: Json = False) -> None:
     """
     from stepwell.cli import status
 
-    status.show(place(context, json))
+    status.show(place(context, json, timeout))
 
 
 @app.command()
@@ -211,6 +221,7 @@ def query(
         QueryFormat,
         typer.Option("--format", help="json is a line for each row; arrow is an IPC stream."),
     ] = QueryFormat.TABLE,
+    timeout: Timeout = TIMEOUT,
     json: Json = False,
 ) -> None:
     """Print the answer to one SELECT, as of a stated transaction. Changes nothing.
@@ -226,7 +237,7 @@ def query(
     """
     from stepwell.cli import query
 
-    query.show(place(context, json), sql, format)
+    query.show(place(context, json, timeout), sql, format)
 
 
 @app.command()
@@ -237,6 +248,7 @@ def tail(
         int | None,
         typer.Option("--max-transactions", min=1, metavar="N", help="End after so many changes."),
     ] = None,
+    timeout: Timeout = TIMEOUT,
     json: Json = False,
 ) -> None:
     """Follow the changes of a view.
@@ -251,7 +263,7 @@ def tail(
     """
     from stepwell.cli import tail
 
-    if code := tail.show(place(context, json), view, max_transactions):
+    if code := tail.show(place(context, json, timeout), view, max_transactions):
         raise typer.Exit(code)
 
 
@@ -274,6 +286,7 @@ def push(
         bool,
         typer.Option("--take-over", help="Fence a writer that may be alive and does not answer."),
     ] = False,
+    timeout: Timeout = TIMEOUT,
     json: Json = False,
 ) -> None:
     """Push rows into a table. They are durable when it ends.
@@ -288,7 +301,7 @@ def push(
     from stepwell.cli import push
 
     push.show(
-        place(context, json),
+        place(context, json, timeout),
         table,
         file,
         format=format,
@@ -305,6 +318,7 @@ def explain(
         str | None,
         typer.Argument(metavar="[VIEW]", help="By default every one.", show_default=False),
     ] = None,
+    timeout: Timeout = TIMEOUT,
     json: Json = False,
 ) -> None:
     """Show how views are kept up to date.
@@ -318,7 +332,7 @@ def explain(
     """
     from stepwell.cli import explain
 
-    explain.show(place(context, json), view)
+    explain.show(place(context, json, timeout), view)
 
 
 @app.command()

@@ -52,7 +52,7 @@ def show(
     limits = project.sections.settings().limits
     rows = bad = 0
     transactions: list[Transaction] = []
-    reach = Reach(project, env, take_over=take_over)
+    reach = Reach(project, env, take_over=take_over, timeout_s=where.timeout_s)
     try:
         with _opened(file, kind) as stream:
             pieces = read_pushed(

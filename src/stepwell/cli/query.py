@@ -25,7 +25,7 @@ def show(where: Where, sql: str, format: QueryFormat) -> None:
     env = SystemEnv()
     project = where.deployed(env)
     check_one_query(sql)
-    client = running(project, env)
+    client = running(project, env, where.timeout_s)
     if client is not None:
         with client:
             answer = Answer(*client.query(sql))

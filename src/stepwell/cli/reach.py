@@ -9,25 +9,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
-from stepwell.deploy.holding import writer_liveness
+from stepwell.deploy.holding import seen_of, writer_liveness
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.project import Project
-from stepwell.endpoint.client import Client, connect
+from stepwell.endpoint.client import TIMEOUT_S, Client, Opening, connect
+from stepwell.engine.open import Seen
 from stepwell.engine.ports import BadRow, Change
 from stepwell.env import Env
-from stepwell.errors import ConflictError, FencedError
+from stepwell.errors import ClaimedError, ConflictError, FencedError, UnavailableError
 from stepwell.model import Claim, Transaction, format_time
 from stepwell.process import Liveness
 from stepwell.state.manifest import Manifests, Stored
 
-_WAIT_S = 10.0
-"""How long a process that has the pipeline, and is perhaps starting, is waited for."""
+_LOOK_S = 0.2
 
 
-def running(project: Project, env: Env) -> Client | None:
-    """The process that runs the project's pipeline on this machine, if one does."""
-    return connect(project.open_store(env).uri)
+def running(project: Project, env: Env, timeout_s: float = TIMEOUT_S) -> Client | None:
+    """The process that runs the project's pipeline on this machine, or opens it, if one does."""
+    client = connect(project.open_store(env).uri, timeout_s)
+    if client is not None:
+        client.on_opening = Said(client.pid)
+    return client
 
 
 def latest(project: Project, env: Env) -> Stored | None:
@@ -35,13 +39,69 @@ def latest(project: Project, env: Env) -> Stored | None:
     return Manifests(project.open_store(env), env).latest()
 
 
+def find_holder(
+    project: Project, env: Env, *, take_over: bool, timeout_s: float
+) -> tuple[Client | None, Stored | None]:
+    """Whom to ask; nobody, if the pipeline may be opened here as the manifest has it.
+
+    One that has the pipeline and cannot be asked, a push say, is waited for; `ConflictError` if in
+    vain, or if nobody can tell whether it is alive. `take_over`: neither is minded.
+    """
+    until = env.uptime() + timeout_s
+    said = False
+    while True:
+        try:
+            client = running(project, env, timeout_s)
+        except UnavailableError:
+            if not take_over:
+                raise
+            client = None
+        found = latest(project, env)
+        if client is not None:
+            return client, found
+        if found is None or found.manifest.journal.closed or take_over:
+            return None, found
+        claim = found.manifest.claim
+        alive = writer_liveness(claim, env)
+        if alive is Liveness.DEAD:
+            return None, found
+        if alive is Liveness.UNKNOWN or env.uptime() > until:
+            raise held(project, claim, alive)
+        if not said:
+            print(f"waiting for process {claim.pid}, which has the pipeline", file=sys.stderr)
+            said = True
+        env.sleep(_LOOK_S)
+
+
+class Said:
+    """Tells a person, now and then, how far a process is that opens the pipeline."""
+
+    def __init__(self, pid: int | None) -> None:
+        self._pid = pid
+        self._told = -1
+
+    def __call__(self, opening: Opening) -> None:
+        percent = int(opening["percent"])
+        if percent >= self._told + 10 or self._told < 0:
+            self._told = percent
+            text = opening_text(self._pid, opening)
+            print(f"waiting: {text}", file=sys.stderr, flush=True)
+
+
+def opening_text(pid: int | None, opening: Opening) -> str:
+    return f"process {pid} is opening the pipeline, {opening['stage']}, {opening['percent']} %"
+
+
 class Reach:
     """A pipeline to work on: of the process that runs it, or else opened here."""
 
-    def __init__(self, project: Project, env: Env, *, take_over: bool) -> None:
+    def __init__(
+        self, project: Project, env: Env, *, take_over: bool, timeout_s: float = TIMEOUT_S
+    ) -> None:
         self._project = project
         self._env = env
         self._take_over = take_over
+        self._timeout_s = timeout_s
         self._own: ProjectPipeline | None = None
 
     def push(self, table: str, change: Change, bad: Sequence[BadRow]) -> Transaction:
@@ -50,12 +110,14 @@ class Reach:
         while True:
             try:
                 if self._own is None:
-                    client = self._client()
+                    client, seen = self._client()
                     if client is not None:
                         with client:
                             return client.push(table, change.put, **goes, bad=bad)
-                    self._own = ProjectPipeline(self._project, self._env)
+                    self._own = ProjectPipeline(self._project, self._env, seen=seen)
                 return self._own.push(table, change.put, **goes, bad=bad)
+            except ClaimedError:
+                continue  # Nothing was changed. Whoever was faster is asked.
             except FencedError:
                 # For certain these rows were not taken. Whoever took over may take them.
                 self.close()
@@ -63,52 +125,45 @@ class Reach:
 
     def checkpoint(self, name: str | None, keep_s: float | None) -> str:
         """Take a checkpoint of everything there is; its id."""
-        client = self._client()
-        if client is not None:
-            with client:
-                return client.checkpoint(name, keep_s)
-        with ProjectPipeline(self._project, self._env, create=False) as pipeline:
-            ref = pipeline.checkpoint(name, keep_s=keep_s)
-        return "" if ref is None else ref.id
+        while True:
+            client, seen = self._client()
+            if client is not None:
+                with client:
+                    return client.checkpoint(name, keep_s)
+            with suppress(ClaimedError), self._opened(seen) as pipeline:
+                ref = pipeline.checkpoint(name, keep_s=keep_s)
+                return "" if ref is None else ref.id
 
     def compact(self, *, detach: bool = False) -> bool:
         """Whether there was anything to do."""
-        client = self._client()
-        if client is not None:
-            with client:
-                return client.compact(detach=detach)
-        with ProjectPipeline(self._project, self._env, create=False) as pipeline:
-            return pipeline.compact(detach=detach)
+        while True:
+            client, seen = self._client()
+            if client is not None:
+                with client:
+                    return client.compact(detach=detach)
+            with suppress(ClaimedError), self._opened(seen) as pipeline:
+                return pipeline.compact(detach=detach)
+
+    def _opened(self, seen: Seen) -> ProjectPipeline:
+        return ProjectPipeline(self._project, self._env, create=False, seen=seen)
 
     def close(self) -> None:
         own, self._own = self._own, None
         if own is not None:
             own.close()
 
-    def _client(self) -> Client | None:
-        """Whom to ask; None if the pipeline may be opened here."""
-        until = self._env.uptime() + _WAIT_S
-        said = False
-        while True:
-            client = running(self._project, self._env)
-            if client is not None:
-                return client
-            found = latest(self._project, self._env)
-            if found is None or found.manifest.journal.closed or self._take_over:
-                return None
-            claim = found.manifest.claim
-            alive = writer_liveness(claim, self._env)
-            if alive is Liveness.DEAD:
-                return None
-            if alive is Liveness.UNKNOWN or self._env.uptime() > until:
-                raise _held(self._project, claim, alive)
-            if not said:
-                print(f"waiting for process {claim.pid}, which has the pipeline", file=sys.stderr)
-                said = True
-            self._env.sleep(0.2)
+    def _client(self) -> tuple[Client | None, Seen]:
+        """Whom to ask; if nobody, what was seen, for opening the pipeline here."""
+        client, found = find_holder(
+            self._project, self._env, take_over=self._take_over, timeout_s=self._timeout_s
+        )
+        claim = None if found is None else found.manifest.claim
+        if self._take_over:
+            return client, Seen(claim)
+        return client, seen_of(claim, self._project.open_store(self._env).uri)
 
 
-def _held(project: Project, claim: Claim, alive: Liveness) -> ConflictError:
+def held(project: Project, claim: Claim, alive: Liveness) -> ConflictError:
     since = f"has {project.store} since {format_time(claim.time)}"
     if alive is Liveness.UNKNOWN:
         return ConflictError(

@@ -9,9 +9,10 @@ from typing import Any
 from stepwell.cli.reach import latest, running
 from stepwell.cli.screen import Screen, count, plain
 from stepwell.cli.where import Where
-from stepwell.deploy.holding import writer_liveness
+from stepwell.deploy.holding import seen_of, writer_liveness
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.project import Project
+from stepwell.engine.open import Seen
 from stepwell.engine.restore import Preview, preview, restore
 from stepwell.engine.target import Goal, Target
 from stepwell.env import Env, SystemEnv
@@ -45,11 +46,12 @@ def show(
             _tell(screen, project, found)
             screen.line("nothing was done; with --confirm it is")
         return
-    if not take_over:
-        _nobody_runs(project, env)
+    looks = [] if take_over else [_nobody_runs(project, env)]
 
     def open(target: Target | None) -> ProjectPipeline:
-        return ProjectPipeline(project, env, create=False, base=target)
+        # The second time, the last claim is our own.
+        seen = looks.pop() if looks else None
+        return ProjectPipeline(project, env, create=False, base=target, seen=seen)
 
     done = restore(goal, found.target, open)
     number = done.pipeline.transaction_number
@@ -131,7 +133,8 @@ def _time(text: str) -> datetime:
     return found.astimezone(timezone.utc)
 
 
-def _nobody_runs(project: Project, env: Env) -> None:
+def _nobody_runs(project: Project, env: Env) -> Seen:
+    """What was seen, for the claim to rest on."""
     client = running(project, env)
     if client is not None:
         client.close()
@@ -139,11 +142,13 @@ def _nobody_runs(project: Project, env: Env) -> None:
             f"a process on this machine runs {project.name}", hint="end it first, then restore"
         )
     found = latest(project, env)
-    if found is None or found.manifest.journal.closed:
-        return
+    uri = project.open_store(env).uri
+    if found is None:
+        return seen_of(None, uri)
     claim = found.manifest.claim
-    if writer_liveness(claim, env) is not Liveness.DEAD:
+    if not found.manifest.journal.closed and writer_liveness(claim, env) is not Liveness.DEAD:
         raise ConflictError(
             f"{claim.process} has {project.store}, or had",
             hint="end it first, then restore; if it is gone, add --take-over",
         )
+    return seen_of(claim, uri)

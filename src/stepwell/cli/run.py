@@ -12,58 +12,57 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
+from stepwell import threads
 from stepwell.cli.progress import Progress
-from stepwell.cli.reach import latest
+from stepwell.cli.reach import find_holder, latest
 from stepwell.cli.screen import Screen
 from stepwell.cli.where import Where
 from stepwell.deploy.holding import writer_liveness
 from stepwell.deploy.program import as_deployed, project_differences
+from stepwell.deploy.project import Project
 from stepwell.deploy.serving import RunningPipeline
 from stepwell.endpoint.server import Endpoint
+from stepwell.engine.events import Event, Listener, OpeningAt
+from stepwell.engine.open import Seen
 from stepwell.env import Env, SystemEnv
-from stepwell.errors import FencedError, StepwellError, UnavailableError
+from stepwell.errors import (
+    ClaimedError,
+    ConflictError,
+    FencedError,
+    StepwellError,
+    UnavailableError,
+)
 from stepwell.process import Liveness
-from stepwell.state.manifest import Manifests, fenced
+from stepwell.state.manifest import Manifests, Stored, fenced
 
 INTERRUPTED = 130
 _WATCH_S = 2.0
+_LOOK_S = 0.2
 
 
-def show(where: Where, *, once: bool, max_transactions: int | None) -> int:
+def show(where: Where, *, once: bool, max_transactions: int | None, take_over: bool = False) -> int:
     """Run, and say how it went; the exit code."""
     env = SystemEnv()
     wanted = where.project(env)
     progress = Progress(env, json=where.json)
-    with signals() as caught, progress:
-        found = latest(wanted, env)
-        project = wanted
-        if found is None or found.manifest.program is None:
-            progress.say("nothing is deployed yet: this run deploys the project")
-        else:
-            project = as_deployed(wanted, found.manifest.program)
-            differs = project_differences(wanted, found.manifest.program)
-            if differs:
-                progress.say(
-                    f"the project differs from what is deployed ({', '.join(differs)}): running "
-                    "what is deployed; stepwell deploy changes it"
-                )
-        progress.opening(project)
-        if found is not None and not found.manifest.journal.closed:
-            claim = found.manifest.claim
-            if writer_liveness(claim, env) is not Liveness.DEAD:
-                who = f"process {claim.pid} on host {claim.host}"
-                progress.say(f"{who} has the pipeline, or had: taking it over")
-        off = project.sinks_off(env)
-        if off:
-            progress.say(f"sinks off, for they are the parent's: {', '.join(off)}")
-        with RunningPipeline(project, env, listener=progress) as pipeline:
+    with signals() as caught, progress, ExitStack() as stack:
+        pipeline, endpoint = _opened(wanted, env, progress, where.timeout_s, take_over)
+        if endpoint is not None:
+            stack.callback(endpoint.close)
+        with pipeline:
             caught.stop = pipeline.stop
             if caught.name is None:
                 _serve(
-                    pipeline, env, progress, caught, once=once, max_transactions=max_transactions
+                    pipeline,
+                    endpoint,
+                    env,
+                    progress,
+                    caught,
+                    once=once,
+                    max_transactions=max_transactions,
                 )
     progress.end()
     if where.json:
@@ -72,8 +71,100 @@ def show(where: Where, *, once: bool, max_transactions: int | None) -> int:
     return 0 if caught.name is None else INTERRUPTED
 
 
+def _opened(
+    wanted: Project, env: Env, progress: Progress, timeout_s: float, take_over: bool
+) -> tuple[RunningPipeline, Endpoint | None]:
+    """The pipeline, and its endpoint, which others can reach while it is still being opened.
+
+    Of several processes that start at once one gets through; the others find out that it has.
+    """
+    until = env.uptime() + timeout_s
+    while True:
+        found = _free(wanted, env, timeout_s, take_over)
+        endpoint: Endpoint | None = None
+        with ExitStack() as unless_open:
+            try:
+                endpoint = _endpoint(wanted, env, progress, take_over)
+                if endpoint is not None:
+                    unless_open.callback(endpoint.close)
+                project = _announced(wanted, env, progress, found)
+                seen = Seen(None if found is None else found.manifest.claim)
+                pipeline = RunningPipeline(
+                    project,
+                    env,
+                    listener=_listener(progress, endpoint),
+                    seen=None if take_over else seen,
+                )
+            except ClaimedError:
+                if env.uptime() > until:
+                    raise
+                env.sleep(_LOOK_S)  # Whoever was faster may be a push, which ends soon.
+                continue
+            unless_open.pop_all()
+            return pipeline, endpoint
+
+
+def _free(project: Project, env: Env, timeout_s: float, take_over: bool) -> Stored | None:
+    """The manifest, if nobody has the pipeline; `ConflictError` if a process runs it."""
+    if take_over:
+        found = latest(project, env)
+    else:
+        client, found = find_holder(project, env, take_over=False, timeout_s=timeout_s)
+        if client is not None:
+            client.close()
+            does = "runs" if client.opening is None else "is opening"
+            raise ConflictError(
+                f"process {client.pid} {does} the pipeline in {project.store}",
+                hint="ask it: stepwell status; or add --take-over, and it will be fenced",
+            )
+    return found
+
+
+def _endpoint(project: Project, env: Env, progress: Progress, take_over: bool) -> Endpoint | None:
+    try:
+        return Endpoint(None, project.open_store(env).uri, env, take_over=take_over)
+    except UnavailableError as error:
+        # Others will be told that somebody has the pipeline, and that is not worth stopping for.
+        progress.say(f"other processes cannot ask this one: {error.message}")
+        return None
+
+
+def _listener(progress: Progress, endpoint: Endpoint | None) -> Listener:
+    def listen(event: Event) -> None:
+        if isinstance(event, OpeningAt) and endpoint is not None:
+            endpoint.opening(event.stage, event.percent)
+        progress(event)
+
+    return listen
+
+
+def _announced(wanted: Project, env: Env, progress: Progress, found: Stored | None) -> Project:
+    """The project as it is deployed, and what is worth saying about it."""
+    project = wanted
+    if found is None or found.manifest.program is None:
+        progress.say("nothing is deployed yet: this run deploys the project")
+    else:
+        project = as_deployed(wanted, found.manifest.program)
+        differs = project_differences(wanted, found.manifest.program)
+        if differs:
+            progress.say(
+                f"the project differs from what is deployed ({', '.join(differs)}): running "
+                "what is deployed; stepwell deploy changes it"
+            )
+    progress.opening(project)
+    if found is not None and not found.manifest.journal.closed:
+        claim = found.manifest.claim
+        if writer_liveness(claim, env) is not Liveness.DEAD:
+            progress.say(f"{claim.process} has the pipeline, or had: taking it over")
+    off = project.sinks_off(env)
+    if off:
+        progress.say(f"sinks off, for they are the parent's: {', '.join(off)}")
+    return project
+
+
 def _serve(
     pipeline: RunningPipeline,
+    endpoint: Endpoint | None,
     env: Env,
     progress: Progress,
     caught: Caught,
@@ -81,12 +172,6 @@ def _serve(
     once: bool,
     max_transactions: int | None,
 ) -> None:
-    endpoint: Endpoint | None = None
-    try:
-        endpoint = Endpoint(pipeline, pipeline.store.uri, env)
-    except UnavailableError as error:
-        # Others will be told that somebody has the pipeline, and that is not worth stopping for.
-        progress.say(f"other processes cannot ask this one: {error.message}")
     progress.look = pipeline.status
 
     def tick() -> None:
@@ -98,6 +183,8 @@ def _serve(
     watch = Watch(pipeline, env, tick)
     try:
         progress.running(endless=not once and max_transactions is None)
+        if endpoint is not None:
+            endpoint.serve(pipeline, pipeline.fail)
         pipeline.run(once=once, max_transactions=max_transactions)
     finally:
         watch.close()
@@ -153,8 +240,7 @@ class Watch:
         self._epoch = pipeline.status().epoch
         self._tick = tick
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="stepwell-watch", daemon=True)
-        self._thread.start()
+        self._thread = threads.start("stepwell-watch", self._run, failed=pipeline.fail)
 
     def look(self) -> bool:
         """Whether another writer has the pipeline."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stepwell.cli.reach import latest, running
+from stepwell.cli.reach import latest, opening_text, running
 from stepwell.cli.screen import Row, Screen, count, plain, size
 from stepwell.cli.where import Where
 from stepwell.deploy.holding import writer_liveness
 from stepwell.deploy.project import Project
 from stepwell.env import Env, SystemEnv
+from stepwell.errors import UnavailableError
 from stepwell.journal.log import Log
 from stepwell.model import Claim, format_time
 from stepwell.process import Liveness
@@ -20,13 +21,25 @@ from stepwell.state.manifest import Manifest, Status, Stored
 def show(where: Where) -> None:
     env, screen = SystemEnv(), Screen()
     project = where.deployed(env)
-    client = running(project, env)
     live: Mapping[str, Any] | None = None
-    if client is not None:
-        with client:
-            live = client.status()
+    silent: UnavailableError | None = None
+    try:
+        client = running(project, env, where.timeout_s)
+        if client is not None:
+            with client:
+                live = client.status()
+    except UnavailableError as error:
+        silent = error  # What the store tells is shown all the same.
     found = latest(project, env)
+    opening = None
+    if live is not None and "opening" in live:
+        opening, live = live, None
     status = _status(project, env, found, live)
+    if opening is not None:
+        text = opening_text(opening["pid"], opening["opening"])
+        status.update(state="opening", pid=opening["pid"], opening=opening["opening"], said=text)
+    elif silent is not None:
+        status.update(state="not answering", said=silent.message, hint=silent.hint)
     if where.json:
         screen.json(status)
     else:
@@ -114,6 +127,7 @@ def _claim(claim: Claim) -> dict[str, Any]:
 
 STATES = {
     "running": "running, process {pid}",
+    "opening": "being opened",
     "stopped": "stopped, in good order",
     "not created": "not created yet: stepwell run creates it",
     "killed": "stopped, by a crash or a kill: the next run replays what is not flushed",
@@ -127,6 +141,8 @@ STATES = {
 def _render(screen: Screen, status: Mapping[str, Any]) -> None:
     held = status.get("held_by", {"pid": "", "host": ""})
     state = STATES[status["state"]].format(pid=held["pid"], host=plain(str(held["host"])))
+    if "said" in status:
+        state = plain(status["said"])
     facts = [
         (
             "project",
@@ -135,7 +151,9 @@ def _render(screen: Screen, status: Mapping[str, Any]) -> None:
         ("store", status["store"]),
         ("state", state),
     ]
-    if status["state"] == "not created":
+    if status.get("hint"):
+        facts.append(("hint", plain(status["hint"])))
+    if "flushed" not in status:
         screen.facts(facts)
         return
     if "transaction" in status:

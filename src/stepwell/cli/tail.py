@@ -20,7 +20,7 @@ def show(where: Where, view: str, max_transactions: int | None) -> int:
     env = SystemEnv()
     project = where.deployed(env)
     name = project.view(view).name
-    client = running(project, env)
+    client = running(project, env, where.timeout_s)
     if client is None:
         raise UnavailableError(
             f"nothing runs the pipeline in {project.store} on this machine",

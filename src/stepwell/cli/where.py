@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stepwell.cli.choices import seconds
+
 if TYPE_CHECKING:
     from stepwell.deploy.project import Project
     from stepwell.env import Env
 
+
+Timeout = Annotated[
+    str,
+    typer.Option(
+        "--timeout", metavar="TIME", help="How long to wait for a process that does not answer."
+    ),
+]
+TIMEOUT = "30s"
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document; errors are JSON too.")]
 
@@ -23,6 +33,8 @@ class Where:
     json: bool = False
     variables: tuple[str, ...] = ()
     """`NAME=VALUE` each."""
+    timeout_s: float = 30.0
+    """How long a process that runs the pipeline may say nothing."""
 
     def project(self, env: Env) -> Project:
         """The project it names, read and checked."""
@@ -47,12 +59,15 @@ class Where:
         return project if found is None else as_deployed(project, found.manifest.program)
 
 
-def place(context: typer.Context, json: bool) -> Where:
-    """What stands before the command."""
+def place(context: typer.Context, json: bool, timeout: str = TIMEOUT) -> Where:
+    """What stands before the command, and how long it waits."""
     given = context.find_root().params
     variables = tuple(given["var"] or ())
     wanted = wants_json(context, json)
-    return Where(given["folder"], given["target"], given["store"], wanted, variables)
+    timeout_s = seconds("--timeout", timeout)
+    if not timeout_s:
+        raise typer.BadParameter("--timeout must be more than 0")
+    return Where(given["folder"], given["target"], given["store"], wanted, variables, timeout_s)
 
 
 def wants_json(context: typer.Context, given: bool) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepwell.deploy.changing import Building, Changed, Changing, Interrupted
-from stepwell.deploy.holding import writer_liveness
+from stepwell.deploy.holding import seen_of, writer_liveness
 from stepwell.deploy.lease import Lease, LeaseSettings, Owner, take_lease
 from stepwell.deploy.log import DeployLog, Header, Phase, Record, remove_log
 from stepwell.deploy.pipeline import MakeExecutor, SparkSession, make_executor
@@ -43,14 +43,16 @@ from stepwell.deploy.state_file import (
 from stepwell.endpoint.client import Client, connect
 from stepwell.engine.open import begin_pipeline
 from stepwell.env import Env
-from stepwell.errors import ConflictError, InvalidError
+from stepwell.errors import ClaimedError, ConflictError, InvalidError, UnavailableError
 from stepwell.journal import paths
 from stepwell.model import Transaction, format_time
 from stepwell.process import Liveness
-from stepwell.state.manifest import Manifest, Manifests, Stored
+from stepwell.state.manifest import Manifest, Manifests, Stored, claimed_by
 from stepwell.store.base import Store
 
 Say = Callable[[str], None]
+_TRIES = 10
+"""How often a deploy looks again because another process has claimed the pipeline meanwhile."""
 LOCK_WAIT_S = 60.0
 """Longer than it takes to see that whoever has the lease is dead."""
 
@@ -129,38 +131,67 @@ def deploy(
     `building` is told what is computed next. It may raise `Interrupted`: then nothing is changed.
     """
     store = project.open_store(env)
+    changing = Changing(project, env, executor or make_executor, spark=spark, building=building)
+    approved: Mapping[str, Resource] | None = None
     with leased(store, env, wait_s, say) as lease:
-        seen, state = recovered(project, env, say)
-        plan = _plan(project, seen, _kept_plan(project, seen, plan_data))
-        plan.check()
-        if not plan.changes:
+        for _ in range(_TRIES):
+            seen, state = recovered(project, env, say)
+            plan = _plan(project, seen, _kept_plan(project, seen, plan_data))
+            plan.check()
+            if not plan.changes:
+                lease.check()
+                return Deployment(plan, None, _brought_up(env, seen, state, say).serial)
+            if approved != plan.wanted and not approve(plan):
+                return Deployment(plan, None, state.serial, declined=True)
+            approved = plan.wanted
+            building("")
             lease.check()
-            return Deployment(plan, None, _brought_up(env, seen, state, say).serial)
-        if not approve(plan):
-            return Deployment(plan, None, state.serial, declined=True)
-        building("")
+            try:
+                runner = _runner(project, env, seen.found, take_over, say)
+                return _attempt(project, env, lease, changing, runner, seen, state, plan)
+            except ClaimedError:
+                # Nothing was changed. Whoever was faster is asked, if it is still there.
+                say("another process has claimed the pipeline meanwhile: looking again")
+        raise ConflictError(f"{project.store} was claimed by others again and again")
+
+
+def _attempt(
+    project: Project,
+    env: Env,
+    lease: Lease,
+    changing: Changing,
+    runner: Client | None,
+    seen: Survey,
+    state: DeployState,
+    plan: Plan,
+) -> Deployment:
+    """Steps 4 to 6; `ClaimedError` if another process claims the pipeline before this one does."""
+    store = seen.store
+    manifest = begin_pipeline(store, env, journal_store=project.open_journal_store(env))
+    known = None if seen.manifest is None else seen.manifest.claim
+    ours = known is None and manifest.claim.process == env.process
+    if runner is None and manifest.claim != known and not ours:
+        raise claimed_by(store.uri, manifest.claim)
+    serial = state.serial + 1
+    wanted = identified(seen.resources, plan.wanted, manifest.lineage, serial)
+    plan = replace(plan, wanted=wanted)
+    log = DeployLog(store, env, Header(env.new_id(), manifest.lineage, serial))
+    log.append(*_records("intent", seen.resources, wanted))
+    lease.check()
+    try:
+        changed = _change(changing, runner, project, store, manifest, seen, plan)
+    except Interrupted:
+        lease.check()  # The log may be a successor's by now.
+        remove_log(store)
+        return Deployment(plan, None, state.serial, interrupted=True)
+    except ClaimedError:
         lease.check()
-        runner = None
-        if seen.found is not None:
-            runner = _runner(project, env, seen.found.manifest, take_over, say)
-        manifest = begin_pipeline(store, env, journal_store=project.open_journal_store(env))
-        serial = state.serial + 1
-        wanted = identified(seen.resources, plan.wanted, manifest.lineage, serial)
-        plan = replace(plan, wanted=wanted)
-        log = DeployLog(store, env, Header(env.new_id(), manifest.lineage, serial))
-        log.append(*_records("intent", seen.resources, wanted))
-        changing = Changing(project, env, executor or make_executor, spark=spark, building=building)
-        lease.check()
-        try:
-            changed = _change(changing, runner, project, store, manifest, seen, plan)
-        except Interrupted:
-            lease.check()  # The log may be a successor's by now.
-            remove_log(store)
-            return Deployment(plan, None, state.serial, interrupted=True)
-        # Else the outcomes would go into the log of a successor, and that log would be removed.
-        lease.check()
-        saved = _record(store, env, log, state, manifest.lineage, seen, changed)
-        return Deployment(plan, changed, saved.serial)
+        remove_log(store)
+        raise
+    # Else the outcomes would go into the log of a successor, and that log would be removed.
+    lease.check()
+    saved = _record(store, env, log, state, manifest.lineage, seen, changed)
+    return Deployment(plan, changed, saved.serial)
 
 
 def _brought_up(env: Env, seen: Survey, state: DeployState, say: Say) -> DeployState:
@@ -192,9 +223,10 @@ def _change(
             program = program_json(plan.wanted, executor)
             answer = runner.change(program, fingerprint(seen.resources, seen.executor))
         return changed_from_json(answer)
+    looked = seen_of(manifest.claim, store.uri)
     if not seen.resources:
-        return changing.begin(store, plan.wanted, executor)
-    core = changing.open(store, manifest)
+        return changing.begin(store, plan.wanted, executor, looked)
+    core = changing.open(store, manifest, looked)
     try:
         return changing.change(core, seen.resources, plan.wanted, executor)
     finally:
@@ -302,14 +334,30 @@ def _kept_plan(
 
 
 def _runner(
-    project: Project, env: Env, manifest: Manifest, take_over: bool, say: Say
+    project: Project, env: Env, found: Stored | None, take_over: bool, say: Say
 ) -> Client | None:
-    """The process that has the pipeline, if one runs it; None: it may be opened here."""
+    """The process that has the pipeline, if one runs it; None: it may be opened here.
+
+    One that is opening it is waited for; then what is deployed has to be looked at again.
+    """
     uri = project.open_store(env).uri
-    client = connect(uri)
+    try:
+        client = connect(uri)
+    except UnavailableError:
+        if not take_over:
+            raise
+        client = None
+    if client is not None and (client.opening is not None or found is None):
+        with client:
+            say(f"waiting for process {client.pid}, which is opening the pipeline")
+            client.ready()
+        raise ClaimedError(f"process {client.pid} has opened the pipeline in {uri}")
     if client is not None:
         say("the process that runs the pipeline is asked to change it")
         return client
+    if found is None:
+        return None
+    manifest = found.manifest
     claim = manifest.claim
     free = manifest.journal.closed or manifest.program is None
     if free or take_over or writer_liveness(claim, env) is Liveness.DEAD:

@@ -33,6 +33,7 @@ from stepwell.engine.beside import Beside
 from stepwell.engine.change import BuildError, Convert, ProgramChange, change_program
 from stepwell.engine.core import Core
 from stepwell.engine.lazy import LazyExecutor
+from stepwell.engine.open import Seen
 from stepwell.engine.ports import Delivered, Executor, Source
 from stepwell.engine.sources import Sources
 from stepwell.env import Env, Rising
@@ -106,7 +107,7 @@ class Changing:
         self._spark = spark
         self._building = building
 
-    def open(self, store: Store, manifest: Manifest) -> Core:
+    def open(self, store: Store, manifest: Manifest, seen: Seen | None = None) -> Core:
         """Take the pipeline over as it is deployed, without asking its sinks anything."""
         deployed = as_deployed(self._project, manifest.program, leaving=True)
         views = {item.name: item.relation for item in deployed.sinks}
@@ -136,9 +137,12 @@ class Changing:
             settings=self._project.sections.settings(),
             create=False,
             program=manifest.program,
+            seen=seen,
         )
 
-    def begin(self, store: Store, wanted: Deployed, executor: str) -> Changed:
+    def begin(
+        self, store: Store, wanted: Deployed, executor: str, seen: Seen | None = None
+    ) -> Changed:
         """Record a first program where there is none."""
         failed: dict[str, str] = {}
         ids = Rising(self._env)
@@ -162,6 +166,7 @@ class Changing:
             settings=self._project.sections.settings(),
             create=False,
             program=program_json(target, executor),
+            seen=seen,
         )
         transaction = core.state.transaction
         core.close()

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from stepwell import threads
 from stepwell.env import EPOCH, Env
 from stepwell.errors import (
     ConflictError,
@@ -108,8 +109,16 @@ class Lease:
                 except StepwellError:
                     continue  # A store that does not answer: the next beat may get through.
 
-        self._thread = threading.Thread(target=run, name="stepwell-lease", daemon=True)
-        self._thread.start()
+        self._thread = threads.start("stepwell-lease", run, failed=self._stopped_beating)
+
+    def _stopped_beating(self, error: BaseException) -> None:
+        """A lease that does not beat is lost soon; so that nothing is written after, it is now."""
+        with self._lock:
+            if self._lost is None:
+                self._lost = ConflictError(
+                    f"this deploy cannot keep its lease: {error!r}",
+                    hint="nothing more was changed; deploy again: it finds out what has happened",
+                )
 
     def release(self) -> None:
         """Give it back. A lease that was lost meanwhile is left to whoever has it."""

@@ -18,6 +18,7 @@ import pyarrow as pa
 from stepwell.deploy.program import check_program, program_of
 from stepwell.deploy.project import Project
 from stepwell.engine.events import Listener
+from stepwell.engine.open import Seen
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import ERRORS, Executor, ExecutorFactory
 from stepwell.engine.reference_executor import ReferenceExecutor
@@ -57,6 +58,7 @@ class ProjectPipeline(Pipeline):
         listener: Listener | None = None,
         create: bool = True,
         base: Target | None = None,
+        seen: Seen | None = None,
     ) -> None:
         self.project = project
         self.store = project.open_store(env)
@@ -81,6 +83,7 @@ class ProjectPipeline(Pipeline):
             create=create,
             program=known or program_of(project, kind),
             base=base,
+            seen=seen,
         )
 
     def __enter__(self) -> ProjectPipeline:

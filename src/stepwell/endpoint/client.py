@@ -1,30 +1,71 @@
-"""The side of every other process: asks the one that runs the pipeline, if one does."""
+"""The side of every other process: asks the one that runs the pipeline, if one does.
+
+No call waits without end. A process that works on a request says so every second; one that has said
+nothing for `timeout_s` is stopped, or as good as, and is named.
+"""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 
 from stepwell.endpoint.place import check_folder, socket_path
-from stepwell.endpoint.wire import ANSWER_BYTES_MAX, Gone, Message, error_from, receive, send
+from stepwell.endpoint.wire import (
+    ANSWER_BYTES_MAX,
+    Gone,
+    Message,
+    Silent,
+    error_from,
+    receive,
+    send,
+)
 from stepwell.engine.ports import BadRow
 from stepwell.errors import UnavailableError, UnknownOutcomeError
 from stepwell.model import Transaction
 
+TIMEOUT_S = 30.0
+_RETRY_S = 0.05
+
+Opening = Mapping[str, Any]
+"""`stage` and `percent`: how far a process is that opens a pipeline."""
+
 
 class Client:
-    """A connection to a process that runs a pipeline. For one thread."""
+    """A connection to a process that runs a pipeline, or opens it. For one thread."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(
+        self, connection: socket.socket, *, timeout_s: float = TIMEOUT_S, pid: int | None = None
+    ) -> None:
         self._connection = connection
+        self._timeout_s = timeout_s
+        self.pid = pid
+        self.opening: Opening | None = None
+        """How far it was when it was last heard of; None: it is open."""
+        self.on_opening: Callable[[Opening], None] = lambda opening: None
+        """Told while an answer has to wait for the pipeline to be opened."""
+        connection.settimeout(timeout_s)
+
+    def hello(self) -> None:
+        """Find out whether it answers at all, before anything is asked of it."""
+        header = self._ask({"op": "hello"}).header
+        self.pid, self.opening = int(header["pid"]), header.get("opening")
+
+    def ready(self) -> None:
+        """Wait until it has opened the pipeline."""
+        self._ask({"op": "ready"})
 
     def status(self) -> Mapping[str, Any]:
-        """Its `Status` as JSON, and `pid`."""
+        """Its `Status` as JSON, and `pid`; or, while it opens, `opening` and `pid`."""
         header = self._ask({"op": "status"}).header
+        if "opening" in header:
+            return {"opening": header["opening"], "pid": header["pid"]}
         return {**header["status"], "pid": header["pid"]}
 
     def query(self, sql: str) -> tuple[Transaction, pa.Table]:
@@ -46,8 +87,7 @@ class Client:
             answer = self._answer()
         except Gone as gone:
             raise UnknownOutcomeError(
-                f"the process that runs the pipeline went away before it answered: {gone}",
-                hint="deploy again: it finds out what has happened",
+                self._lost(gone), hint="deploy again: it finds out what has happened"
             ) from gone
         changed: Mapping[str, Any] = answer.header["changed"]
         return changed
@@ -69,7 +109,7 @@ class Client:
             answer = self._answer()
         except Gone as gone:
             raise UnknownOutcomeError(
-                f"the process that runs the pipeline went away before it answered: {gone}",
+                self._lost(gone),
                 hint="these rows may be in, or not: look with stepwell query before pushing again",
             ) from gone
         return Transaction(int(answer.header["transaction"]))
@@ -91,6 +131,8 @@ class Client:
                     yield Transaction(int(answer.header["transaction"])), answer.tables[0]
                 else:
                     yield None
+        except Silent as silent:
+            raise self._unanswered() from silent
         except Gone:
             return
 
@@ -112,31 +154,99 @@ class Client:
         try:
             send(self._connection, request)
             return self._answer()
+        except Silent as silent:
+            raise self._unanswered() from silent
         except Gone as gone:
             raise UnavailableError(
                 f"the process that runs the pipeline went away: {gone}", hint="try again"
             ) from gone
 
     def _answer(self) -> Message:
-        answer = receive(self._connection, ANSWER_BYTES_MAX)
-        if "error" in answer.header:
-            raise error_from(answer.header["error"])
-        return answer
+        while True:
+            answer = receive(self._connection, ANSWER_BYTES_MAX)
+            if "error" in answer.header:
+                raise error_from(answer.header["error"])
+            if "beat" not in answer.header:
+                return answer
+            self.opening = answer.header["beat"]
+            if self.opening is not None:
+                self.on_opening(self.opening)
+
+    def _lost(self, gone: Gone) -> str:
+        if isinstance(gone, Silent):
+            return self._unanswered().message
+        return f"the process that runs the pipeline went away before it answered: {gone}"
+
+    def _unanswered(self) -> UnavailableError:
+        return _unanswered(self.pid or _peer(self._connection), self._timeout_s)
 
 
-def connect(store_uri: str) -> Client | None:
-    """The process that runs the pipeline of a store on this machine; None if none answers."""
+def connect(store_uri: str, timeout_s: float = TIMEOUT_S) -> Client | None:
+    """The process that runs the pipeline of a store on this machine; None if there is none.
+
+    It has answered. `UnavailableError` if it does not within `timeout_s`, which names it.
+    """
     path = socket_path(store_uri)
     if not path.exists():
         return None
     check_folder(path)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(timeout_s)
+    waited = threading.Event()
     try:
-        connection.connect(str(path))
+        for left in range(int(timeout_s / _RETRY_S), -1, -1):
+            try:
+                connection.connect(str(path))
+                break
+            except BlockingIOError:
+                # So many wait to be accepted that there is no room for one more.
+                if not left:
+                    raise _unanswered(None, timeout_s) from None
+                waited.wait(_RETRY_S)
     except (ConnectionRefusedError, FileNotFoundError):
         connection.close()  # A process that was killed has left its socket.
         return None
+    except UnavailableError:
+        connection.close()
+        raise
     except OSError as error:
         connection.close()
         raise UnavailableError(f"{path} cannot be reached: {error.strerror}") from error
-    return Client(connection)
+    client = Client(connection, timeout_s=timeout_s)
+    try:
+        client.hello()
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def _unanswered(pid: int | None, timeout_s: float) -> UnavailableError:
+    which = "the process" if pid is None else f"process {pid}"
+    look = "ps" if pid is None else f"ps -p {pid}"
+    end = "" if pid is None else f"; kill -CONT {pid} continues one that is stopped"
+    return UnavailableError(
+        f"{which} on host {socket.gethostname()}, which runs the pipeline, has not answered for "
+        f"{timeout_s:g} s: it is stopped, or too busy",
+        hint=f"look at it with {look}{end}; --timeout waits longer; one that hangs is ended with "
+        "kill -9, and nothing that was acknowledged is lost",
+        not_applied=True,
+    )
+
+
+def _peer(connection: socket.socket) -> int | None:
+    """The process at the other end of a Unix socket, as far as the system tells."""
+    try:
+        if sys.platform == "darwin":
+            return connection.getsockopt(0, 0x002)  # SOL_LOCAL, LOCAL_PEERPID
+        size = struct.calcsize("3i")
+        return (
+            int(
+                struct.unpack(
+                    "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+                )[0]
+            )
+            or None
+        )
+    except (OSError, AttributeError):
+        return None

@@ -1,8 +1,9 @@
-"""The side of the process that runs a pipeline: answers others, one thread for each of them.
+"""The side of the process that runs a pipeline: answers others, from its first moment on.
 
-Requests are `status`, `query`, `push`, `explain`, `tail`, `checkpoint`, `compact` and `change`.
-They use the same `Pipeline` as the loop, and take turns with it. A request that fails is answered
-with its error, and changes nothing for anybody else.
+Requests are `hello`, `ready`, `status`, `query`, `push`, `explain`, `tail`, `checkpoint`, `compact`
+and `change`. They use the same `Pipeline` as the loop, and take turns with it. Until that is open,
+`hello` and `status` say how far it is, and all others wait. A request that fails is answered with
+its error, and changes nothing for anybody else.
 """
 
 from __future__ import annotations
@@ -18,19 +19,18 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from stepwell.endpoint.place import make_folder, socket_path
-from stepwell.endpoint.wire import REQUEST_BYTES_MAX, Gone, Message, error_json, receive, send
+from stepwell.endpoint.connections import Connection, Connections
+from stepwell.endpoint.place import make_folder, socket_path, take_lock
+from stepwell.endpoint.wire import Gone, Header, Message, error_json
 from stepwell.engine.pipeline import Status
 from stepwell.engine.ports import BadRow
 from stepwell.engine.tail import Tail
 from stepwell.env import Env
-from stepwell.errors import InvalidError, StepwellError, UnavailableError
+from stepwell.errors import ClaimedError, InvalidError, StepwellError, UnavailableError
 from stepwell.model import Transaction
 from stepwell.state.manifest import CheckpointRef
 
-CONNECTIONS_MAX = 64
-_WAIT_S_MAX = 60.0
-"""How long a client may be silent in the middle of a request."""
+_BACKLOG = 128
 _BEAT_S = 1.0
 """How often a tail without changes says that it is alive."""
 _END_S_MAX = 5.0
@@ -74,72 +74,106 @@ class Served(Protocol):
 
 
 class Endpoint:
-    """Serves from the moment it is made until it is closed."""
+    """Reachable from the moment it is made until it is closed; answers once it is to `serve`."""
 
-    def __init__(self, pipeline: Served, store_uri: str, env: Env) -> None:
+    def __init__(
+        self,
+        pipeline: Served | None,
+        store_uri: str,
+        env: Env,
+        *,
+        take_over: bool = False,
+    ) -> None:
+        """`ClaimedError` if another process of this machine has the endpoint, and may keep it."""
         self._pipeline = pipeline
-        self._pid = env.pid
-        self._ending = threading.Event()
-        self._busy: dict[threading.Thread, socket.socket] = {}
-        self._lock = threading.Lock()
+        self._pid, self._host = env.pid, env.host
+        self._opening: dict[str, object] = {"stage": "starting", "percent": 0}
+        self._serving = threading.Condition()
+        self._closing = False
+        self.failed: Callable[[BaseException], None] | None = None
+        """Told what a thread of this endpoint died of."""
+        self.error: BaseException | None = None
         self.path = socket_path(store_uri)
         make_folder(self.path)
-        self._listener = _listen(self.path, env.pid)
-        self._inode = os.stat(self.path).st_ino
-        self._thread = threading.Thread(target=self._accept, name="stepwell-endpoint", daemon=True)
-        self._thread.start()
+        locked = take_lock(self.path, force=take_over)
+        if locked is None:
+            raise ClaimedError(f"another process on this machine has the endpoint {self.path}")
+        self._locked = locked
+        self._inode = 0
+        try:
+            self._connections = Connections(
+                self._listener, env, self._answer, self._beat, self._thread_failed
+            )
+        except BaseException:
+            os.close(self._locked)
+            raise
+
+    def opening(self, stage: str, percent: int) -> None:
+        """Say how far the pipeline is, for those who ask meanwhile."""
+        self._opening = {"stage": stage, "percent": percent}
+
+    def serve(self, pipeline: Served, failed: Callable[[BaseException], None]) -> None:
+        """Answer from now on; `failed` is told if a thread of the endpoint dies, or has."""
+        with self._serving:
+            self._pipeline, self.failed = pipeline, failed
+            self._serving.notify_all()
+        if self.error is not None:
+            failed(self.error)
 
     def close(self) -> None:
         """Take no more requests, and let those under way end."""
-        self._ending.set()
         with suppress(OSError):
             # A process that took over has put its own socket there.
             if os.stat(self.path).st_ino == self._inode:
                 os.unlink(self.path)
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        with self._lock:
-            busy = dict(self._busy)
-        for connection in busy.values():
-            with suppress(OSError):
-                # Whoever waits for a next request sees the end; answers can still be sent.
-                connection.shutdown(socket.SHUT_RD)
-        for thread in busy:
-            thread.join(_END_S_MAX)
+        self._inode = 0
+        self._connections.stop()
+        with self._serving:
+            self._closing = True
+            self._serving.notify_all()
+        self._connections.close(_END_S_MAX)
+        if self._locked >= 0:
+            os.close(self._locked)
+            self._locked = -1
 
-    def _accept(self) -> None:
-        while not self._ending.is_set():
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            thread = threading.Thread(
-                target=self._serve, args=(connection,), name="stepwell-request", daemon=True
-            )
-            with self._lock:
-                full = len(self._busy) >= CONNECTIONS_MAX
-                if not full:
-                    self._busy[thread] = connection
-                    # Within the lock: `close` waits for those it finds, which must have begun.
-                    thread.start()
-            if full:
-                connection.close()
-
-    def _serve(self, connection: socket.socket) -> None:
+    def _listener(self, listener: socket.socket | None) -> socket.socket:
+        """A listener at our path: the one there is, unless something has removed its name."""
+        if listener is not None and (self._closing or os.path.lexists(self.path)):
+            return listener
         try:
-            with connection:
-                connection.settimeout(_WAIT_S_MAX)
-                while not self._ending.is_set():
-                    self._answer(connection, receive(connection, REQUEST_BYTES_MAX))
-        except (Gone, StepwellError):
-            pass  # It hung up, or does not speak our language.
-        finally:
-            with self._lock:
-                self._busy.pop(threading.current_thread(), None)
+            make_folder(self.path)
+            made = _listen(self.path, self._pid)
+            self._inode = os.stat(self.path).st_ino
+        except (StepwellError, OSError):
+            if listener is None:
+                raise
+            return listener  # It is tried again in a second.
+        return made
 
-    def _answer(self, connection: socket.socket, request: Message) -> None:
-        operations: dict[str, Callable[[socket.socket, Message], None]] = {
+    def _thread_failed(self, error: BaseException) -> None:
+        self.error = self.error or error
+        if self.failed is not None:
+            self.failed(error)
+
+    def _beat(self) -> Header:
+        return {"beat": self._opening if self._pipeline is None else None}
+
+    def _ready(self) -> Served:
+        """The pipeline, once it is open."""
+        with self._serving:
+            self._serving.wait_for(lambda: self._pipeline is not None or self._closing)
+            if self._pipeline is None or self._closing:
+                raise UnavailableError(
+                    "the process that runs the pipeline is ending",
+                    hint="try again in a moment",
+                    not_applied=True,
+                )
+            return self._pipeline
+
+    def _answer(self, connection: Connection, request: Message) -> None:
+        operations: dict[str, Callable[[Connection, Message], None]] = {
+            "hello": self._hello,
+            "ready": self._is_open,
             "status": self._status,
             "query": self._query,
             "push": self._push,
@@ -153,29 +187,35 @@ class Endpoint:
             name = str(request.header.get("op"))
             if name not in operations:
                 raise InvalidError(f"there is no operation {name}")
-            if self._ending.is_set():
-                raise UnavailableError(
-                    "the process that runs the pipeline is ending",
-                    hint="try again in a moment",
-                    not_applied=True,
-                )
             operations[name](connection, request)
         except StepwellError as error:
-            send(connection, {"error": error_json(error)})
+            connection.send({"error": error_json(error)})
         except Gone:
             raise
         except Exception as error:  # noqa: BLE001 - told to whoever asked; the loop goes on
             told = StepwellError(f"unexpected {type(error).__name__}: {error}")
-            send(connection, {"error": error_json(told)})
+            connection.send({"error": error_json(told)})
 
-    def _status(self, connection: socket.socket, request: Message) -> None:
-        send(connection, {"status": asdict(self._pipeline.status()), "pid": self._pid})
+    def _hello(self, connection: Connection, request: Message) -> None:
+        opening = self._opening if self._pipeline is None else None
+        connection.send({"pid": self._pid, "host": self._host, "opening": opening})
 
-    def _query(self, connection: socket.socket, request: Message) -> None:
-        answer = self._pipeline.ask(_text(request, "sql"))
-        send(connection, {"transaction": answer.transaction}, [answer.rows])
+    def _is_open(self, connection: Connection, request: Message) -> None:
+        self._ready()
+        connection.send({})
 
-    def _push(self, connection: socket.socket, request: Message) -> None:
+    def _status(self, connection: Connection, request: Message) -> None:
+        pipeline = self._pipeline
+        if pipeline is None:
+            connection.send({"opening": self._opening, "pid": self._pid})
+        else:
+            connection.send({"status": asdict(pipeline.status()), "pid": self._pid})
+
+    def _query(self, connection: Connection, request: Message) -> None:
+        answer = self._ready().ask(_text(request, "sql"))
+        connection.send({"transaction": answer.transaction}, [answer.rows])
+
+    def _push(self, connection: Connection, request: Message) -> None:
         if len(request.tables) != 3:
             raise InvalidError("a push has three tables: rows to put, to delete, and to discard")
         put, delete, discard = request.tables
@@ -184,42 +224,42 @@ class Endpoint:
             for item in request.header.get("bad", ())
         ]
         table = _text(request, "table")
-        transaction = self._pipeline.push(table, put, delete=delete, discard=discard, bad=bad)
-        send(connection, {"transaction": transaction})
+        transaction = self._ready().push(table, put, delete=delete, discard=discard, bad=bad)
+        connection.send({"transaction": transaction})
 
-    def _explain(self, connection: socket.socket, request: Message) -> None:
-        explained = self._pipeline.explain(_text(request, "view"))
-        send(connection, {"text": str(explained), "json": explained.to_json()})
+    def _explain(self, connection: Connection, request: Message) -> None:
+        explained = self._ready().explain(_text(request, "view"))
+        connection.send({"text": str(explained), "json": explained.to_json()})
 
-    def _checkpoint(self, connection: socket.socket, request: Message) -> None:
+    def _checkpoint(self, connection: Connection, request: Message) -> None:
         name, keep_s = request.header.get("name"), request.header.get("keep_s")
-        ref = self._pipeline.checkpoint(
+        ref = self._ready().checkpoint(
             None if name is None else _text(request, "name"),
             keep_s=None if keep_s is None else float(keep_s),
         )
-        send(connection, {"id": None if ref is None else ref.id})
+        connection.send({"id": None if ref is None else ref.id})
 
-    def _compact(self, connection: socket.socket, request: Message) -> None:
+    def _compact(self, connection: Connection, request: Message) -> None:
         detach = request.header.get("detach") is True
-        send(connection, {"compacted": self._pipeline.compact(detach=detach)})
+        connection.send({"compacted": self._ready().compact(detach=detach)})
 
-    def _change(self, connection: socket.socket, request: Message) -> None:
+    def _change(self, connection: Connection, request: Message) -> None:
         program, before = request.header.get("program"), _text(request, "before")
-        send(connection, {"changed": self._pipeline.change(program, before)})
+        connection.send({"changed": self._ready().change(program, before)})
 
-    def _tail(self, connection: socket.socket, request: Message) -> None:
-        tail = self._pipeline.tail(_text(request, "view"))
+    def _tail(self, connection: Connection, request: Message) -> None:
+        tail = self._ready().tail(_text(request, "view"))
         try:
-            send(connection, {"following": tail.view})
-            while not self._ending.is_set():
+            connection.send({"following": tail.view})
+            while not self._closing:
                 changed = tail.take(_BEAT_S)
                 if changed is None:
-                    send(connection, {})  # Whoever has hung up is found out by this.
+                    connection.send({})  # Whoever has hung up is found out by this.
                 else:
-                    send(connection, {"transaction": changed[0]}, [changed[1]])
+                    connection.send({"transaction": changed[0]}, [changed[1]])
         finally:
             tail.close()
-        send(connection, {"end": True})
+        connection.send({"end": True})
 
 
 def _listen(path: Path, pid: int) -> socket.socket:
@@ -231,7 +271,8 @@ def _listen(path: Path, pid: int) -> socket.socket:
             os.unlink(own)
         listener.bind(str(own))
         os.chmod(own, 0o600)
-        listener.listen(CONNECTIONS_MAX)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
         os.replace(own, path)
     except OSError as error:
         listener.close()

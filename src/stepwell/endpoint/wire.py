@@ -4,8 +4,11 @@
     header    JSON: {"format": 1, "parts": [sizes; -1: none], ...}
     parts     Arrow IPC streams, one after another
 
+While a request is worked on, `{"beat": ...}` comes every second: a process that says nothing for
+longer is stopped, or as good as.
+
 Both sides bound what they read before they read it. Nothing is unpickled: a table is Arrow's, the
-rest is JSON.
+rest is JSON, and every table is validated.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ from typing import Any
 import pyarrow as pa
 
 import stepwell.errors as errors
+from stepwell.engine.arrow_input import read_table
 from stepwell.errors import CorruptError, InvalidError, StepwellError
 
-FORMAT = 1
+FORMAT = 2
 HEADER_BYTES_MAX = 16 * 2**20
 REQUEST_BYTES_MAX = 1 * 2**30
 ANSWER_BYTES_MAX = 16 * 2**30
@@ -41,19 +45,30 @@ class Gone(Exception):  # noqa: N818 - not an error: the other side has hung up
     """The connection ended between two messages, or inside of one."""
 
 
+class Silent(Gone):
+    """Nothing came for as long as was waited; the connection is of no use any more."""
+
+
 def send(connection: socket.socket, header: Header, tables: Sequence[pa.Table | None] = ()) -> None:
     parts = [None if table is None else _stream(table) for table in tables]
-    sizes = [-1 if part is None else part.size for part in parts]
-    head = json.dumps({**header, "format": FORMAT, "parts": sizes}, default=str).encode()
-    if len(head) > HEADER_BYTES_MAX:
-        raise InvalidError(f"a message of {len(head):,} bytes is too large")
+    head = encode(header, [-1 if part is None else part.size for part in parts])
     try:
-        connection.sendall(struct.pack(">I", len(head)) + head)
+        connection.sendall(head)
         for part in parts:
             if part is not None:
                 connection.sendall(memoryview(part))
+    except TimeoutError as error:
+        raise Silent("it takes nothing") from error
     except OSError as error:
         raise Gone(str(error)) from error
+
+
+def encode(header: Header, sizes: Sequence[int] = ()) -> bytes:
+    """A message up to its tables, which have these sizes."""
+    head = json.dumps({**header, "format": FORMAT, "parts": list(sizes)}, default=str).encode()
+    if len(head) > HEADER_BYTES_MAX:
+        raise InvalidError(f"a message of {len(head):,} bytes is too large")
+    return struct.pack(">I", len(head)) + head
 
 
 def receive(connection: socket.socket, bytes_max: int) -> Message:
@@ -73,7 +88,9 @@ def receive(connection: socket.socket, bytes_max: int) -> Message:
         )
     if sum(max(0, size) for size in sizes) > bytes_max or len(sizes) > 16:
         raise InvalidError(f"a message with {sum(sizes):,} bytes of rows is too large")
-    tables = [None if size < 0 else _table(_read(connection, size)) for size in sizes]
+    tables = [
+        None if size < 0 else read_table(_read(connection, size), "endpoint") for size in sizes
+    ]
     return Message(header, tuple(tables))
 
 
@@ -110,19 +127,14 @@ def _stream(table: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _table(data: bytes) -> pa.Table:
-    try:
-        return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
-    except (pa.ArrowException, OSError) as error:
-        raise CorruptError("endpoint", f"these rows cannot be read: {error}") from error
-
-
 def _read(connection: socket.socket, length: int) -> bytes:
     data = bytearray(length)
     view, done = memoryview(data), 0
     while done < length:
         try:
             count = connection.recv_into(view[done:])
+        except TimeoutError as error:
+            raise Silent("it says nothing") from error
         except OSError as error:
             raise Gone(str(error)) from error
         if not count:

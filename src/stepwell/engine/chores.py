@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 
+from stepwell import threads
 from stepwell.engine.events import ChoreFailed, Events
 from stepwell.engine.ports import Chore, Executor
 
@@ -20,7 +21,7 @@ class Chores:
         self._events = events
         self._chore: Chore | None = None
         self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     def beat(self, executor: Executor) -> None:
         """Adopt what is done, and begin the next; never waits."""
@@ -30,10 +31,7 @@ class Chores:
             self._adopt()
         self._chore = executor.chore()
         if self._chore is not None:
-            self._thread = threading.Thread(
-                target=self._run, args=(self._chore,), name="stepwell-chore", daemon=True
-            )
-            self._thread.start()
+            self._thread = threads.start("stepwell-chore", self._chore.run, failed=self._failed)
 
     def finish(self) -> None:
         """Wait for what is under way, and adopt it."""
@@ -47,11 +45,8 @@ class Chores:
             self._thread.join()
         self._thread = self._chore = self._error = None
 
-    def _run(self, chore: Chore) -> None:
-        try:
-            chore.run()
-        except Exception as error:  # noqa: BLE001 - told to the thread of the pipeline
-            self._error = error
+    def _failed(self, error: BaseException) -> None:
+        self._error = error
 
     def _adopt(self) -> None:
         chore, error = self._chore, self._error

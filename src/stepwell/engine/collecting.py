@@ -10,18 +10,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from stepwell import threads
 from stepwell.engine.events import Collected, CollectFailed, Events
 from stepwell.state.collect import Collector
 
 
 class Collecting:
-    def __init__(self, collector: Collector, events: Events, every_s: float) -> None:
+    def __init__(
+        self, collector: Collector, events: Events, every_s: float, failed: threads.Failed
+    ) -> None:
         self._collector = collector
         self._events = events
         self._every_s = every_s
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="stepwell-gc", daemon=True)
-        self._thread.start()
+        self._thread = threads.start("stepwell-gc", self._run, failed=failed)
 
     def end(self) -> None:
         """Stop; a pass under way ends before its next delete."""

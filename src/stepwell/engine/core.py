@@ -19,6 +19,7 @@ from stepwell.engine.events import (
     Events,
     Listener,
     Opened,
+    OpeningAt,
     RolledBack,
     Settled,
     SinkFailed,
@@ -27,7 +28,7 @@ from stepwell.engine.events import (
 from stepwell.engine.flush import flush
 from stepwell.engine.keeping import Keeping
 from stepwell.engine.kept import read_kept
-from stepwell.engine.open import Opening, Writer, take_over
+from stepwell.engine.open import Opening, Seen, Writer, take_over
 from stepwell.engine.outbox import Outbox
 from stepwell.engine.payload import Intake
 from stepwell.engine.ports import ExecutorFactory, Limits, Sink, Source
@@ -86,13 +87,16 @@ class Core(Keeping):
         program: Json = None,
         base: Target | None = None,
         writer: str | None = None,
+        seen: Seen | None = None,
     ) -> None:
         """Opening for writing: fences whoever had the pipeline, and brings it up to date.
 
         `base`: start from a checkpoint instead of the manifest's runs, for they are damaged. If it
         also says how far to go, everything after is undone, and sinks are let go.
-        `writer` is the id of the handle, for its claim.
+        `writer` is the id of the handle, for its claim; `seen` makes the claim conditional.
         """
+        self.left = False
+        """Whether it was closed: another one has to be opened to go on."""
         ids = env if isinstance(env, Rising) else Rising(env)
         self.env: Env = ids
         self.settings = settings or Settings()
@@ -103,6 +107,7 @@ class Core(Keeping):
         self._make = executor
         self._sinks = tuple(sinks)
         made = executor(store, self.env)
+        self.events.emit(OpeningAt("claiming", 30))
         waits = self.settings.source_wait_s_first, self.settings.source_wait_s_max
         self.sources = Sources(sources, tuple(made.tables()), env, waits, self.events)
         _check_names(sinks)
@@ -125,7 +130,9 @@ class Core(Keeping):
             replay_from=None if base is None else base.replay_from,
             consider=consider,
             writer=writer,
+            seen=seen,
         )
+        self.events.emit(OpeningAt("loading", 40))
         _agree(opening, program)
         manifest = opening.manifest
         ids.above(manifest.floor)
@@ -165,7 +172,13 @@ class Core(Keeping):
         if base is not None and goal == base.checkpoint.state.transaction:
             goal = Transaction(0)  # There is nothing to feed.
         present = opening.manifest.transaction
+        first, told = opening.manifest.replay.position, 0
         for recorded in opening.replay():
+            done = recorded.entry.position - first
+            percent = 50 + 45 * done // max(1, opening.barrier - first)
+            if percent > told:
+                self.events.emit(OpeningAt("replaying", percent))
+                told = percent
             draft = recorded.entry.draft
             if draft.closes:
                 present = max(present, draft.transaction)
@@ -449,6 +462,7 @@ class Core(Keeping):
 
         An explicit transaction that is still open is taken back.
         """
+        self.left = True
         with ExitStack() as whatever_happens:
             for sink in self._sinks:
                 whatever_happens.callback(sink.close)

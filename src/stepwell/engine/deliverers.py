@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 
+from stepwell import threads
 from stepwell.engine.outbox import Outbox
 
 _WAIT_S_MAX = 1.0
 
 
 class Deliverers:
-    def __init__(self, outboxes: Sequence[Outbox]) -> None:
+    def __init__(self, outboxes: Sequence[Outbox], failed: threads.Failed) -> None:
         self._ending = False
         self._wakes = [threading.Event() for _ in outboxes]
         self._threads = [
-            threading.Thread(
-                target=self._run,
-                args=(outbox, wake),
-                name=f"stepwell-sink-{outbox.sink.name}",
-                daemon=True,
+            threads.start(
+                f"stepwell-sink-{outbox.sink.name}",
+                partial(self._run, outbox, wake),
+                failed=failed,
             )
             for outbox, wake in zip(outboxes, self._wakes, strict=True)
         ]
-        for thread in self._threads:
-            thread.start()
 
     def wake(self) -> None:
         """Something was offered."""

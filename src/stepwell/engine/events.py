@@ -26,6 +26,14 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
+class OpeningAt:
+    """How far the opening of the pipeline is."""
+
+    stage: str
+    percent: int
+
+
+@dataclass(frozen=True, slots=True)
 class Replayed:
     """Transactions up to this one were fed again; `together` says how many at once."""
 
@@ -161,6 +169,7 @@ class Stopped:
 
 Event: TypeAlias = (
     Opened
+    | OpeningAt
     | Replayed
     | Settled
     | Committed

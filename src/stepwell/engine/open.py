@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from stepwell.env import Env
 from stepwell.errors import (
@@ -40,7 +40,7 @@ from stepwell.journal.entry import Cursor, Draft, Recorded
 from stepwell.journal.identity import Identity, write_identity
 from stepwell.journal.journal import Journal, Settings
 from stepwell.journal.log import Log
-from stepwell.model import Epoch, Position
+from stepwell.model import Claim, Epoch, Position
 from stepwell.state.adopt import last_transaction, pin_here, settling
 from stepwell.state.checkpoint import Damage, check_files, files_of, refuse_damaged
 from stepwell.state.history import History, collect_history
@@ -52,6 +52,7 @@ from stepwell.state.manifest import (
     Manifests,
     Place,
     Stored,
+    claimed_by,
 )
 from stepwell.state.places import (
     Standing,
@@ -64,6 +65,20 @@ from stepwell.state.runs import store_of
 from stepwell.state.witness import compare, mark_fresh, raise_witness
 from stepwell.store.base import Store
 from stepwell.store.probe import probe
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of a pipeline by whoever then decided to open it.
+
+    Between the look and the claim lie seconds in which Spark starts, and in which another process
+    may claim the pipeline. So the claim is made only if what was seen is still so.
+    """
+
+    claim: Claim | None
+    """The last one; None: there was no pipeline."""
+    check: Callable[[], None] = lambda: None
+    """Asked right before the claim; raises `ClaimedError` if something else has changed."""
 
 
 class Writer:
@@ -177,6 +192,11 @@ class Opening:
     def manifest(self) -> Manifest:
         return self._writer.manifest
 
+    @property
+    def barrier(self) -> Position:
+        """The last position that is replayed."""
+        return self._writer.barrier
+
     def replay(self) -> Iterator[Recorded]:
         """What must be replayed, in order."""
         for recorded in self._writer.journal.replay():
@@ -244,6 +264,7 @@ def take_over(
     replay_from: Cursor | None = None,
     consider: Callable[[Manifest | None], None] = lambda manifest: None,
     writer: str | None = None,
+    seen: Seen | None = None,
 ) -> Opening:
     """Steps 1 to 5: claim a pipeline and fence its writer. In an empty store, begin one.
 
@@ -251,7 +272,8 @@ def take_over(
     `repair`: the manifest's own files may be damaged, and are not used. `replay_from`: an earlier
     place than the manifest's, that of a checkpoint.
     `consider` is given the manifest before the claim, None where there is none yet, and may refuse.
-    `writer` is the id of the handle that claims.
+    `writer` is the id of the handle that claims. `seen`: only if that is still so; `ClaimedError`
+    if not, with nothing changed.
     """
     settings = settings or Settings()
     journal_store = journal_store or store
@@ -264,19 +286,21 @@ def take_over(
         raise InvalidError(
             f"there is no pipeline in {store.uri}", hint="check the address, and that it is mounted"
         )
-    seen = Position(0)
+    last = Position(0)
     if found is not None:
         manifests.check_ready(found.manifest)
         check_standing(found.manifest, store)
         own_journal(journal_store, found.manifest)
-        found, seen = _look_ahead(manifests, journal_store, found, env, repair=repair)
+        found, last = _look_ahead(manifests, journal_store, found, env, repair=repair)
     consider(None if found is None else found.manifest)
     probe(store, env)
     if journal_store is not store:
         probe(journal_store, env)
 
+    if seen is not None:
+        seen.check()
     place = mark_place(store)
-    holder = _hold(manifests, found, place, writer)
+    holder = _hold(manifests, found, place, writer, seen)
     claimed = holder.current.manifest
     journal_id = _attach(journal_store, holder.current, env)
     journal = Journal(
@@ -287,7 +311,7 @@ def take_over(
         replayed=replay_from or claimed.replay,
         guard=holder,
         settings=settings,
-        seen=seen,
+        seen=last,
     )
     barrier = journal.take_over()
     held = Writer(holder, journal, barrier)
@@ -401,11 +425,20 @@ def _attach(journal_store: Store, held: Stored, env: Env) -> str:
 
 
 def _hold(
-    manifests: Manifests, found: Stored | None, place: Place, writer: str | None = None
+    manifests: Manifests,
+    found: Stored | None,
+    place: Place,
+    writer: str | None = None,
+    seen: Seen | None = None,
 ) -> Holder:
     if found is None:
         try:
             return manifests.begin(writer, place)
         except (ConflictError, CollectedError):
             pass  # Somebody else was first, or at it since; then it is a pipeline like any other.
-    return manifests.claim(found, writer)
+    expected = None if seen is None else seen.claim
+    if seen is not None and expected is None:
+        found = found or manifests.latest()
+        if found is not None:
+            raise claimed_by(manifests.store.uri, found.manifest.claim)
+    return manifests.claim(found, writer, expected)

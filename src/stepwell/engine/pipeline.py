@@ -33,6 +33,7 @@ from stepwell.engine.core import Core
 from stepwell.engine.deliverers import Deliverers
 from stepwell.engine.events import Listener, Stopped, Waiting
 from stepwell.engine.explicit import ExplicitTransaction
+from stepwell.engine.open import Seen
 from stepwell.engine.outbox import SinkStatus
 from stepwell.engine.ports import BadRow, ExecutorFactory, Sink, Source
 from stepwell.engine.pushed import Push, Rows, pushed_intake
@@ -90,13 +91,14 @@ class Pipeline:
         create: bool = True,
         program: Json = None,
         base: Target | None = None,
+        seen: Seen | None = None,
     ) -> None:
         """Open for writing, which is itself a write: whoever had the pipeline is fenced.
 
         Brings it up to date from the journal before it returns. Without `create` there must be a
         pipeline already. `program` says what is computed; once recorded, no other is let in.
         Sources and sinks are closed together with the pipeline, and if it cannot be opened. `base`
-        is for `restore.py`.
+        is for `restore.py`. `seen`: open it only if nobody else has claimed it since.
         """
         self.writer_id = env.new_id()
         """In every claim of this handle, and in no other's."""
@@ -110,6 +112,9 @@ class Pipeline:
         self._deliverers: Deliverers | None = None
         self._running = False
         self._closed = False
+        self._failure: BaseException | None = None
+        self._standing: Status | None = None
+        """The status while the core is exchanged, when there is none to ask."""
         with ExitStack() as unless_open:
             for close in [source.close for source in sources] + [sink.close for sink in sinks]:
                 unless_open.callback(_quietly, close)
@@ -126,6 +131,7 @@ class Pipeline:
                 program=program,
                 base=base,
                 writer=self.writer_id,
+                seen=seen,
             )
             unless_open.pop_all()
 
@@ -199,10 +205,10 @@ class Pipeline:
 
     def _run(self, loop: Loop, once: bool) -> int:
         background = self._core.settings.background_delivery and not once
-        self._deliverers = Deliverers(self._core.state.outboxes) if background else None
+        self._deliverers = self._begin_delivering() if background else None
         core = self._core
         every_s = core.settings.collect_every_s
-        collecting = None if once else Collecting(core.collector(), core.events, every_s)
+        collecting = None if once else Collecting(core.collector(), core.events, every_s, self.fail)
         try:
             while not loop.ended and not self._stop.is_set():
                 with self._turn("run"):
@@ -219,6 +225,8 @@ class Pipeline:
                 deliverers.end()
             if collecting is not None:
                 collecting.end()
+        if self._failure is not None:
+            raise self._failure
         with self._turn("run"):
             loop.go_on_with(self._core)
             closed = loop.finish()
@@ -234,6 +242,15 @@ class Pipeline:
         """Ask `run` to end: it finishes its transaction and flushes. From any thread or signal."""
         self._stop.set()
 
+    def fail(self, error: BaseException) -> None:
+        """End `run` with this error: a thread that it needs has died. From any thread."""
+        if self._failure is None:
+            self._failure = error
+        self._stop.set()
+
+    def _begin_delivering(self) -> Deliverers:
+        return Deliverers(self._core.state.outboxes, self.fail)
+
     def exchange(self, make: Callable[[Core], Core]) -> None:
         """Go on with another core in the place of this one, between two transactions.
 
@@ -242,14 +259,21 @@ class Pipeline:
         """
         with self._turn("deploy"):
             self._core.boundary()
+            self._standing = self.status()
             deliverers, self._deliverers = self._deliverers, None
             if deliverers is not None:
                 deliverers.end()
             try:
                 self._core = make(self._core)
+            except BaseException as error:
+                if self._core.left:
+                    # There is nothing to go on with, and this is why.
+                    self.fail(error)
+                raise
             finally:
-                if deliverers is not None:
-                    self._deliverers = Deliverers(self._core.state.outboxes)
+                self._standing = None
+                if deliverers is not None and not self._core.left:
+                    self._deliverers = self._begin_delivering()
 
     # Looking
 
@@ -277,8 +301,19 @@ class Pipeline:
 
     def status(self) -> Status:
         """Where everything stands. Waits for nobody, so it may be a moment behind."""
-        core, state = self._core, self._core.state
-        manifest = core.manifest
+        while True:
+            core = self._core
+            try:
+                return self._status_of(core)
+            except StepwellError:
+                standing = self._standing
+                if standing is not None:
+                    return standing
+                if core is self._core:
+                    raise
+
+    def _status_of(self, core: Core) -> Status:
+        state, manifest = core.state, core.manifest
         open = state.open
         return Status(
             lineage=manifest.lineage,

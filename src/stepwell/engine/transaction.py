@@ -18,7 +18,6 @@ before that, `settle` is the rule (J4).
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -31,6 +30,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from stepwell import threads
 from stepwell.engine.events import Committed, Events
 from stepwell.engine.fold import Keys, fold_intakes
 from stepwell.engine.outbox import Outbox
@@ -91,15 +91,16 @@ def _begun(work: Callable[[], tuple[Input, ...]]) -> Callable[[], tuple[Input, .
     future: Future[tuple[Input, ...]] = Future()
 
     def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - told to whoever waits
-            future.set_exception(error)
+        future.set_result(work())
 
     try:
-        threading.Thread(target=run, name="stepwell-record", daemon=True).start()
+        threads.start("stepwell-record", run, failed=future.set_exception)
     except RuntimeError:
-        run()  # The process is ending, and starts no threads any more.
+        # The process is ending, and starts no threads any more.
+        try:
+            run()
+        except BaseException as error:  # noqa: BLE001 - told to whoever waits
+            future.set_exception(error)
     return future.result
 
 

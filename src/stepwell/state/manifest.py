@@ -21,6 +21,7 @@ from itertools import pairwise
 from stepwell.env import Env
 from stepwell.errors import (
     BugError,
+    ClaimedError,
     CollectedError,
     ConflictError,
     CorruptError,
@@ -239,11 +240,17 @@ class Manifests:
         lineage, timelines = self._env.new_id(), (Timeline(self._env.new_id()),)
         return Holder(self, self.create(1, Manifest(lineage, timelines, claim, place)))
 
-    def claim(self, found: Stored | None = None, writer: str | None = None) -> Holder:
+    def claim(
+        self,
+        found: Stored | None = None,
+        writer: str | None = None,
+        expected: Claim | None = None,
+    ) -> Holder:
         """Take the next epoch, by compare-and-swap. Whoever held the last one is to be fenced.
 
         `found` is the latest version where the caller has just read it. One that somebody else
-        created meanwhile, claimant or not, is read and built upon.
+        created meanwhile, claimant or not, is read and built upon. With `expected`, only as long
+        as that is the last claim: `ClaimedError` if there is another.
         """
         for _ in range(_TRIES):
             found = found or self.latest()
@@ -251,6 +258,8 @@ class Manifests:
                 raise InvalidError(f"{self.store.uri} holds no pipeline")
             before = found.manifest
             self.check_ready(before)
+            if expected is not None and before.claim != expected:
+                raise claimed_by(self.store.uri, before.claim)
             after = replace(before, claim=self._claim(Epoch(found.epoch + 1), writer))
             invariants.check_claim(before, after)
             try:
@@ -393,6 +402,13 @@ class Holder:
             f"the store lacks what epoch {self.claim.epoch} committed: it went back in time",
             hint="was a backup restored under a running pipeline? see `stepwell inspect manifest`",
         )
+
+
+def claimed_by(uri: str, claim: Claim) -> ClaimedError:
+    return ClaimedError(
+        f"{claim.process} has claimed {uri} meanwhile (epoch {claim.epoch}); nothing was changed",
+        hint="look who has it: stepwell status",
+    )
 
 
 def fenced(uri: str, by: Claim, undone: str) -> FencedError:
