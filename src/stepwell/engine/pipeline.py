@@ -212,6 +212,8 @@ class Pipeline:
         try:
             while not loop.ended and not self._stop.is_set():
                 with self._turn("run"):
+                    if self._failure is not None:
+                        break  # What there is now may be of no use; why is what it ends with.
                     loop.go_on_with(self._core)
                     done = loop.turn()
                     if done is not None:
