@@ -465,7 +465,8 @@ class Pipeline:
                 self._closed = True
                 for tail in list(self._tails):
                     tail.close()
-                self._core.close()
+                if not self._core.left:
+                    self._core.close()
         finally:
             self._turns.give_back()
 

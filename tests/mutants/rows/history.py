@@ -133,8 +133,8 @@ MUTANTS = (
     Mutant(
         "deploy-saves-without-its-lease",
         "deploy/apply.py",
-        "        lease.check()\n        saved = _record(",
-        "        saved = _record(",
+        "    lease.check()\n    saved = _record(",
+        "    saved = _record(",
         (
             "tests/deploy/test_deploy.py"
             "::test_a_deploy_that_lost_its_lease_leaves_its_successor_the_log",
