@@ -173,6 +173,27 @@ def test_every_transaction_that_the_journal_keeps_can_be_restored(seed: int) -> 
         assert Log(world.store).trimmed() > 0, "old entries do go"
 
 
+def test_what_came_after_a_restore_can_be_reached() -> None:
+    """K12: the journal does not lead over a restore, so its own checkpoint stays."""
+    settings = keeping(7 * DAY_S)
+    world = World()
+    for id in range(3):
+        pushed(world, settings, id)
+    pipeline = world.open(settings=settings)
+    pipeline.restore(transaction=1)
+    seen = {4: everything(pipeline)}
+    for id in range(5, 11):
+        world.env.advance(60)
+        pipeline.push("orders", [order(id)])
+        seen[id] = everything(pipeline)
+        pipeline.checkpoint()
+    pipeline.close()
+    for wanted in (4, 5, 6):
+        done = back(world, wanted, settings)
+        assert everything(done.pipeline) == seen[wanted]
+        done.pipeline.close()
+
+
 def refs(*hours_ago: float, since: World) -> tuple[CheckpointRef, ...]:
     now = since.env.now()
     return tuple(

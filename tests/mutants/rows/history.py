@@ -86,7 +86,7 @@ MUTANTS = (
         "state/checkpoint.py",
         "if slot not in slots or restored:",
         "if slot not in slots:",
-        (f"{_REACH}::test_every_transaction_that_the_journal_keeps_can_be_restored",),
+        (f"{_REACH}::test_what_came_after_a_restore_can_be_reached",),
     ),
     Mutant(
         "collect-trims-beyond-the-last-checkpoint",
