@@ -245,6 +245,42 @@ def test_a_csv_header_without_end_is_a_dead_letter_for_the_file(tmp_path: Path) 
     ]
 
 
+def test_a_record_of_parquet_that_is_too_large_costs_that_record_only(tmp_path: Path) -> None:
+    """J15: the rule is the same for every format."""
+    texts = ["a", "x" * (9 << 20), "c", "y" * (9 << 20), "e"]
+    data = pa.table({"id": [1, 2, 3, 4, 5], "customer": texts})
+    pq.write_table(data, tmp_path / "a.parquet", compression="zstd")
+    for rows_max in (1, 2, 100):
+        ids, bad = everything(tmp_path, "parquet", rows_max=rows_max)
+        assert ids == [1, 3, 5]
+        assert [(row.where, row.reason) for row in bad] == [
+            ("a.parquet, row 2", TOO_LONG),
+            ("a.parquet, row 4", TOO_LONG),
+        ]
+
+
+def test_a_text_that_a_million_rows_share_is_not_written_out_for_all_of_them(
+    tmp_path: Path,
+) -> None:
+    """J15: a dictionary holds it once; a file of kilobytes must not become terabytes in memory."""
+    shared = pa.DictionaryArray.from_arrays(
+        pa.array([0] * 1_000_000, pa.int32()), pa.array(["x" * 1_000_000])
+    )
+    data = pa.table({"id": range(1_000_000), "customer": shared})
+    pq.write_table(data, tmp_path / "a.parquet", compression="zstd")
+    given = {"table": "orders", "type": "files", "path": "*", "format": "parquet"}
+    s = make_source("s", given, table(ORDERS), ManualEnv(), base=tmp_path)
+    del data, shared
+    before = pa.total_allocated_bytes()
+    after, seen = None, 0
+    for _ in range(3):
+        taken = s.poll(after, Limits(bytes_max=20_000_000))
+        assert taken is not None
+        after, seen = taken.position, seen + taken.rows
+        assert pa.total_allocated_bytes() - before < 200 << 20
+    assert seen == 3 * 20, "as many as fit into a step, and one more"
+
+
 @pytest.mark.parametrize("format", ["json", "csv", "parquet"])
 def test_a_decoder_that_fails_costs_the_record_it_fails_on(
     tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch

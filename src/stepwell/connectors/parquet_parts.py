@@ -1,16 +1,21 @@
 """Parts of Parquet files: ranges of rows, each inside one row group.
 
-A row group is read whole, so one of them must fit into memory. The checksum of a part covers the
-bytes of its row group and the schema.
+A row group is read window by window, so memory does not grow with it: not with its rows, and not
+with texts that its dictionary holds once and its rows a million times. A record that is larger
+than any may be is a dead letter. The checksum of a part covers the bytes of its row group and the
+schema.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stepwell.connectors.file_parts import (
@@ -24,26 +29,49 @@ from stepwell.connectors.file_parts import (
     unavailable,
 )
 from stepwell.connectors.formats import TEXT_MAX, Batch, ChangeFormat, Records, batch_of
-from stepwell.connectors.json_lines import joined
+from stepwell.connectors.json_lines import RECORD_BYTES_MAX, joined
+from stepwell.connectors.lines import TOO_LONG
 from stepwell.connectors.shape import Shape
 from stepwell.connectors.values import Unfit
 from stepwell.engine.ports import BadRow
 from stepwell.model import checksum
 
 _MAGIC = b"PAR1"
+_BLOCK = 1 << 20
+_WINDOW_ROWS = 65_536
+_WINDOW_BYTES = 32 << 20
+"""How much of a row group is in memory at once, more or less: as its own metadata has it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Group:
-    """A row group in memory."""
+    """A row group that is being read: the rows in memory are those from `first` on."""
 
     file: Found
     number: int
+    start: int
+    """Its first row, counted in the file."""
+    end: int
     first: int
     rows: pa.Table
     checksum: str
     total: int
     """Rows of the whole file."""
+    windows: Iterator[pa.RecordBatch]
+    opened: pq.ParquetFile | None
+
+    def advance(self, row: int) -> None:
+        """Go on to the window that holds a row."""
+        while row >= self.first + self.rows.num_rows:
+            self.first += self.rows.num_rows
+            batch = next(self.windows, None)
+            if batch is None:
+                raise pa.ArrowInvalid(f"row group {self.number} ends at row {self.first}")
+            self.rows = pa.Table.from_batches([batch])
+
+    def close(self) -> None:
+        if self.opened is not None:
+            self.opened.close()
 
 
 class ParquetParts:
@@ -76,14 +104,16 @@ class ParquetParts:
                 raise NotReadyError from error
             part = _part(file, start, start, "", f"not Parquet: {error}")
             return Piece(part, self._decode(part, None), None, 0)
-        rows = group.rows.slice(start - group.first)
-        each = max(1, group.rows.nbytes // max(1, group.rows.num_rows))
-        rows = rows.slice(0, max(1, min(rows_max, bytes_max // each)))
+        rows = group.rows.slice(start - group.first, rows_max)
+        sizes = np.cumsum(_sizes(rows))
+        fitting = int(np.searchsorted(sizes, bytes_max, side="right"))
+        rows = rows.slice(0, max(1, fitting))
         end = start + rows.num_rows
         part = _part(file, start, end, group.checksum)
         following = None if end >= group.total else Place(end, end + 1)
         prefix = self._extended(file, group)
-        return Piece(part, self._decode(part, rows), following, rows.nbytes, prefix)
+        size = int(sizes[rows.num_rows - 1]) if rows.num_rows else 0
+        return Piece(part, self._decode(part, rows), following, size, prefix)
 
     def _extended(self, file: Found, group: _Group) -> str:
         """The checksum of the row groups of a file up to this one."""
@@ -126,41 +156,81 @@ class ParquetParts:
         return self._decode(part, rows)
 
     def close(self) -> None:
+        if self._group is not None:
+            self._group.close()
         self._group = None
 
     def _load(self, file: Found, row: int) -> _Group:
-        """The row group that holds a row; an empty one behind the last."""
+        """The row group that holds a row, at its window; an empty one behind the last."""
         group = self._group
         if (
-            group is not None
-            and group.file == file
-            and group.first <= row < group.first + group.rows.num_rows
+            group is None
+            or group.file != file
+            or not group.first <= row < group.end
+            or group.opened is None
         ):
-            return group
-        self._group = None
-        with pq.ParquetFile(file.path, page_checksum_verification=True) as opened:
-            metadata = opened.metadata
-            first = 0
-            for number in range(metadata.num_row_groups):
-                size = metadata.row_group(number).num_rows
-                if first <= row < first + size:
-                    digest = _checksum(file.path, metadata, number)
-                    rows = opened.read_row_group(number)
-                    self._group = _Group(file, number, first, rows, digest, metadata.num_rows)
-                    return self._group
-                first += size
-            empty = opened.schema_arrow.empty_table()
-            return _Group(file, metadata.num_row_groups, first, empty, "", metadata.num_rows)
+            self.close()
+            group = self._open(file, row)
+            self._group = group
+        if row < group.end:
+            group.advance(row)
+        return group
+
+    def _open(self, file: Found, row: int) -> _Group:
+        # Texts that stand in a dictionary stay there: a row of eight bytes may mean megabytes.
+        metadata = pq.read_metadata(file.path)
+        packed = sorted({name for i in _groups(metadata) for name in _dictionaries(i)})
+        opened = pq.ParquetFile(
+            file.path,
+            metadata=metadata,
+            read_dictionary=packed,
+            pre_buffer=False,
+            page_checksum_verification=True,
+        )
+        schema, first = opened.schema_arrow.empty_table(), 0
+        for number, group in enumerate(_groups(metadata)):
+            size = group.num_rows
+            if first <= row < first + size:
+                windows = opened.iter_batches(
+                    max(
+                        1, min(_WINDOW_ROWS, _WINDOW_BYTES * size // max(1, group.total_byte_size))
+                    ),
+                    row_groups=[number],
+                    use_threads=False,
+                )
+                digest = _checksum(file.path, metadata, number)
+                bounds = (number, first, first + size, first)
+                return _Group(file, *bounds, schema, digest, metadata.num_rows, windows, opened)
+            first += size
+        opened.close()
+        bounds = (metadata.num_row_groups, first, first, first)
+        return _Group(file, *bounds, schema, "", metadata.num_rows, iter(()), None)
 
     def _decode(self, part: Part, rows: pa.Table | None) -> Batch:
         if rows is None:
             return no_rows(self._shape, BadRow(part.name, str(part.wrong), ""))
         if not rows.num_rows:
             return no_rows(self._shape)
+        large = np.flatnonzero(_sizes(rows) > RECORD_BYTES_MAX)
+        if len(large):
+            return joined(list(self._decode_between(part, rows, large.tolist())), self._shape)
         try:
             return self._decode_rows(part.name, part.start + 1, rows)
         except Exception:  # noqa: BLE001 - whatever the libraries below make of hostile values
             return joined(list(self._decode_each(part, rows)), self._shape)
+
+    def _decode_between(self, part: Part, rows: pa.Table, large: list[int]) -> Iterator[Batch]:
+        """The rows between those that are too large, which are dead letters."""
+        first = 0
+        for at in [*large, rows.num_rows]:
+            start = part.start + first
+            between = replace(part, start=start, end=part.start + at)
+            yield self._decode(between, rows.slice(first, at - first))
+            if at < rows.num_rows:
+                # Not shown: to show it would be to have it in memory.
+                where = f"{part.name}, row {part.start + at + 1}"
+                yield no_rows(self._shape, BadRow(where, TOO_LONG, ""))
+            first = at + 1
 
     def _decode_each(self, part: Part, rows: pa.Table) -> Iterator[Batch]:
         """Row by row, for rows on which the decoder failed: the one it fails on is bad."""
@@ -225,6 +295,47 @@ def _part(file: Found, start: int, end: int, digest: str, wrong: str | None = No
     return Part(file.name, file.size, file.mtime_ns, start, end, start + 1, digest, wrong)
 
 
+def _groups(metadata: pq.FileMetaData) -> Iterator[pq.RowGroupMetaData]:
+    return (metadata.row_group(number) for number in range(metadata.num_row_groups))
+
+
+def _dictionaries(group: pq.RowGroupMetaData) -> Iterator[str]:
+    """The columns of texts or bytes that have a dictionary."""
+    for i in range(group.num_columns):
+        column = group.column(i)
+        if column.has_dictionary_page and column.physical_type == "BYTE_ARRAY":
+            yield column.path_in_schema
+
+
+def _sizes(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """About how many bytes each row has, once its texts are written out."""
+    sizes = np.zeros(rows.num_rows, np.int64)
+    for column in rows.columns:
+        for start, chunk in _chunks(column):
+            sizes[start : start + len(chunk)] += _chunk_sizes(chunk)
+    return sizes
+
+
+def _chunks(column: pa.ChunkedArray) -> Iterator[tuple[int, pa.Array]]:
+    start = 0
+    for chunk in column.chunks:
+        yield start, chunk
+        start += len(chunk)
+
+
+def _chunk_sizes(values: pa.Array) -> npt.NDArray[np.int64]:
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        written = np.append(_chunk_sizes(values.dictionary), 0)  # The last one is for NULL.
+        places = pc.fill_null(values.indices, -1).to_numpy(zero_copy_only=False)
+        return np.take(written, np.asarray(places, np.int64))
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        lengths = pc.fill_null(pc.binary_length(values), 0)
+        return np.asarray(lengths.to_numpy(zero_copy_only=False), np.int64)
+    # Of equal width; or nested, where the mean will do.
+    return np.full(len(values), -(-values.nbytes // max(1, len(values))), np.int64)
+
+
 def _sums(path: Path, count: int) -> list[str]:
     """The checksums of the first row groups of a file."""
     with pq.ParquetFile(path) as opened:
@@ -245,7 +356,13 @@ def _checksum(path: Path, metadata: pq.FileMetaData, number: int) -> str:
             start = min(start, column.dictionary_page_offset)
         starts.append(start)
         ends.append(start + column.total_compressed_size)
-    with open(path, "rb") as opened:
-        opened.seek(min(starts, default=0))
-        data = opened.read(max(ends, default=0) - min(starts, default=0))
-    return checksum([str(metadata.schema.to_arrow_schema()).encode(), data])
+    start, end = min(starts, default=0), max(ends, default=0)
+
+    def blocks() -> Iterator[bytes]:
+        yield str(metadata.schema.to_arrow_schema()).encode()
+        with open(path, "rb") as opened:
+            opened.seek(start)
+            for at in range(start, end, _BLOCK):
+                yield opened.read(min(_BLOCK, end - at))
+
+    return checksum(blocks())

@@ -46,8 +46,8 @@ MUTANTS = (
     Mutant(
         "restore-without-a-timeline",
         "engine/flush.py",
-        "        if since is not None:\n",
-        "        if False:\n",
+        "        if begun is not None:\n            timelines",
+        "        if False:\n            timelines",
         (f"{_RESTORE}::test_a_restore_begins_a_timeline_and_a_repair_does_not",),
     ),
     Mutant(
