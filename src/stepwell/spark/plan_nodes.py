@@ -8,6 +8,7 @@ query; so it is a class of Java, compiled by the compiler that Spark brings alon
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -61,8 +62,14 @@ def _unescaped(word: str) -> str:
     return word.replace("\\n", "\n").replace("\\t", "\t").replace("\\b", "\\")
 
 
+_COMPILING = threading.Lock()
+
+
 def _walker(spark: SparkSession) -> Any:
-    return _compiled(spark.sparkContext._jvm)
+    # Compiled once: the gateway knows methods by the names of classes, and would call those of one
+    # class upon an object of another that has its name.
+    with _COMPILING:
+        return _compiled(spark.sparkContext._jvm)
 
 
 @lru_cache(maxsize=1)
