@@ -61,6 +61,17 @@ class UnavailableError(StepwellError):
         self.not_applied = not_applied
 
 
+class ExecutorLostError(UnavailableError):
+    """What computes the views has ended, as Spark's Java may. Nothing was changed."""
+
+    def __init__(self, why: str, *, hint: str | None = None) -> None:
+        super().__init__(
+            f"{why}; nothing was changed",
+            hint=hint or "try again: stepwell run starts another, and replays the journal",
+            not_applied=True,
+        )
+
+
 class UnknownOutcomeError(StepwellError):
     """A write may or may not have been applied, and the retries are spent: reopen and look."""
 

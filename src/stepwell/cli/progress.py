@@ -26,6 +26,7 @@ from stepwell.engine.events import (
     CollectFailed,
     Committed,
     Event,
+    ExecutorLost,
     FlushFailed,
     Opened,
     Published,
@@ -223,6 +224,9 @@ def _text(event: Event) -> str | None:
             return f"{which}, again in {event.retry_in_s:.1f}s: {event.error}"
         case FlushFailed():
             return f"not flushed, nothing is lost, tried again later: {event.error}"
+        case ExecutorLost():
+            again = f"starting another, {event.time} of {event.times_max}"
+            return f"{event.why}: {again}, and replaying what is not flushed"
         case ChoreFailed():
             return f"merging files failed, and is tried again: {event.error}"
         case CollectFailed():

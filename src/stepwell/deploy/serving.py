@@ -15,15 +15,28 @@ from stepwell.deploy.changing import Changed, Changing
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.plan import fingerprint
 from stepwell.deploy.program import as_deployed, program_json, read_program
+from stepwell.deploy.project import Project
 from stepwell.deploy.resources import Resource
 from stepwell.engine.beside import KEEP_S
 from stepwell.engine.core import Core
-from stepwell.errors import ConflictError
+from stepwell.engine.events import ExecutorLost
+from stepwell.engine.open import Seen
+from stepwell.env import Env
+from stepwell.errors import ConflictError, ExecutorLostError
+from stepwell.model import Claim
 from stepwell.store.sealed import Json
+
+LOST_MAX = 3
+LOST_S = 3600.0
+"""How often an executor that was lost is replaced, within how long."""
 
 
 class RunningPipeline(ProjectPipeline):
-    """A `ProjectPipeline` that can be changed."""
+    """A `ProjectPipeline` that can be changed, and goes on with another executor."""
+
+    def __init__(self, project: Project, env: Env, **options: Any) -> None:
+        self._lost_at: list[float] = []
+        super().__init__(project, env, **options)
 
     def __enter__(self) -> RunningPipeline:
         return self
@@ -53,7 +66,7 @@ class RunningPipeline(ProjectPipeline):
             if changed.transaction is None:
                 return core
             core.close()
-            return self._opened(program_json(changed.resources, executor))
+            return self._opened(program_json(changed.resources, executor), core.writer.claim)
 
         self.exchange(make)
         return changed_to_json(done[0])
@@ -68,7 +81,34 @@ class RunningPipeline(ProjectPipeline):
             )
         return deployed, executor
 
-    def _opened(self, program: Json) -> Core:
+    def _replace_executor(self, why: str) -> None:
+        """Start another, and replay what the manifest does not hold; not without end.
+
+        The pipeline is claimed anew, unless somebody else has claimed it meanwhile. A crash leaves
+        what every crash does.
+        """
+        now = self._env.uptime()
+        self._lost_at = [at for at in self._lost_at if now - at < LOST_S] + [now]
+        times = len(self._lost_at)
+        if self._spark is not None or times > LOST_MAX:
+            often = f", {times} times within {LOST_S / 60:g} minutes" if times > 1 else ""
+            raise ExecutorLostError(
+                why + often,
+                hint="what was acknowledged is in the journal, and the next run replays it. Has "
+                "the machine run out of memory? Look into the log of the system",
+            )
+        core, program = self._core, self._core.manifest.program
+        core.events.emit(ExecutorLost(why, times, LOST_MAX))
+        self._standing = self.status()
+
+        def make(core: Core) -> Core:
+            core.abandon(ExecutorLostError(why))
+            return self._opened(program, core.writer.claim)
+
+        self._swap(make)
+
+    def _opened(self, program: Json, claim: Claim) -> Core:
+        """`claim`: our last one. Whoever has claimed the pipeline since keeps it."""
         project = as_deployed(self.project, program)
         core = Core(
             self.store,
@@ -82,6 +122,7 @@ class RunningPipeline(ProjectPipeline):
             create=False,
             program=program,
             writer=self.writer_id,
+            seen=Seen(claim),
         )
         self.project = project
         return core

@@ -457,6 +457,17 @@ class Core(Keeping):
 
     # Leaving
 
+    def abandon(self, error: StepwellError) -> None:
+        """Leave at once, as a crash would: what is not flushed is in the journal."""
+        self.left = True
+        self._writer.journal.end(error)
+        with ExitStack() as whatever_happens:
+            for sink in self._sinks:
+                whatever_happens.callback(sink.close)
+            for source in self.sources.all():
+                whatever_happens.callback(source.close)
+            self._chores.end()
+
     def close(self) -> None:
         """Leave in good order: a checkpoint, then let go of the pipeline, sources and sinks.
 

@@ -137,6 +137,16 @@ class ChoreFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ExecutorLost:
+    """What computes the views has ended. Another is started, and the journal replayed."""
+
+    why: str
+    time: int
+    """The how manieth time lately."""
+    times_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class Collected:
     """Objects that nothing needs were removed."""
 
@@ -181,6 +191,7 @@ Event: TypeAlias = (
     | Checkpointed
     | FlushFailed
     | ChoreFailed
+    | ExecutorLost
     | Collected
     | CollectFailed
     | Waiting

@@ -98,6 +98,11 @@ class Writer:
         return self._holder.claim.epoch
 
     @property
+    def claim(self) -> Claim:
+        """The claim of this writer, whatever became of it."""
+        return self._holder.claim
+
+    @property
     def manifest(self) -> Manifest:
         """The latest manifest this writer knows; fails once the writer is fenced."""
         return self.held.manifest

@@ -35,7 +35,7 @@ from stepwell.engine.events import Listener, Stopped, Waiting
 from stepwell.engine.explicit import ExplicitTransaction
 from stepwell.engine.open import Seen
 from stepwell.engine.outbox import SinkStatus
-from stepwell.engine.ports import BadRow, ExecutorFactory, Sink, Source
+from stepwell.engine.ports import BadRow, ExecutorFactory, Sink, Source, lost
 from stepwell.engine.pushed import Push, Rows, pushed_intake
 from stepwell.engine.run import Loop
 from stepwell.engine.settings import Settings
@@ -45,7 +45,13 @@ from stepwell.engine.target import Goal, Target
 from stepwell.engine.transaction import Done
 from stepwell.engine.turns import Turns
 from stepwell.env import Env
-from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError, UserCodeError
+from stepwell.errors import (
+    ExecutorLostError,
+    InvalidError,
+    StepwellError,
+    UnknownOutcomeError,
+    UserCodeError,
+)
 from stepwell.model import Epoch, Position, Transaction
 from stepwell.state.checkpoint import check_name
 from stepwell.state.clone import Cloned, clone
@@ -214,8 +220,14 @@ class Pipeline:
                 with self._turn("run"):
                     if self._failure is not None:
                         break  # What there is now may be of no use; why is what it ends with.
+                    self._ensure_executor()
                     loop.go_on_with(self._core)
-                    done = loop.turn()
+                    try:
+                        done = loop.turn()
+                    except Exception:
+                        if lost(self._core.state.executor) is None:
+                            raise
+                        done = None  # The next turn goes on with another.
                     if done is not None:
                         self._after(done)
                 if loop.rest_s:
@@ -262,20 +274,33 @@ class Pipeline:
         with self._turn("deploy"):
             self._core.boundary()
             self._standing = self.status()
-            deliverers, self._deliverers = self._deliverers, None
-            if deliverers is not None:
-                deliverers.end()
-            try:
-                self._core = make(self._core)
-            except BaseException as error:
-                if self._core.left:
-                    # There is nothing to go on with, and this is why.
-                    self.fail(error)
-                raise
-            finally:
-                self._standing = None
-                if deliverers is not None and not self._core.left:
-                    self._deliverers = self._begin_delivering()
+            self._swap(make)
+
+    def _swap(self, make: Callable[[Core], Core]) -> None:
+        deliverers, self._deliverers = self._deliverers, None
+        if deliverers is not None:
+            deliverers.end()
+        try:
+            self._core = make(self._core)
+        except BaseException as error:
+            if self._core.left:
+                # There is nothing to go on with, and this is why.
+                self.fail(error)
+            raise
+        finally:
+            self._standing = None
+            if deliverers is not None and not self._core.left:
+                self._deliverers = self._begin_delivering()
+
+    def _ensure_executor(self) -> None:
+        """With the turn: go on with another executor, if this one was lost."""
+        why = lost(self._core.state.executor)
+        if why is not None and self._failure is None:
+            self._replace_executor(why)
+
+    def _replace_executor(self, why: str) -> None:
+        """For a pipeline that knows how to open itself again; any other is of no use any more."""
+        raise ExecutorLostError(why, hint="open the pipeline again: nothing is lost")
 
     # Looking
 
@@ -465,7 +490,10 @@ class Pipeline:
                 self._closed = True
                 for tail in list(self._tails):
                     tail.close()
-                if not self._core.left:
+                why = lost(self._core.state.executor)
+                if why is not None:
+                    self._core.abandon(ExecutorLostError(why))
+                elif not self._core.left:
                     self._core.close()
         finally:
             self._turns.give_back()
@@ -495,8 +523,15 @@ class Pipeline:
             yield
             return
         with self._turn(what):
+            self._ensure_executor()
             self._core.check()
-            yield
+            try:
+                yield
+            except Exception as error:
+                why = lost(self._core.state.executor)
+                if why is None:
+                    raise
+                raise ExecutorLostError(why) from error
 
     def _take_turn(self, what: str) -> None:
         if self._current is not None and not self._turns.mine:
@@ -560,6 +595,18 @@ class Pipeline:
             raise
 
     def _commit_or_each(self, together: Sequence[Push]) -> None:
+        while True:
+            self._ensure_executor()
+            try:
+                return self._commit_each(together)
+            except UnknownOutcomeError:
+                raise  # Perhaps they are recorded; then a replay brings them.
+            except Exception:
+                # Nothing was recorded: with another executor they are tried again.
+                if lost(self._core.state.executor) is None:
+                    raise
+
+    def _commit_each(self, together: Sequence[Push]) -> None:
         try:
             self._commit_together(together)
         except (InvalidError, UserCodeError):

@@ -282,3 +282,9 @@ class Executor(Protocol):
 
 ExecutorFactory = Callable[[Store, Env], Executor]
 """Makes an executor that writes its runs to a store; the engine then calls `load`."""
+
+
+def lost(executor: Executor) -> str | None:
+    """Why an executor is of no use any more; None: it is. Only some can be lost, and say so."""
+    ask: Callable[[], str | None] | None = getattr(executor, "lost", None)
+    return None if ask is None else ask()

@@ -35,7 +35,13 @@ from stepwell.spark.merge import consolidated
 from stepwell.spark.outcome import Prepared
 from stepwell.spark.relations import MEMORY_ROWS_MAX, Merge, Part, Relation, arrow_schema
 from stepwell.spark.runs import RunFiles, parquet_bytes
-from stepwell.spark.session import SessionSettings, on_this_machine, open_session
+from stepwell.spark.session import (
+    SessionSettings,
+    has_ended,
+    java_process,
+    on_this_machine,
+    open_session,
+)
 from stepwell.spark.shared import SharedRuns
 from stepwell.spark.views import MakeRuns, Views
 from stepwell.state.manifest import Run
@@ -100,6 +106,11 @@ class SparkExecutor:
         own = tempfile.TemporaryDirectory(prefix="stepwell-copies-")
         weakref.finalize(self, own.cleanup)
         self._copies = Path(own.name)
+        self._java = java_process()
+
+    def lost(self) -> str | None:
+        """Why it is of no use any more: its Java has ended."""
+        return has_ended(self._java)
 
     def tables(self) -> Mapping[str, tuple[str, ...]]:
         return self._views.tables()

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 from py4j.java_gateway import java_import
@@ -122,9 +123,37 @@ def _values_named() -> Iterator[None]:
         ) from error
 
 
+def java_process() -> Popen[bytes] | None:
+    """The Java in which Spark runs, if this process has started it."""
+    return getattr(SparkContext._gateway, "proc", None)
+
+
+def has_ended(java: Popen[bytes] | None) -> str | None:
+    """How a Java has ended; None: it has not, or nobody can tell. Never waits."""
+    code = None if java is None else java.poll()
+    if java is None or code is None:
+        return None
+    how = f"was killed by signal {-code}" if code < 0 else f"has ended with exit code {code}"
+    return f"Spark's Java, process {java.pid}, {how}"
+
+
+def _forget_dead_java() -> None:
+    """Without it pyspark would go on talking to a Java that is not there."""
+    if has_ended(java_process()) is None:
+        return
+    gateway = SparkContext._gateway
+    SparkContext._active_spark_context = None
+    SparkContext._gateway = SparkContext._jvm = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    with suppress(Exception):
+        if gateway is not None:
+            gateway.shutdown()
+
+
 def open_session(settings: SessionSettings) -> SparkSession:
     """Start Spark in this process, or join the one that was started with the same settings."""
     _check_request(settings, os.environ)
+    _forget_dead_java()
     running = SparkContext._active_spark_context
     if running is not None and _is_stopped(running):
         # Its cluster went away, and Python has not noticed.
