@@ -24,8 +24,8 @@ from stepwell.engine.events import (
     Waiting,
 )
 from stepwell.engine.outbox import SinkStatus
-from stepwell.engine.pipeline import Status
 from stepwell.engine.sources import SourceStatus
+from stepwell.engine.status import Status
 from stepwell.model import Epoch, Position, Transaction
 from stepwell.testing import ManualEnv
 from tests.cli.projects import put_file, write_project

@@ -37,7 +37,7 @@ from stepwell.engine.events import (
     Stopped,
     Waiting,
 )
-from stepwell.engine.pipeline import Status as PipelineStatus
+from stepwell.engine.status import Status as PipelineStatus
 from stepwell.env import Env
 from stepwell.model import Transaction
 

@@ -22,8 +22,8 @@ import pyarrow as pa
 from stepwell.endpoint.connections import Connection, Connections
 from stepwell.endpoint.place import make_folder, socket_path, take_lock
 from stepwell.endpoint.wire import Gone, Header, Message, error_json
-from stepwell.engine.pipeline import Status
 from stepwell.engine.ports import BadRow
+from stepwell.engine.status import Status
 from stepwell.engine.tail import Tail
 from stepwell.env import Env
 from stepwell.errors import ClaimedError, InvalidError, StepwellError, UnavailableError

@@ -20,11 +20,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 import pyarrow as pa
 
@@ -34,12 +32,11 @@ from stepwell.engine.deliverers import Deliverers
 from stepwell.engine.events import Listener, Stopped, Waiting
 from stepwell.engine.explicit import ExplicitTransaction
 from stepwell.engine.open import Seen
-from stepwell.engine.outbox import SinkStatus
 from stepwell.engine.ports import BadRow, ExecutorFactory, Sink, Source, lost
 from stepwell.engine.pushed import Push, Rows, pushed_intake
 from stepwell.engine.run import Loop
 from stepwell.engine.settings import Settings
-from stepwell.engine.sources import SourceStatus
+from stepwell.engine.status import Status, status_of
 from stepwell.engine.tail import Tail
 from stepwell.engine.target import Goal, Target
 from stepwell.engine.transaction import Done
@@ -52,34 +49,13 @@ from stepwell.errors import (
     UnknownOutcomeError,
     UserCodeError,
 )
-from stepwell.model import Epoch, Position, Transaction
+from stepwell.model import Transaction
 from stepwell.state.checkpoint import check_name
 from stepwell.state.clone import Cloned, clone
 from stepwell.state.manifest import CheckpointRef
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
 from stepwell.store.sealed import Json
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    lineage: str
-    epoch: Epoch
-    transaction: Transaction
-    """The last one that is recorded."""
-    flushed: Transaction
-    """The last one that the manifest holds."""
-    position: Position
-    """The last entry of the journal."""
-    replay: Position
-    """The last entry that an opening need not replay."""
-    unflushed_bytes: int
-    open: Literal["explicit", "automatic"] | None
-    """The transaction that is open now, if one is."""
-    sources: tuple[SourceStatus, ...]
-    sinks: tuple[SinkStatus, ...]
-    dead_letters: Mapping[str, int]
-    """Rows that were rejected since the pipeline began, by table (J13)."""
 
 
 class Pipeline:
@@ -331,30 +307,13 @@ class Pipeline:
         while True:
             core = self._core
             try:
-                return self._status_of(core)
+                return status_of(core)
             except StepwellError:
                 standing = self._standing
                 if standing is not None:
                     return standing
                 if core is self._core:
                     raise
-
-    def _status_of(self, core: Core) -> Status:
-        state, manifest = core.state, core.manifest
-        open = state.open
-        return Status(
-            lineage=manifest.lineage,
-            epoch=manifest.claim.epoch,
-            transaction=state.transaction,
-            flushed=manifest.transaction,
-            position=core.tip.position,
-            replay=manifest.replay.position,
-            unflushed_bytes=state.executor.unflushed_bytes(),
-            open=None if open is None else "explicit" if open.explicit else "automatic",
-            sources=core.sources.status(state.positions),
-            sinks=tuple(outbox.status() for outbox in state.outboxes),
-            dead_letters=dict(state.dead_letters),
-        )
 
     # Keeping
 
