@@ -194,3 +194,19 @@ def test_the_process_that_runs_is_asked(run: Run, folder: Path) -> None:
         process.kill()
     listed = json.loads(run("-C", folder, "checkpoint", "list", "--json").stdout)["checkpoints"]
     assert {item["transaction"] for item in listed} == {1, 2, 3, 4}, "one at a graceful stop"
+
+
+def test_a_run_and_four_pushes_can_be_taken_back_by_their_numbers(run: Run, tmp_path: Path) -> None:
+    """K12: two checkpoints are kept by default; `journal.keep` promises a week."""
+    folder = write_project(tmp_path / "project")
+    put_file(folder, "a.json", [{"id": 1, "customer": "ada", "amount": "1.50"}])
+    assert run("-C", folder, "run", "--once").exit_code == 0
+    for id in range(2, 6):
+        push(run, folder, id)
+    assert total(run, folder) == [{"customer": "ada", "n": 1}, {"customer": "bob", "n": 4}]
+    assert run("-C", folder, "gc", "--confirm").exit_code == 0
+    restored = run("-C", folder, "restore", "--transaction", "2", "--confirm")
+    assert restored.exit_code == 0, restored.stderr
+    assert "transaction 6 made the state that of 2" in restored.stdout
+    assert total(run, folder) == [{"customer": "ada", "n": 1}, {"customer": "bob", "n": 1}]
+    assert run("-C", folder, "restore", "--transaction", "0").exit_code == 0
