@@ -186,9 +186,9 @@ def test_the_status_can_be_asked_while_the_new_program_is_swapped_in(
     runner = Runner(lab, lambda view: None)
     opened, seen = RunningPipeline._opened, []
 
-    def look_and_open(self: RunningPipeline, program: Any) -> Any:
+    def look_and_open(self: RunningPipeline, *arguments: Any) -> Any:
         seen.append(self.status().transaction)
-        core = opened(self, program)
+        core = opened(self, *arguments)
         seen.append(self.status().transaction)
         return core
 
@@ -206,7 +206,7 @@ def test_a_run_whose_pipeline_cannot_be_opened_again_ends_with_the_reason(
     """R1: not as a pipeline that was closed, nobody knows why."""
     runner = Runner(lab, lambda view: None)
 
-    def fail(self: RunningPipeline, program: Any) -> Any:
+    def fail(self: RunningPipeline, *arguments: Any) -> Any:
         raise UserCodeError("no memory left")
 
     ended: list[BaseException] = []
