@@ -121,7 +121,10 @@ def collect(
     barrier_keep_s: float,
     only_trim: bool = False,
 ) -> None:
-    """Trim the journal behind the replay position and drop manifests behind the latest."""
+    """Trim the journal behind the replay position and drop manifests behind the latest.
+
+    Barriers go by age alone, however few there are; the first call begins to count it.
+    """
     manifests = Manifests(store, env)
     latest = manifests.latest()
     if latest is None:
@@ -131,6 +134,7 @@ def collect(
         env,
         latest.manifest.replay.position,
         barrier_keep_s=barrier_keep_s,
+        barriers_kept=0,
     )
     if latest.id > 1 and not only_trim:
         manifests.collect(latest.id - 1)

@@ -21,6 +21,7 @@ from stepwell.deploy.project import Project, load_project
 from stepwell.engine.events import Committed
 from stepwell.journal import paths
 from stepwell.state.clone import clone
+from stepwell.state.collect import Collector
 from stepwell.store.memory import SHARED
 from stepwell.testing import Crash, FaultyStore, ManualEnv, crash_at
 from tests.formats.stored import (
@@ -95,6 +96,7 @@ def build_parent(project: Project, env: ManualEnv) -> tuple[dict[str, bytes], Ro
     write_file(project.folder / "down", b"")
     with ProjectPipeline(project, env) as pipeline:
         pipeline.push("clicks", [click("ada", 0.3)])
+    Collector(SHARED["memory://parent"], env).collect()  # Leaves its note about barriers.
     snapshots: list[dict[str, bytes]] = []
 
     def listen(event: object) -> None:

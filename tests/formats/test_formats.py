@@ -19,6 +19,7 @@ from stepwell.deploy.plan import Action, decode_plan
 from stepwell.deploy.program import as_deployed
 from stepwell.deploy.project import Project, load_project
 from stepwell.deploy.verify import verify_deployed
+from stepwell.journal.paths import parse
 from stepwell.state.clone import clone
 from stepwell.state.manifest import Manifest, Manifests
 from stepwell.state.verify import verify
@@ -84,8 +85,9 @@ def test_a_stored_pipeline_verifies_to_the_last_byte(stored: Stored, env: Manual
 def test_a_stored_pipeline_has_a_tail_an_outbox_and_a_checkpoint(stored: Stored) -> None:
     """An archive that holds nothing proves nothing."""
     manifest = latest(stored.stores["parent"])
-    paths = [item.path for item in stored.stores["parent"].list("journal/")]
-    assert int(paths[-3][-26:-6]) > manifest.replay.position, "entries above the last flush"
+    names = [parse(item.path) for item in stored.stores["parent"].list("journal/")]
+    last = max(name.number or 0 for name in names if name.kind == "entry")
+    assert last > manifest.replay.position, "entries above the last flush"
     assert manifest.progress.outbox
     assert manifest.runs
     assert [item.name for item in manifest.checkpoints if item.name] == ["first"]

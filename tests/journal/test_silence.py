@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
@@ -11,7 +12,7 @@ from stepwell.errors import FencedError, TruncatedError, UnavailableError, Unkno
 from stepwell.journal import paths
 from stepwell.journal.entry import Draft, Kind
 from stepwell.journal.log import Log
-from stepwell.journal.trim import trim
+from stepwell.journal.trim import _BARRIER_BYTES_MAX, trim
 from stepwell.model import Position, Transaction
 from stepwell.state.manifest import Manifests
 from stepwell.store.memory import MemoryStore
@@ -23,9 +24,10 @@ from tests.tiny import Tiny, collect
 def overtake(store: MemoryStore, env: ManualEnv) -> None:
     """Another writer takes over and flushes, and its barrier is collected."""
     successor = Tiny(store, env, settings=SETTINGS)
+    collect(store, env, barrier_keep_s=SETTINGS.barrier_keep_s)
+    env.advance(SETTINGS.barrier_keep_s + 1)
     successor.push("new")
     successor.flush()
-    env.advance(SETTINGS.barrier_keep_s + 1)
     collect(store, env, barrier_keep_s=SETTINGS.barrier_keep_s)
 
 
@@ -238,22 +240,30 @@ def test_a_writer_that_slept_inside_its_put_and_cannot_look_is_poisoned() -> Non
     assert reopened(store) == ["a"]
 
 
+def trim_all(store: MemoryStore, env: ManualEnv, up_to: int, **options: int) -> tuple[int, ...]:
+    """Trim by age alone, with a keep of ten seconds."""
+    return trim(store, env, Position(up_to), barrier_keep_s=10, **{"barriers_kept": 0, **options})
+
+
 def test_trim_removes_only_what_lies_behind_and_says_what() -> None:
     """F8: nothing above the position given is touched, nor anything that is no entry."""
     env, store, tiny = opened(4)
     boundary = Log(store).boundary
     store.put_new("journal/notes.txt", b"a person's file")
+    assert trim_all(store, env, 3) == (2, 3)
     env.advance(100)
-    assert trim(store, env, Position(3), barrier_keep_s=10) == (1, 2, 3)
+    tiny.push("shows the storage's clock")
+    assert trim_all(store, env, 3) == (1,)
     assert boundary.read("journal") == 3
     left = [item.path for item in store.list("journal/")]
     assert left == [
-        *[paths.entry(Position(p)) for p in (4, 5)],
+        *[paths.entry(Position(p)) for p in (4, 5, 6)],
         paths.JOURNAL_BOUNDARY,
         paths.IDENTITY,
         "journal/notes.txt",
+        paths.WATCH,
     ]
-    assert trim(store, env, Position(2), barrier_keep_s=10) == ()
+    assert trim_all(store, env, 2) == ()
 
 
 def test_trim_keeps_a_damaged_entry_that_may_be_a_barrier() -> None:
@@ -261,26 +271,145 @@ def test_trim_keeps_a_damaged_entry_that_may_be_a_barrier() -> None:
     env, store, tiny = opened()
     store.delete(paths.entry(Position(1)))
     store.put_new(paths.entry(Position(1)), b"damaged")
-    assert trim(store, env, Position(1), barrier_keep_s=10) == ()
+    assert trim_all(store, env, 1) == ()
     env.advance(11)
     tiny.push("shows the storage's clock")
-    assert trim(store, env, Position(1), barrier_keep_s=10) == (1,)
+    assert trim_all(store, env, 1) == (1,)
 
 
-def test_a_collector_whose_clock_is_ahead_makes_no_barrier_old() -> None:
-    """F8: only the storage's own clock can; else a stalled writer would get past its fence."""
-    env, store, old = opened(2)
-    Tiny(store, env, settings=SETTINGS).flush()
-    ahead = ManualEnv(5)
-    ahead.advance(100 * SETTINGS.barrier_keep_s)
-    collect(store, ahead, barrier_keep_s=SETTINGS.barrier_keep_s)
+def test_no_barrier_is_too_large_to_be_taken_for_one() -> None:
+    """F8: larger entries are not read before they go. A quarter is left for other libraries."""
+    env, store, tiny = opened()
+    draft = Draft(Kind.BARRIER, Transaction(0), 0, False, env.now().replace(microsecond=123456))
+    put(store, tiny, 10**18, epoch=10**18, draft=draft)
+    sizes = [item.size for item in store.list("journal/") if item.path.endswith(".arrow")]
+    assert len(sizes) == 2
+    assert max(sizes) * 1.25 < _BARRIER_BYTES_MAX
+
+
+@dataclass
+class Watched:
+    """A stalled writer, the barrier of its successor, and what three clocks say between two looks.
+
+    The storage's clock is that of `storage`, the collector's are those of `env`.
+    """
+
+    storage: ManualEnv
+    store: MemoryStore
+    env: ManualEnv
+    stalled: Tiny
+    successor: Tiny
+
+    @classmethod
+    def begun(cls) -> Watched:
+        storage, env = ManualEnv(), ManualEnv(3)
+        store = MemoryStore(storage)
+        stalled = Tiny(store, ManualEnv(4), settings=SETTINGS)
+        stalled.push("a")
+        successor = Tiny(store, ManualEnv(5), settings=SETTINGS)
+        successor.flush()
+        made = cls(storage, store, env, stalled, successor)
+        assert made.collect() == (2,), "barriers stay"
+        return made
+
+    def collect(self, barriers_kept: int = 0) -> tuple[int, ...]:
+        latest = Manifests(self.store, self.env).latest()
+        assert latest is not None
+        return trim(
+            self.store,
+            self.env,
+            latest.manifest.replay.position,
+            barrier_keep_s=SETTINGS.barrier_keep_s,
+            barriers_kept=barriers_kept,
+        )
+
+    def time_passes(self, *, uptime: float, wall: float, storage: float) -> None:
+        """In units of `barrier_keep`, by each clock."""
+        self.env.up += uptime * SETTINGS.barrier_keep_s
+        self.env.time += timedelta(seconds=wall * SETTINGS.barrier_keep_s)
+        self.storage.time += timedelta(seconds=storage * SETTINGS.barrier_keep_s)
+        self.successor.push("shows the storage's clock")
+        self.successor.flush()
+
+
+@pytest.mark.parametrize("ahead", [1.0, 30.0])
+@pytest.mark.parametrize(
+    "right", [("uptime",), ("wall",), ("storage",), ("uptime", "wall"), ("uptime", "storage")]
+)
+def test_no_clock_that_is_ahead_makes_a_barrier_old(right: tuple[str, ...], ahead: float) -> None:
+    """F8, F12, scenario 98: for minutes, for days, the storage's too: one clock that is right is
+    enough to keep the barrier, and the stalled writer runs into it.
+    """
+    watched = Watched.begun()
+    clocks = ("uptime", "wall", "storage")
+    watched.time_passes(**{clock: 0.1 if clock in right else ahead for clock in clocks})
+    assert watched.collect() == (4,), "entries with data need no clock"
     with pytest.raises(FencedError):
-        old.push("too late")
+        watched.stalled.push("too late")
+    # The clocks are set right again, and time does pass.
+    watched.time_passes(**{clock: 1.0 if clock in right else 1.0 - ahead for clock in clocks})
+    for _ in range(3):
+        watched.collect()
+        watched.time_passes(uptime=1.0, wall=1.0, storage=1.0)
+    watched.collect()
+    assert not watched.store.exists(paths.entry(Position(3))), "it goes in the end"
+
+
+def test_a_barrier_that_all_three_clocks_call_old_goes() -> None:
+    """F8: one does not stay for ever; its writer asks by then."""
+    watched = Watched.begun()
+    watched.time_passes(uptime=1.0, wall=1.0, storage=1.0)
+    assert watched.collect() == (1, 3, 4)
+
+
+def test_the_last_barriers_stay_whatever_their_age() -> None:
+    """F8, F12, scenario 98: no clock decides about them: so many takeovers during one append are
+    needed, and three wrong clocks.
+    """
+    watched = Watched.begun()
+    for number in range(3):
+        watched.successor = Tiny(watched.store, ManualEnv(6 + number), settings=SETTINGS)
+        watched.successor.push(f"{number}")
+        watched.successor.flush()
+    watched.collect(barriers_kept=5)
+    for _ in range(3):
+        watched.time_passes(uptime=100.0, wall=100.0, storage=100.0)
+        watched.collect(barriers_kept=4)
+    left = [Log(watched.store).read(Position(p)) for p in (3, 4, 6, 8)]
+    assert [found is not None and found.entry.epoch for found in left] == [2, 3, 4, 5]
+    with pytest.raises(FencedError):
+        watched.stalled.push("too late")
+    watched.time_passes(uptime=1.0, wall=1.0, storage=1.0)
+    assert 3 in watched.collect(barriers_kept=3)
+
+
+def test_a_collector_on_another_machine_does_not_count_with_this_ones_clock() -> None:
+    """F12: a clock since boot says nothing elsewhere. What looks abandoned is begun anew."""
+    watched = Watched.begun()
+    watched.env = ManualEnv(9, host="elsewhere")
+    watched.env.advance(100 * SETTINGS.barrier_keep_s)
+    watched.time_passes(uptime=1.0, wall=1.0, storage=1.0)
+    assert 3 not in watched.collect()
+    watched.time_passes(uptime=1.0, wall=1.0, storage=1.0)
+    assert 3 not in watched.collect(), "now it counts by its own clock"
+    watched.time_passes(uptime=1.0, wall=1.0, storage=1.0)
+    assert 3 in watched.collect()
+
+
+def test_a_damaged_note_costs_time_only() -> None:
+    """F12: nothing depends on it but when barriers go."""
+    watched = Watched.begun()
+    watched.store.delete(paths.WATCH)
+    watched.store.put_new(paths.WATCH, b"damaged")
+    watched.time_passes(uptime=1.0, wall=1.0, storage=1.0)
+    assert 3 not in watched.collect()
+    watched.time_passes(uptime=1.0, wall=1.0, storage=1.0)
+    assert 3 in watched.collect()
 
 
 @pytest.mark.parametrize("clock", ["wall", "uptime"])
 def test_a_writer_asks_if_either_of_its_clocks_says_that_it_was_silent_for_long(clock: str) -> None:
-    """F8: while a hypervisor pauses a machine its boot clock stands still, and the wall clock
+    """F8, F12: while a hypervisor pauses a machine its boot clock stands still, and the wall clock
     may be set back by days: neither alone lets a writer be acknowledged.
     """
     store = MemoryStore(ManualEnv())
@@ -298,7 +427,7 @@ def test_a_writer_asks_if_either_of_its_clocks_says_that_it_was_silent_for_long(
 
 @pytest.mark.parametrize("clock", ["wall", "uptime"])
 def test_a_writer_looks_if_either_of_its_clocks_says_that_its_put_took_long(clock: str) -> None:
-    """F8: the same after the PUT, where the boundary tells."""
+    """F8, F12: the same after the PUT, where the boundary tells."""
     env = ManualEnv()
     store = MemoryStore(env)
     sleeper_env = ManualEnv(6)

@@ -54,6 +54,8 @@ COLLECT = CollectSettings(
     grace_s=-KEEP_S,
     journal_keep_s=-KEEP_S,
     barrier_keep_s=KEEP_S,
+    # None or few, so that they run out and age decides.
+    barriers_kept=0,
     history=History(versions=0),
 )
 
@@ -82,7 +84,10 @@ class World:
         self.quiet = seed % 3 == 0
         self.fault_rate = 0.0 if self.quiet else self.random.choice([0.0, 0.01, 0.03, 0.1])
         self.crash_rate = 0.0 if self.quiet else self.random.choice([0.0, 0.002, 0.01])
-        clock = SimEnv(self, "store")
+        self.barriers_kept = self.random.choice([0, 0, 0, 2])
+        # In half of the worlds wall clocks jump; in the others barriers grow old undisturbed.
+        self.wrong_clocks = self.random.random() < 0.5
+        clock = self.storage = SimEnv(self, "store")
         self.main = MemoryStore(clock, "main")
         separate = self.random.random() < 0.3
         self.journal = MemoryStore(clock, "journal") if separate else self.main
@@ -132,10 +137,11 @@ class World:
             self.time += timedelta(seconds=self.random.uniform(0, 3 * KEEP_S))
         elif chance < 0.007:
             self.storm_until = step + self.random.randint(5, 40)
-        elif chance < 0.02:
-            # Somebody's wall clock jumps, within what the time that barriers are kept allows for.
-            skew = self.random.uniform(-KEEP_S / 4, KEEP_S / 4)
-            self.random.choice(self.processes).env.skew = timedelta(seconds=skew)
+        elif chance < 0.02 and self.wrong_clocks:
+            # Somebody's wall clock jumps, or the storage's: by a little, by hours, by days.
+            clocks = [self.storage, *(process.env for process in self.processes)]
+            skew = self.random.uniform(-KEEP_S, KEEP_S) * self.random.choice([0.25, 3, 30])
+            self.random.choice(clocks).skew = timedelta(seconds=skew)
         self.storm = step < self.storm_until and self.fault_rate > 0
         awake = [n for n, t in self.tasks.items() if not t.done and self.frozen.get(n, 0) <= step]
         if not awake:
@@ -169,8 +175,14 @@ class World:
         last.flush()
         last.close()
         collecting = Collector(
-            self.main, env, journal_store=journal, settings=replace(COLLECT, barrier_keep_s=0.0)
+            self.main,
+            env,
+            journal_store=journal,
+            settings=replace(COLLECT, barrier_keep_s=0.0, barriers_kept=0),
         )
+        collecting.collect()
+        self.checker.check()
+        # The first pass begins to count the age of barriers.
         collecting.collect()
         self.checker.check()
         if collecting.plan().doomed:
@@ -285,8 +297,14 @@ def collector(process: Process) -> None:
             pause()
             continue
         try:
+            if process.random.random() < 0.2:
+                # To lose the note costs time only; a new one covers barriers that came since.
+                process.world.journal.delete(paths.WATCH)
             Collector(
-                process.main, process.env, journal_store=process.journal, settings=COLLECT
+                process.main,
+                process.env,
+                journal_store=process.journal,
+                settings=replace(COLLECT, barriers_kept=process.world.barriers_kept),
             ).collect()
             pause()
         except Crash:

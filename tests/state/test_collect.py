@@ -57,8 +57,8 @@ def test_what_a_dry_run_lists_is_what_goes(separate: bool) -> None:
     beside = {item.path for item in world.journal.list()}
     plan = world.collector().plan()
     assert world.paths() == before, "a plan changes nothing"
-    # Runs of a and b went with their checkpoints; one was left by a crash.
-    assert reasons(plan) == {"run": 3, "checkpoint": 2, "outbox": 1, "manifest": 9, "entry": 4}
+    # Runs of a and b went with their checkpoints; one was left by a crash. The barrier stays.
+    assert reasons(plan) == {"run": 3, "checkpoint": 2, "outbox": 1, "manifest": 9, "entry": 3}
     assert plan.count("outbox") == (1, len(b"delivered"))
     done = world.collector().collect()
     assert done.plan == plan
@@ -126,14 +126,14 @@ def test_entries_stay_for_as_long_as_they_are_to_be_kept() -> None:
     world.env.advance(100)
     world.tiny.push("f")
     first = world.collector(settings=replace(AT_ONCE, journal_keep_s=125.0)).plan()
-    # The barrier, a and b; c is not old enough.
-    assert [paths.parse(d.path).number for d in first.doomed if d.reason == "entry"] == [1, 2, 3]
+    # a and b; c is not old enough, and the barrier stays.
+    assert [paths.parse(d.path).number for d in first.doomed if d.reason == "entry"] == [2, 3]
     everything = world.collector(settings=replace(AT_ONCE, journal_keep_s=10**6)).plan()
     assert reasons(everything).get("entry") is None
     second = world.latest().manifest.checkpoints[1]
     Manifests(world.store, world.env).amend(dropping(second.id, ""), "drop")
     less = world.collector(settings=replace(AT_ONCE, journal_keep_s=125.0)).plan()
-    assert [paths.parse(d.path).number for d in less.doomed if d.reason == "entry"] == [1, 2]
+    assert [paths.parse(d.path).number for d in less.doomed if d.reason == "entry"] == [2]
     # Only the last two checkpoints are there: replay would have to begin with nothing.
     few = World()
     few.env.advance(100)

@@ -19,6 +19,7 @@ JOURNAL = "journal/"
 IDENTITY = "journal/identity.json"
 BOUNDARY = "gc/boundary.json"
 JOURNAL_BOUNDARY = "journal/boundary.json"
+WATCH = "journal/watch.json"
 RESOURCES = "deploy/resources.json"
 DEPLOY_LOG = "deploy/resources.json.wal/"
 DEPLOY_LOG_KEPT = "deploy/resources.json.wal.kept/"
@@ -34,6 +35,7 @@ Kind = Literal[
     "checkpoint",
     "outbox",
     "boundary",
+    "watch",
     "probe",
     "resources",
     "deploy_log",
@@ -92,6 +94,8 @@ def parse(path: str) -> Name:
         return Name("identity")
     if path in (BOUNDARY, JOURNAL_BOUNDARY):
         return Name("boundary")
+    if path == WATCH:
+        return Name("watch")
     if path == RESOURCES:
         return Name("resources")
     if path == LEASE:

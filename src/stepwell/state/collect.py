@@ -21,7 +21,8 @@ and 4 and whatever others do meanwhile:
   And from the first on only as far as all are older than `journal_keep`, and then only up to a
   checkpoint, or else none at all: entries are of use only from a place where replay can begin, and
   so any transaction of `journal_keep` can be restored (K12). The boundary moves first, and barriers
-  stay as `trim` says (F8). A checkpoint that is older needs no entry to be restored itself.
+  stay as `trim` says (F8): the last few always, the others until three clocks agree on their age. A
+  checkpoint that is older needs no entry to be restored itself.
 * What a probe left an hour ago, and what a process before the one that has the pipeline spilled for
   Spark's workers, two days ago. No manifest ever names that.
 
@@ -57,7 +58,8 @@ from stepwell.errors import (
 from stepwell.journal import paths
 from stepwell.journal.journal import BARRIER_KEEP_S
 from stepwell.journal.log import Log
-from stepwell.journal.trim import trimmable
+from stepwell.journal.trim import BARRIERS_KEPT, trimmable
+from stepwell.journal.watch import Note, Watch, clocks, next_note, read_watch, write_watch
 from stepwell.model import Position
 from stepwell.state.checkpoint import (
     KEEP,
@@ -101,6 +103,8 @@ class Settings:
     journal_keep_s: float = 7 * 86400.0
     """How long entries stay that no opening replays any more."""
     barrier_keep_s: float = BARRIER_KEEP_S
+    barriers_kept: int = BARRIERS_KEPT
+    """How many of the last barriers stay whatever their age."""
     checkpoint_keep: int = KEEP
     history: History = field(default_factory=History)
 
@@ -129,6 +133,8 @@ class Plan:
     entries_up_to: Position
     frees: Parent | None
     """The parent whose files are not needed any more, though its pin is there."""
+    watch: tuple[Note, Watch | None] | None
+    """What to note about the barriers that stay, and in the place of which note."""
 
     def count(self, reason: Reason) -> tuple[int, int]:
         """How many objects go for a reason, and how many bytes they have."""
@@ -206,6 +212,8 @@ class Collector:
                     return done
                 store.delete(*(item.path for item in some))
                 done += len(some)
+        if found.watch is not None:
+            write_watch(self._journal_store, *found.watch)
         return done
 
     # Reading what must stay
@@ -242,6 +250,7 @@ class Collector:
         separate = self._journal_store is not self._store
         journal = self._journal_store.list() if separate else listing
         versions = superseded(listing, found.id)
+        entries = [item for item in journal if attached and item.path.startswith(paths.JOURNAL)]
         now = self._env.now()
         young = now - timedelta(seconds=self._settings.grace_s)
         self._check_whole(versions, found.id)
@@ -254,8 +263,9 @@ class Collector:
             listing,
             self._journal_store,
             journal if separate else (),
-            tuple(i for i in journal if i.path.startswith(paths.JOURNAL)) if attached else (),
+            tuple(entries),
             Position(numbers.get("journal", 0)),
+            read_watch(self._journal_store, entries),
             now,
         )
 
@@ -317,6 +327,7 @@ class Read:
     """The journal in it, if it is the one that the manifest means."""
     trimmed: Position
     """Up to where it was trimmed before."""
+    watch: Watch | None
     now: datetime
 
 
@@ -343,14 +354,16 @@ def plan(read: Read, env: Env, settings: Settings) -> Plan:
     latest = read.latest.id + bool(over)
     manifests_up_to = _manifests_up_to(read, latest, settings)
     doomed: list[Doomed] = []
+    # Ours may be ahead; the storage's clock counts as far as it shows.
+    now = min([read.now, *(item.modified for item in _youngest(read.listing))])
     for item in read.listing:
-        reason = _reason(item, manifest, named, manifests_up_to, read.now)
+        reason = _reason(item, manifest, named, manifests_up_to, now)
         if reason is not None:
             doomed.append(Doomed(item.path, item.size, reason))
     for item in read.beside:
-        if _is_old_probe(item, read.now):
+        if _is_old_probe(item, now):
             doomed.append(Doomed(item.path, item.size, "probe", True))
-    entries_up_to, entries = _entries(read, kept, env, settings)
+    entries_up_to, entries, watch = _entries(read, kept, env, settings)
     doomed += [Doomed(item.path, item.size, "entry", True) for item in entries]
     parent = manifest.parent
     frees = parent is not None and parent.pin is not None and all(f.root is None for f in files)
@@ -361,6 +374,7 @@ def plan(read: Read, env: Env, settings: Settings) -> Plan:
         manifests_up_to if any(item.reason == "manifest" for item in doomed) else 0,
         entries_up_to if entries else Position(0),
         parent if frees else None,
+        watch,
     )
 
 
@@ -385,6 +399,11 @@ def _reason(
         before = min(now - timedelta(seconds=_SPILL_S), manifest.claim.time - _SKEW)
         return "spill" if item.modified <= before else None
     return "probe" if _is_old_probe(item, now) else None
+
+
+def _youngest(listing: Sequence[Listed]) -> Sequence[Listed]:
+    """The youngest object, if there is one: the storage's clock is not behind it."""
+    return sorted(listing, key=lambda item: item.modified)[-1:]
 
 
 def _is_old_probe(item: Listed, now: datetime) -> bool:
@@ -417,15 +436,17 @@ def _replayable(
 
 def _entries(
     read: Read, checkpoints: dict[str, Checkpoint], env: Env, settings: Settings
-) -> tuple[Position, Sequence[Listed]]:
-    """Up to where the journal goes, and which entries; none if there is nothing to delete."""
+) -> tuple[Position, Sequence[Listed], tuple[Note, Watch | None] | None]:
+    """Up to where the journal goes, and which entries; none if there is nothing to delete.
+
+    And what to note, so that barriers which stay now may go one day.
+    """
     manifest = read.latest.manifest
     listed = [ref.id for ref in manifest.checkpoints if ref.id in checkpoints]
     starts = [state.replay.position for state in (manifest, *read.recent)]
     starts += [checkpoints[id].state.replay.position for id in listed[-2:]]
     keep = timedelta(seconds=max(settings.journal_keep_s, settings.grace_s))
-    # As in `trim`, the storage's clock counts as far as it shows: ours may be ahead.
-    now = min([read.now, *sorted(item.modified for item in read.entries)[-1:]])
+    now = min([read.now, *(item.modified for item in _youngest(read.entries))])
     young = [
         name.number
         for item in read.entries
@@ -435,6 +456,13 @@ def _entries(
     ]
     limit = Position(min([*starts, *(number - 1 for number in young)]))
     up_to = _replayable(read, limit, [checkpoints[id] for id in listed], settings)
+    at, barrier_keep_s = clocks(env, read.entries), settings.barrier_keep_s
+    note = next_note(read.watch, at, read.entries, barrier_keep_s)
+    watch = None if note is None else (note, read.watch)
     if up_to <= 0:
-        return Position(0), ()
-    return up_to, trimmable(read.journal_store, env, up_to, read.entries, settings.barrier_keep_s)
+        return Position(0), (), watch
+    old = read.watch.old(at, barrier_keep_s) if read.watch else Position(0)
+    entries = trimmable(
+        read.journal_store, up_to, read.entries, old=old, barriers_kept=settings.barriers_kept
+    )
+    return up_to, entries, watch

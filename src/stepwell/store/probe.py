@@ -18,6 +18,7 @@ from stepwell.errors import ConfigError, ConflictError, UnavailableError
 from stepwell.store.base import Store
 
 PROBE_PREFIX = "probe/"
+_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,20 @@ class Capabilities:
 
 
 def probe(store: Store, env: Env) -> None:
-    """Refuse a store that ignores put-if-absent. A lost answer surfaces as the error it is."""
-    path = PROBE_PREFIX + env.new_id()
-    try:
-        problem = _put_twice(store, path)
-    finally:
-        _clear(store, path)
+    """Refuse a store that ignores put-if-absent. A lost answer surfaces as the error it is.
+
+    What is wrong must be wrong each time: a collector with a wrong clock may delete what is being
+    looked at, and a store that lost an object would look like one that replaced it.
+    """
+    problem: str | None = None
+    for _ in range(_TRIES):
+        path = PROBE_PREFIX + env.new_id()
+        try:
+            problem = _put_twice(store, path)
+        finally:
+            _clear(store, path)
+        if problem is None:
+            return
     if problem:
         raise ConfigError(
             f"{store.uri} ignores put-if-absent: {problem}; two writers would overwrite each other",

@@ -140,8 +140,29 @@ MUTANTS = (
     Mutant(
         "trim-takes-young-barriers",
         "journal/trim.py",
-        "if listed.modified <= young or not _may_be_barrier(",
+        "if (position <= old and kept >= barriers_kept) or not _may_be_barrier(",
         "if True or not _may_be_barrier(",
         (f"{_SILENCE}::test_a_barrier_outlives_its_use_and_catches_a_writer_that_slept",),
+    ),
+    Mutant(
+        "trim-keeps-no-number-of-barriers",
+        "journal/trim.py",
+        "if (position <= old and kept >= barriers_kept) or not _may_be_barrier(",
+        "if position <= old or not _may_be_barrier(",
+        (f"{_SILENCE}::test_the_last_barriers_stay_whatever_their_age",),
+    ),
+    Mutant(
+        "watch-believes-the-clock-that-is-most-ahead",
+        "journal/watch.py",
+        "if min(elapsed) >= keep else",
+        "if max(elapsed) >= keep else",
+        (f"{_SILENCE}::test_no_clock_that_is_ahead_makes_a_barrier_old",),
+    ),
+    Mutant(
+        "watch-counts-with-another-machines-clock",
+        "journal/watch.py",
+        "if note is None or note.boot != now.boot or now.storage is None:",
+        "if note is None or now.storage is None:",
+        (f"{_SILENCE}::test_a_collector_on_another_machine_does_not_count_with_this_ones_clock",),
     ),
 )
