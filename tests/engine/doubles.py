@@ -151,6 +151,7 @@ class ShelfSink:
         self.shelf = shelf
         self.down = False
         self.lose_answers = 0
+        self.writes = 0
         self.closed = False
 
     def last(self) -> Delivered | None:
@@ -159,6 +160,7 @@ class ShelfSink:
 
     def write(self, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:
         self._reach()
+        self.writes += 1
         if self.shelf.last != previous:
             raise ConflictError(f"{self.name} holds {self.shelf.last}, not {previous}")
         self.shelf.batches.append((mark.transaction, batch_of(change)))

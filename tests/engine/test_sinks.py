@@ -134,6 +134,7 @@ def test_a_write_whose_answer_was_lost_is_not_made_again() -> None:
         world.env.advance(10)
     assert pipeline.deliver()
     assert numbers(world, "one") == [1, 2, 3]
+    assert world.sinks["one"].writes == 3, "a large batch is not sent in vain"
 
 
 def test_undelivered_output_outlives_flush_close_and_journal() -> None:

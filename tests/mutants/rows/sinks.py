@@ -26,7 +26,7 @@ MUTANTS = (
         "            same = fields\n",
         (
             f"{_ANOTHER}[postgres-key-a copy]",
-            f"{_LATE}[postgres-changes]",
+            f"{_LATE}[postgres-changes-5]",
             f"{_AT_ONCE}[postgres-changes]",
         ),
     ),
@@ -37,14 +37,14 @@ MUTANTS = (
         '            del same["timeline"]  # The entry says it for certain.\n',
         "            same = fields\n"
         "            check_held(self.name, self._held(cursor), previous, mark)\n",
-        (f"{_LATE}[postgres-changes]",),
+        (f"{_LATE}[postgres-changes-5]",),
     ),
     Mutant(
         "sinks-files-number-of-the-log-replaced",
         "connectors/files_sink.py",
         "os.link(staged / _MARK, self._marker(sequence))",
         "shutil.copy(staged / _MARK, self._marker(sequence))",
-        (f"{_LATE}[files-json]",),
+        (f"{_LATE}[files-json-3]",),
     ),
     Mutant(
         "sinks-files-trimmed-number-taken-for-the-end",
@@ -72,7 +72,7 @@ MUTANTS = (
         "connectors/files_sink.py",
         "        if found is not None and (self._root / found.staged).exists():",
         "        if False:",
-        (f"{_LATE}[files-json]",),
+        (f"{_LATE}[files-json-3]",),
     ),
     Mutant(
         "sinks-delta-commit-not-synced",
