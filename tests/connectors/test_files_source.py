@@ -14,6 +14,7 @@ import pytest
 
 from stepwell.connectors import lines
 from stepwell.connectors.file_parts import Found, Piece, Place
+from stepwell.connectors.listing import Listing
 from stepwell.connectors.registry import make_source
 from stepwell.connectors.taken_names import TakenNames
 from stepwell.engine.ports import Lags, Limits, Settles, Source, Taken
@@ -106,6 +107,24 @@ def test_thousands_of_small_files_go_several_to_a_step(tmp_path: Path) -> None:
         assert len(json.dumps(taken.reference)) < 150_000
     assert seen == list(range(2_000))
     assert steps == 4
+
+
+def test_a_backlog_of_files_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """J8: steps that each list all files there are would cost time in their square."""
+    for i in range(200):
+        write(tmp_path / f"part-{i:05d}.json", i)
+    s, after, seen, listed = source(tmp_path), None, [], []
+    names = Listing.names
+    monkeypatch.setattr(Listing, "names", lambda self: listed.append(self) or names(self))
+    while (taken := s.poll(after, Limits(rows_max=10))) is not None:
+        after = json.loads(json.dumps(taken.position))
+        seen += ids(taken)
+        if len(seen) == 50:
+            write(tmp_path / "a.json", 1_000)
+            os.unlink(tmp_path / "part-00199.json")
+            assert s.poll(None, Limits(rows_max=10)) is not None, "a step that is not recorded"
+    assert seen == [*range(50), 1_000, *range(50, 199)]
+    assert len(listed) == 5, "at first, twice from another position, at the end, and behind it"
 
 
 def test_a_deleted_file_is_not_taken_again_when_it_comes_back(tmp_path: Path) -> None:

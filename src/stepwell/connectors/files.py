@@ -108,6 +108,10 @@ class FilesSource:
         self._passed_over = False
         self._failed: UnavailableError | None = None
         """Why a file that was passed over at the last poll could not be read."""
+        self._left: tuple[Json, list[str]] = (None, [])
+        """A position that we gave, and the names that the listing before it had left."""
+        self._reached = 0
+        """How many of the names last looked at the poll has come to."""
         self._seen: tuple[list[str], TakenNames] = ([], TakenNames())
         """The files that were there at the last poll, and those that were taken after it."""
 
@@ -122,7 +126,7 @@ class FilesSource:
         batches: list[Batch] = []
         rows, size = limits.rows_max, limits.bytes_max
         self._failed = None
-        for file, start in self._waiting(taken, opened):
+        for file, start in self._waiting(after, taken, opened):
             place: Place | None = start
             before, prefix = len(parts), ""
             try:
@@ -171,6 +175,7 @@ class FilesSource:
             return None
         position = {"taken": taken.to_json(), "open": opened}
         self._known = (position, taken)
+        self._left = (position, self._seen[0][self._reached :])
         reference = {"parts": [part.to_json() for part in parts], "grown": grown}
         return self._made(batches, grown, position, reference)
 
@@ -221,16 +226,35 @@ class FilesSource:
             return self._known[1].copy()
         return TakenNames.from_json(after["taken"])
 
-    def _waiting(self, taken: TakenNames, opened: Json) -> Iterator[tuple[Found, Place]]:
+    def _names(self, after: Json, taken: TakenNames) -> Iterator[str]:
+        """Names of files that may not be taken yet: those left of the last listing, then all.
+
+        A listing costs time for every file there is. Most steps of a large backlog go on where the
+        one before ended, so that all steps together cost time in its size and not in its square.
+        """
+        position, left = self._left
+        if left and position == after:
+            yield from self._counted(left, taken)
+        names = self._listing.names()
+        taken.recognise(names)
+        self._settling.forget_others(names)
+        yield from self._counted(names, taken)
+
+    def _counted(self, names: list[str], taken: TakenNames) -> Iterator[str]:
+        self._seen = (names, taken)
+        for place, name in enumerate(names, 1):
+            self._reached = place
+            yield name
+        self._reached = len(names)
+
+    def _waiting(
+        self, after: Json, taken: TakenNames, opened: Json
+    ) -> Iterator[tuple[Found, Place]]:
         """Files to take and where to start: the one that was begun, then new ones by name."""
         self._passed_over = opened is not None
         if opened is not None:
             yield self._opened_file(opened), Place.from_json(opened)
-        names = self._listing.names()
-        taken.recognise(names)
-        self._seen = (names, taken)
-        self._settling.forget_others(names)
-        for name in names:
+        for name in self._names(after, taken):
             if name in taken or (opened is not None and name == opened["part"]["name"]):
                 continue
             self._passed_over = True
