@@ -621,3 +621,26 @@ def test_a_restore_begins_a_timeline_and_a_repair_does_not(damaged: bool) -> Non
     done.pipeline.push("orders", [order(90)])
     done.pipeline.close()
     assert latest(world).timelines == after.timelines
+
+
+def test_damage_that_only_going_back_meets_does_not_stop_a_restore() -> None:
+    """K9: files that opening does not read may be damaged; the restore point is whole."""
+    world, seen = history()
+    goal = Goal(checkpoint="one")
+    target = preview(goal, world.store, world.store, world.env).target
+
+    def damaged(*_: object) -> None:
+        raise CorruptError("runs/orders/x.parquet", "expected another checksum", field="checksum")
+
+    def open(base: Target | None) -> Pipeline:
+        pipeline = world.open(settings=SPARSE, base=base)
+        if base is None:
+            pipeline._core.state.executor.pieces = damaged  # type: ignore[method-assign, assignment]
+        return pipeline
+
+    done = restore(goal, target, open)
+    assert "expected another checksum" in (done.damage or "")
+    assert everything(done.pipeline) == seen[1]
+    assert done.pipeline.transaction_number == 7
+    done.pipeline.close()
+    assert everything(world.open(sinks={})) == seen[1]

@@ -131,6 +131,23 @@ MUTANTS = (
         ("tests/deploy/test_state_file.py::test_a_log_that_is_discarded_can_be_killed_anywhere",),
     ),
     Mutant(
+        "restore-stops-at-damage-that-going-back-meets",
+        "engine/restore.py",
+        "    except CorruptError as error:\n        # The target",
+        "    except ZeroDivisionError as error:\n        # The target",
+        (f"{_RESTORE}::test_damage_that_only_going_back_meets_does_not_stop_a_restore",),
+    ),
+    Mutant(
+        "deploy-interrupted-without-its-lease",
+        "deploy/apply.py",
+        "        lease.check()  # The log may be a successor's by now.\n",
+        "",
+        (
+            "tests/deploy/test_deploy.py"
+            "::test_a_deploy_that_lost_its_lease_leaves_its_successor_the_log[True]",
+        ),
+    ),
+    Mutant(
         "deploy-saves-without-its-lease",
         "deploy/apply.py",
         "    lease.check()\n    saved = _record(",
