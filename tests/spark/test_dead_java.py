@@ -6,8 +6,11 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import broadcast
 
 from tests.cli.projects import YML, Process, stepwell, write_project
 
@@ -50,3 +53,14 @@ def test_a_run_whose_java_is_killed_starts_another_and_replays(tmp_path: Path) -
         assert "Traceback" not in run.text
     finally:
         run.kill()
+
+
+def test_threads_of_java_do_not_grow_with_queries(spark: SparkSession) -> None:
+    """R1: every broadcast join took one more, up to 128."""
+    ids = spark.range(3)
+    for number in range(20):
+        few = spark.range(number + 1).withColumnRenamed("id", "other")
+        assert ids.join(broadcast(few), ids.id == few.other).count() == min(3, number + 1)
+    jvm: Any = spark._jvm
+    threads = [thread.getName() for thread in jvm.Thread.getAllStackTraces().keySet()]
+    assert 0 < sum(name.startswith("broadcast-exchange") for name in threads) <= 16

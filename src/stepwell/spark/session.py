@@ -73,6 +73,8 @@ LAUNCH = {
     # Memory is taken, and filled with zeros, by the page: of tens of megabytes unless told, for
     # every aggregate of every task, however few its rows are. A task has at most 8192 pages.
     "spark.buffer.pageSize": "8m",
+    # Every broadcast join takes a thread more, of 128, before one that is idle is taken again.
+    "spark.sql.broadcastExchange.maxThreadThreshold": "16",
     # Looks up the caller's line for every column that is made, which is much of a small job's time.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
