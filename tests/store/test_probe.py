@@ -12,7 +12,7 @@ from stepwell.model import Bytes
 from stepwell.store.base import Listed, Object, Store
 from stepwell.store.memory import MemoryStore
 from stepwell.store.probe import PROBE_PREFIX, Capabilities, capabilities, probe
-from stepwell.testing import Crash, FaultyStore, ManualEnv, crash_at, fail_at
+from stepwell.testing import Call, Crash, FaultyStore, ManualEnv, crash_at, fail_at
 from tests.store.conftest import ENV
 
 ALL = Capabilities(
@@ -159,3 +159,20 @@ def test_a_crash_at_any_call_leaves_objects_below_probe_only(
                 ask(FaultyStore(inner, crash_at(number, when)), ManualEnv())  # type: ignore[arg-type]
             assert all(item.path.startswith(PROBE_PREFIX) for item in inner.list())
             ask(inner, ManualEnv(seed=1))
+
+
+def test_an_object_that_a_collector_deletes_under_a_probe_accuses_nobody() -> None:
+    """F9, F12: with a clock that is ahead it takes what is being looked at for a leftover."""
+    store = MemoryStore(ManualEnv())
+    deleted: list[str] = []
+
+    def plan(call: Call) -> None:
+        probed = [other.path for other in faulty.calls[:-1] if other.operation == "put_new"]
+        if call.operation == "put_new" and call.path in probed and not deleted:
+            store.delete(call.path)
+            deleted.append(call.path)
+
+    faulty = FaultyStore(store, plan)
+    probe(faulty, ManualEnv())
+    assert deleted
+    assert store.list() == ()
