@@ -355,8 +355,9 @@ def delta_log(path: Path) -> Log:
     places: dict[int, int] = {}
     for commit in sorted((path / "_delta_log").glob("*.json")):
         for line in commit.read_text().splitlines():
-            number = json.loads(line).get("txn", {}).get("version")
-            if number is not None:
+            action = json.loads(line).get("txn", {"appId": ""})
+            if action["appId"].count("/") == 2:  # The other parts of the mark have longer names.
+                number = action["version"]
                 assert places.setdefault(number, len(places)) == len(places) - 1
     log: Log = [
         (row["_transaction"], row["customer"], int(row["total"]), row["n"], row["_w"])
