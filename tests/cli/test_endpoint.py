@@ -110,6 +110,23 @@ def test_an_error_arrives_as_what_it_is(client: Client) -> None:
     assert str(odd) == "not a kind of error"
 
 
+def test_an_error_about_a_huge_request_is_cut_and_ends_nothing(
+    endpoint: Endpoint, client: Client
+) -> None:
+    """R1: an error that quoted a request of 16 MiB was too large to be sent, and ended the run."""
+    with pytest.raises(InvalidError) as caught:
+        client.push("x" * (wire.HEADER_BYTES_MAX - 120), ROWS)
+    message = caught.value.message
+    assert message.startswith("there is no table xxx"), message[:100]
+    assert len(message) <= wire.ERROR_CHARACTERS_MAX + 10
+    assert client.push("orders", ROWS) == 1
+    assert endpoint.error is None
+    long = "x" * 99_999
+    told = wire.error_json(SqlError(long, file=long, line=1, column=2, hint=long))
+    assert len(json.dumps(told)) < 4 * wire.ERROR_CHARACTERS_MAX
+    assert wire.error_from(told).line == 1  # type: ignore[attr-defined]
+
+
 def test_a_tail_is_told_of_changes_until_the_end(
     endpoint: Endpoint, client: Client, pipeline: ProjectPipeline
 ) -> None:

@@ -20,7 +20,7 @@ from stepwell.endpoint import connections, wire
 from stepwell.endpoint.client import Client, connect
 from stepwell.endpoint.server import Endpoint
 from stepwell.env import SystemEnv
-from stepwell.errors import ClaimedError, UnavailableError
+from stepwell.errors import ClaimedError, InvalidError, UnavailableError
 from tests.cli.projects import wait
 
 URI = "memory://endpoint"
@@ -85,6 +85,25 @@ def test_silent_connections_lock_nobody_out(endpoint: Endpoint) -> None:
         assert answers()
         assert workers() == 1
         wait(lambda: endpoint._connections.count <= connections.IDLE_MAX)
+
+
+@pytest.mark.parametrize("raised", [InvalidError("too large"), ValueError("odd"), MemoryError()])
+def test_whatever_a_request_raises_ends_its_connection_only(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, raised: Exception
+) -> None:
+    """R1: an error that could not be told ended its worker, and with it the run."""
+    monkeypatch.setattr("stepwell.endpoint.server.error_json", lambda error: _raise(raised))
+    with raw(endpoint) as connection:
+        wire.send(connection, {"op": "there is none"})
+        with pytest.raises(wire.Gone):
+            wire.receive(connection, 1000)
+    assert answers()
+    assert endpoint.error is None
+    assert workers() == endpoint._connections.workers
+
+
+def _raise(error: Exception) -> object:
+    raise error
 
 
 def test_half_a_request_locks_nobody_out(

@@ -316,6 +316,6 @@ class Connections:
         connection.enter("working", self._env.uptime())
         try:
             self._answer(connection, request)
-        except (Gone, OSError):
-            return False  # It hung up.
+        except Exception:  # noqa: BLE001 - it hung up, or cannot be told: only its connection ends
+            return False
         return not self.ending

@@ -1,7 +1,7 @@
 """What goes over the socket: a JSON header with a few Arrow tables behind it, sizes first.
 
     4 bytes   length of the header, big-endian
-    header    JSON: {"format": 1, "parts": [sizes; -1: none], ...}
+    header    JSON: {"format": 2, "parts": [sizes; -1: none], ...}
     parts     Arrow IPC streams, one after another
 
 While a request is worked on, `{"beat": ...}` comes every second: a process that says nothing for
@@ -30,6 +30,8 @@ FORMAT = 2
 HEADER_BYTES_MAX = 16 * 2**20
 REQUEST_BYTES_MAX = 1 * 2**30
 ANSWER_BYTES_MAX = 16 * 2**30
+ERROR_CHARACTERS_MAX = 8192
+"""An error may quote what it was given, which may be as large as a message can be."""
 _DETAILS = ("epoch", "host", "pid", "time", "object", "field", "file", "line", "column")
 
 Header = Mapping[str, Any]
@@ -95,15 +97,28 @@ def receive(connection: socket.socket, bytes_max: int) -> Message:
 
 
 def error_json(error: StepwellError) -> dict[str, object]:
-    """An error for the other side, with what a program wants to know of it."""
-    details = {name: getattr(error, name) for name in _DETAILS if hasattr(error, name)}
+    """An error for the other side, with what a program wants to know of it. Always a few KB."""
+    details = {name: _cut(getattr(error, name)) for name in _DETAILS if hasattr(error, name)}
     kind = type(error).__name__
     known = (
         kind
         if hasattr(errors, kind)
         else next(base.__name__ for base in type(error).__mro__ if hasattr(errors, base.__name__))
     )
-    return {"type": known, "message": error.message, "hint": error.hint, "details": details}
+    return {
+        "type": known,
+        "message": _cut(error.message),
+        "hint": _cut(error.hint),
+        "details": details,
+    }
+
+
+def _cut(value: object) -> object:
+    """A text without its middle, if it is long: both ends of a message say what is wrong."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text, half = str(value), ERROR_CHARACTERS_MAX // 2
+    return text if len(text) <= 2 * half else f"{text[:half]} ... {text[-half:]}"
 
 
 def error_from(content: Mapping[str, Any]) -> StepwellError:
