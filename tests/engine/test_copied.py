@@ -247,6 +247,55 @@ def test_a_link_and_the_directory_it_leads_to_are_one_place(disk: Disk) -> None:
     assert disk.pins("parent") == []
 
 
+@pytest.mark.parametrize("as_moved", [False, True], ids=["opened", "adopted"])
+def test_the_original_under_another_name_is_no_copy_though_its_mark_changed(
+    disk: Disk, as_moved: bool
+) -> None:
+    """F13: a link to a directory whose owner or mode was changed leads to the pipeline itself."""
+    disk.begin("parent")
+    disk.clone("parent", "real")
+    before, first = disk.state("real"), disk.manifest("real")
+    os.symlink(disk.root / "real", disk.root / "link")
+    disk.run("chmod", "-R", "u+rw,g-w", "real")
+    os.utime(disk.root / "real" / "place.txt")
+    assert standing(first, disk.store("link")) is Standing.REPLACED
+    assert not verify(disk.store("link"), disk.env).findings
+    if as_moved:
+        disk.adopt("link", copy=False)
+    assert disk.state("link") == before
+    found = disk.manifest("real")
+    assert found.place.uri == first.place.uri, "pins are known by this address"
+    assert found.place.mark != first.place.mark
+    assert standing(found, disk.store("link")) is Standing.HERE
+    assert disk.pins("parent") == ["real"]
+    os.utime(disk.root / "real" / "place.txt")
+    destroy_pipeline(disk.store("link"), None, disk.env)
+    assert disk.pins("parent") == []
+
+
+@pytest.mark.parametrize("name", ["one", "link", "new"])
+def test_the_original_is_not_adopted_as_a_copy_of_itself(disk: Disk, name: str) -> None:
+    """F13, C7: its sinks, and what it keeps for clones, are nobody else's."""
+    disk.worlds["one"] = World(disk.env)
+    disk.begin("one")
+    disk.clone("one", "clone")
+    os.symlink(disk.root / "one", disk.root / "link")
+    if name == "new":
+        disk.run("mv", "one", "new")
+    else:
+        os.utime(disk.root / "one" / "place.txt")
+    before = disk.manifest(name)
+    with pytest.raises(InvalidError, match="it is the pipeline itself, and was not changed"):
+        disk.adopt(name, copy=True)
+    assert disk.manifest(name) == before
+    disk.adopt(name, copy=False)
+    found = disk.manifest(name)
+    assert found.pins == before.pins
+    assert found.progress == before.progress
+    assert found.sinks_off == ()
+    assert standing(found, disk.store(name)) is Standing.HERE
+
+
 def test_a_backup_that_is_put_back_is_another_history(disk: Disk) -> None:
     """F13, scenarios 92 and 99: numbers are given out again. What was written under them before is
     told from what belongs to the pipeline now, however far it has come since.

@@ -39,6 +39,9 @@ def _tell(screen: Screen, uri: str, done: Adopted) -> None:
         screen.line(f"{plain(uri)} is where it was; nothing was done")
         return
     manifest = done.manifest
+    if manifest.place.uri == done.before:
+        screen.line(f"{plain(uri)} is where it was, put back or changed; it goes on from here")
+        return
     screen.line(f"{plain(uri)} is a pipeline of its own, no longer the one in {plain(done.before)}")
     if manifest.sinks_off:
         names = ", ".join(map(plain, manifest.sinks_off))

@@ -304,7 +304,7 @@ def take_over(
 
     if seen is not None:
         seen.check()
-    place = mark_place(store)
+    place = mark_place(store, None if found is None else found.manifest)
     holder = _hold(manifests, found, place, writer, seen)
     claimed = holder.current.manifest
     journal_id = _attach(journal_store, holder.current, env)
@@ -321,7 +321,7 @@ def take_over(
     barrier = journal.take_over()
     held = Writer(holder, journal, barrier)
     if check_standing(claimed, store) is not Standing.HERE:
-        _settle(held, manifests, journal.log, place, env)
+        _settle(held, store, journal.log, place, env)
     return Opening(
         held,
         replace(claimed.journal, id=journal_id, closed=False),
@@ -330,14 +330,14 @@ def take_over(
     )
 
 
-def _settle(writer: Writer, manifests: Manifests, log: Log, place: Place, env: Env) -> None:
+def _settle(writer: Writer, store: Store, log: Log, place: Place, env: Env) -> None:
     """The store was put back from a backup, or moved: from here on it is another history (F13).
 
     Behind the barrier, so that the journal ends where it is read to end.
     """
     manifest = writer.manifest
     since = last_transaction(log, manifest.replay, manifest.transaction)
-    pin_here(manifests, manifest, env)
+    pin_here(manifest, place.uri, store, env)
     writer.commit(settling(place, env.new_id(), since), "begin a timeline")
 
 

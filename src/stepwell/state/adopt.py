@@ -6,9 +6,10 @@
     4 unpin      of one that was moved: the pin of the address that is gone
 
 Opening does 1 to 3 by itself where no other pipeline can be under this address: the files were put
-back, or the directory was renamed. A copy is refused until a person says what it is (`adopt`):
-*moved*, and it is the pipeline; or a *copy*, whose sinks are off, since the original goes on with
-them, and which keeps nothing for clones, since they read the original's files.
+back, or the directory was renamed; `adopt --moved` does the same there. A copy is refused until a
+person says what it is (`adopt`): *moved*, and it is the pipeline; or a *copy*, whose sinks are off,
+since the original goes on with them, and which keeps nothing for clones, since they read the
+original's files. Only a copy loses these: the original would lose them for good.
 
 A crash before 3 leaves a pin that the next attempt finds; after it, a pin that costs space only,
 and that `gc` names.
@@ -52,7 +53,8 @@ def adopt(store: Store, env: Env, *, copy: bool, journal_store: Store | None = N
     if found is None:
         raise InvalidError(f"there is no pipeline in {store.uri}", hint="check the address")
     manifest, before = found.manifest, found.manifest.place.uri
-    if standing(manifest, store) is Standing.HERE:
+    how = standing(manifest, store)
+    if how is Standing.HERE:
         return Adopted(manifest, before, changed=False)
     if manifest.status is not Status.READY:
         raise InvalidError(
@@ -60,13 +62,14 @@ def adopt(store: Store, env: Env, *, copy: bool, journal_store: Store | None = N
             hint=f"finish in {before} what was begun, then copy; this one can be destroyed",
         )
     if copy:
+        _refuse_original(store, how)
         _refuse_shared_journal(store, journal_store)
-    else:
+    elif how is not Standing.REPLACED:
         _refuse_if_there(manifest, before, env)
     log = Log(journal_store or store, manifest.lineage)
     since = last_transaction(log, manifest.replay, manifest.transaction)
-    place = mark_place(store)
-    pin_here(manifests, manifest, env)
+    place = mark_place(store, manifest)
+    pin_here(manifest, place.uri, store, env)
     id = env.new_id()
     move = settling(place, id, since)
 
@@ -77,7 +80,8 @@ def adopt(store: Store, env: Env, *, copy: bool, journal_store: Store | None = N
         return _on_its_own(after) if copy else after
 
     done = manifests.amend(change, "adopt the store")
-    parent = None if copy or manifest.parent is None else parent_of(manifest, env)
+    gone = not copy and place.uri != before
+    parent = parent_of(manifest, env) if gone and manifest.parent is not None else None
     if parent is not None:
         drop_pin(parent, manifest.lineage, before)
     return Adopted(done.manifest, before)
@@ -102,7 +106,7 @@ def last_transaction(log: Log, replay: Cursor, transaction: Transaction) -> Tran
     return transaction
 
 
-def pin_here(clone: Manifests, manifest: Manifest, env: Env) -> None:
+def pin_here(manifest: Manifest, address: str, store: Store, env: Env) -> None:
     """Pin what a clone needs for the address it has now; nothing, if it needs nothing."""
     parent = manifest.parent
     if parent is None or parent.pin is None:
@@ -111,10 +115,10 @@ def pin_here(clone: Manifests, manifest: Manifest, env: Env) -> None:
     if at is None:
         return
     try:
-        make_pin(at, Pin(manifest.lineage, clone.store.uri, parent.checkpoint))
+        make_pin(at, Pin(manifest.lineage, address, parent.checkpoint))
     except CheckpointMissing:
         # Freed since the copy or the backup was made: is anything of it needed?
-        if any(run.root for run in needed_runs(clone.store, manifest)):
+        if any(run.root for run in needed_runs(store, manifest)):
             raise
 
 
@@ -127,6 +131,17 @@ def _on_its_own(manifest: Manifest) -> Manifest:
         sinks_off=tuple(sorted(sinks)),
         progress=Progress(sources=progress.sources, dead_letters=progress.dead_letters),
     )
+
+
+def _refuse_original(store: Store, how: Standing) -> None:
+    """Only a copy loses its sinks and pins: the original would lose them for good."""
+    if how is not Standing.COPIED:
+        raise InvalidError(
+            f"{store.uri} is no copy, it was {how.value}: it is the pipeline itself, and was not "
+            "changed",
+            hint="open it, or stepwell adopt --moved: it goes on as it is. For a second pipeline: "
+            "stepwell clone",
+        )
 
 
 def _refuse_shared_journal(store: Store, journal_store: Store | None) -> None:

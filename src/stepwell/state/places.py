@@ -16,7 +16,7 @@ from stepwell.journal import paths
 from stepwell.journal.identity import Identity, check_identity, read_identity
 from stepwell.state.manifest import Manifest, Place
 from stepwell.store.base import Store
-from stepwell.store.mark import mark_of, same_file
+from stepwell.store.mark import mark_of, same_directory
 
 _LOOK = 1000
 _BEFORE = ("probe", "lease", "deploy_log", "spill", "place")
@@ -30,7 +30,7 @@ class Standing(Enum):
     HERE = "here"
     """It is that place, perhaps under another name: a link, another mount."""
     REPLACED = "replaced"
-    """The same address, other files: put back from a backup, or their owner was changed."""
+    """That place, too, but other files: put back from a backup, or their owner was changed."""
     MOVED = "moved"
     """The same files, and the address they had is empty."""
     COPIED = "copied"
@@ -39,15 +39,14 @@ class Standing(Enum):
 
 def standing(manifest: Manifest, store: Store) -> Standing:
     recorded, mark = manifest.place, mark_of(store.uri, paths.PLACE)
-    if recorded.uri == store.uri:
+    # Before the marks: of the original under another name, whose owner was changed, they differ.
+    if recorded.uri == store.uri or same_directory(recorded.uri, store.uri):
         return Standing.HERE if recorded.mark == mark else Standing.REPLACED
     if mark is None or recorded.mark != mark:
         return Standing.COPIED
-    if mark_of(recorded.uri, paths.PLACE) is None:
-        return Standing.MOVED
     # A snapshot of a file system has the same marks in both places.
-    here = same_file(recorded.uri, store.uri, paths.PLACE)
-    return Standing.HERE if here else Standing.COPIED
+    left = mark_of(recorded.uri, paths.PLACE) is None
+    return Standing.MOVED if left else Standing.COPIED
 
 
 def check_standing(manifest: Manifest, store: Store) -> Standing:
@@ -65,19 +64,22 @@ def check_standing(manifest: Manifest, store: Store) -> Standing:
 
 def address_of(manifest: Manifest, store: Store) -> str:
     """The address under which other pipelines may know this one: that of a copy is its own."""
-    here = standing(manifest, store) is Standing.HERE
+    here = standing(manifest, store) in (Standing.HERE, Standing.REPLACED)
     return manifest.place.uri if here else store.uri
 
 
-def mark_place(store: Store) -> Place:
+def mark_place(store: Store, manifest: Manifest | None = None) -> Place:
     """Where a store is; in a directory, by a file that is put there once and never changed.
 
-    A crash leaves the file, which belongs to the directory and to no pipeline in it.
+    What is in the place that `manifest` names keeps that address, whatever it was opened under:
+    pins are known by it. A crash leaves the file, which belongs to the directory and to no
+    pipeline in it.
     """
     if store.uri.startswith("file://") and mark_of(store.uri, paths.PLACE) is None:
         with suppress(ConflictError):
             store.put_new(paths.PLACE, _NOTE)
-    return Place(store.uri, mark_of(store.uri, paths.PLACE))
+    uri = store.uri if manifest is None else address_of(manifest, store)
+    return Place(uri, mark_of(store.uri, paths.PLACE))
 
 
 def in_the_way(store: Store) -> list[str]:

@@ -6,7 +6,8 @@ A copy by any tool is another file, and its status change is the moment of copyi
 that time. A directory that is renamed, or seen through a link or another mount, keeps the mark.
 Changing owner or mode of the file changes the mark, too: another mark alone proves no copy.
 
-A snapshot of a whole file system keeps it; `same_file` tells the two apart where both are mounted.
+A snapshot of a whole file system keeps it, so that one mark alone proves no original. Where both
+addresses can be asked, `same_directory` tells for certain.
 Other kinds of store have no marks: their addresses name one place only.
 """
 
@@ -25,13 +26,16 @@ def mark_of(uri: str, path: str) -> str | None:
     return None if found is None else f"{found.st_ino}:{found.st_ctime_ns}"
 
 
-def same_file(uri: str, other: str, path: str) -> bool:
-    """Whether two addresses lead to one and the same file."""
-    one, two = _stat(uri, path), _stat(other, path)
+def same_directory(uri: str, other: str) -> bool:
+    """Whether two addresses lead to one and the same directory: by a link, by another mount.
+
+    A file inside would not do: in a copy made of hard links it is the same file.
+    """
+    one, two = _stat(uri), _stat(other)
     return one is not None and two is not None and os.path.samestat(one, two)
 
 
-def _stat(uri: str, path: str) -> os.stat_result | None:
+def _stat(uri: str, path: str = "") -> os.stat_result | None:
     if not uri.startswith(_SCHEME):
         return None
     name = f"{uri.removeprefix(_SCHEME)}/{path}"

@@ -32,9 +32,30 @@ MUTANTS = (
     Mutant(
         "places-snapshot-taken-for-the-original",
         "state/places.py",
-        "    return Standing.HERE if here else Standing.COPIED",
-        "    return Standing.HERE",
+        "    return Standing.MOVED if left else Standing.COPIED",
+        "    return Standing.MOVED",
         (f"{_COPIED}::test_snapshots_that_are_both_mounted_are_told_apart",),
+    ),
+    Mutant(
+        "places-original-under-another-name-taken-for-a-copy",
+        "state/places.py",
+        "    if recorded.uri == store.uri or same_directory(recorded.uri, store.uri):",
+        "    if recorded.uri == store.uri:",
+        (f"{_COPIED}::test_the_original_under_another_name_is_no_copy_though_its_mark_changed",),
+    ),
+    Mutant(
+        "places-told-by-a-file-that-hard-links-share",
+        "store/mark.py",
+        "    one, two = _stat(uri), _stat(other)",
+        '    one, two = _stat(uri, "place.txt"), _stat(other, "place.txt")',
+        (f"{_COPIED}::test_a_copy_is_refused_until_somebody_says_what_it_is",),
+    ),
+    Mutant(
+        "adopt-strips-the-original",
+        "state/adopt.py",
+        "    if how is not Standing.COPIED:",
+        "    if False:",
+        (f"{_COPIED}::test_the_original_is_not_adopted_as_a_copy_of_itself",),
     ),
     Mutant(
         "destroy-copy-takes-the-journal-of-the-original",
