@@ -31,7 +31,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from stepwell.connectors.delivery import check_change, check_held, latest_by_key
-from stepwell.connectors.durable import sync_file, sync_folder
+from stepwell.connectors.durable import check_trusted, sync_file, sync_folder
 from stepwell.engine.ports import WEIGHT, Delivered
 from stepwell.env import ulid_number, ulid_text
 from stepwell.errors import ConfigError, InvalidError, UnavailableError
@@ -82,6 +82,7 @@ class DeltaSink:
             raise ConfigError(f"sink {name}: a log of changes has no key")
 
     def last(self) -> Delivered | None:
+        self._check_trusted()
         with self._errors():
             table = self._open()
             held = None if table is None else self._held(table)
@@ -93,6 +94,7 @@ class DeltaSink:
 
     def write(self, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:
         check_change(self.name, previous, mark, change)
+        self._check_trusted()
         with self._errors():
             table = self._table or self._open()
             # Until the commit is known to have happened, the table must be read anew.
@@ -269,11 +271,23 @@ class DeltaSink:
             commit_properties=commit,
         )
 
+    def _disk(self) -> Path | None:
+        """Where the table is on a disk, if it is on one."""
+        path = self._path.removeprefix("file://")
+        return None if "://" in path else Path(path)
+
+    def _check_trusted(self) -> None:
+        root = self._disk()
+        if root is not None:
+            check_trusted(self.name, root)
+
     def _sync(self, version: int) -> None:
         """Bring a commit to the disk, if there is one under the table."""
-        root = Path(self._path.removeprefix("file://"))
+        root = self._disk()
+        if root is None:
+            return
         log = root / "_delta_log" / f"{version:020d}.json"
-        if "://" in str(root) or not log.exists():
+        if not log.exists():
             return
         folders = {root.parent, root, log.parent}
         for line in log.read_text(encoding="utf-8").splitlines():

@@ -1,9 +1,23 @@
-"""Files and folders that are still there after a power cut."""
+"""Files and folders that are still there after a power cut.
+
+An `fsync` that failed is never repeated and believed: the system reports an error once, and calls
+clean what it dropped. So the process remembers where one failed, and a sink neither tells what is
+there nor writes there any more, whatever handle it has (`check_trusted`). What nothing names yet
+(`staged`) is an exception: its write is over, and the next one writes another file.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from stepwell.errors import InvalidError
+from stepwell.store.disk import UNSUPPORTED
+
+_distrusted: dict[str, str] = {}
+"""Paths whose `fsync` failed, and what the system said. Of the whole process, for the system
+forgets the error for every handle, not for one.
+"""
 
 
 def make_folder(path: Path) -> None:
@@ -15,14 +29,38 @@ def make_folder(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def sync_file(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
+def sync_file(path: Path, *, staged: bool = False) -> None:
+    _sync(path, os.O_RDONLY, staged)
 
 
-def sync_folder(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def sync_folder(path: Path, *, staged: bool = False) -> None:
+    _sync(path, os.O_RDONLY | os.O_DIRECTORY, staged)
+
+
+def check_trusted(sink: str, root: Path) -> None:
+    """Raise if an `fsync` failed in this process, in a sink's folder or in one above it."""
+    place = f"{os.path.realpath(root)}/"
+    for path, reason in _distrusted.items():
+        if f"{path}/".startswith(place) or place.startswith(f"{path}/"):
+            raise InvalidError(f"sink {sink}: {_unknown(path, reason)}", hint=_HINT)
+
+
+def _sync(path: Path, flags: int, staged: bool) -> None:
+    opened = os.open(path, flags | os.O_CLOEXEC)
     try:
         os.fsync(opened)
+    except OSError as error:
+        if staged or error.errno in UNSUPPORTED:
+            raise
+        reason = str(error.strerror or error)
+        _distrusted[os.path.realpath(path)] = reason
+        raise InvalidError(_unknown(str(path), reason), hint=_HINT) from error
     finally:
         os.close(opened)
+
+
+def _unknown(path: str, reason: str) -> str:
+    return f"fsync of {path} failed: {reason}; what is on disk is unknown"
+
+
+_HINT = "check the disk and the system's log, then start the process again"

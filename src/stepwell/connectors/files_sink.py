@@ -39,7 +39,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from stepwell.connectors.delivery import check_change, check_held
-from stepwell.connectors.durable import make_folder, sync_file, sync_folder
+from stepwell.connectors.durable import check_trusted, make_folder, sync_file, sync_folder
 from stepwell.connectors.writing import FileFormat, write_rows
 from stepwell.engine.ports import Delivered
 from stepwell.env import Env
@@ -80,6 +80,7 @@ class FilesSink:
         self._format = format
 
     def last(self) -> Delivered | None:
+        check_trusted(self.name, self._root)
         with self._errors():
             found = self._end()
             if found is None:
@@ -90,6 +91,7 @@ class FilesSink:
 
     def write(self, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:
         check_change(self.name, previous, mark, change)
+        check_trusted(self.name, self._root)
         with self._errors():
             end = self._end()
             check_held(self.name, None if end is None else end.mark, previous, mark)
@@ -111,7 +113,7 @@ class FilesSink:
     def _write(self, sequence: int, mark: Delivered, change: pa.Table) -> None:
         with self._staging() as staged:
             self._fill(staged, sequence, mark, change)
-            sync_folder(staged)
+            sync_folder(staged, staged=True)
             sync_folder(self._root)
             try:
                 os.link(staged / _MARK, self._marker(sequence))
@@ -139,12 +141,12 @@ class FilesSink:
     def _fill(self, folder: Path, sequence: int, mark: Delivered, change: pa.Table) -> None:
         data = folder / f"part.{self._format.value}"
         write_rows(change, data, self._format)
-        sync_file(data)
+        sync_file(data, staged=True)
         fields = {"view": self.view, "rows": change.num_rows, **mark_to_json(mark)}
         fields |= {"sequence": sequence, "staged": folder.name}
         lines = folder / _MARK
         lines.write_bytes(seal(_FORMAT, fields))
-        sync_file(lines)
+        sync_file(lines, staged=True)
 
     def _publish(self, logged: _Logged) -> None:
         """Give a committed folder its name, unless that was done."""

@@ -6,6 +6,7 @@ _CONTRACT = "tests/connectors/test_sink_contract.py"
 _STOPPED = "tests/connectors/test_stopped_sinks.py"
 _DELTA = "tests/connectors/test_delta_sink.py"
 _FILES = "tests/connectors/test_files_sink.py"
+_SYNC = "tests/connectors/test_failed_sync.py"
 _ANOTHER = f"{_CONTRACT}::test_a_sink_that_holds_another_mark_than_believed_changes_nothing"
 _LATE = f"{_STOPPED}::test_a_writer_stopped_inside_its_delivery_is_too_late_when_it_wakes_up"
 _AT_ONCE = f"{_STOPPED}::test_of_two_writers_at_once_one_wins"
@@ -101,5 +102,25 @@ MUTANTS = (
         "            check_held(self.name, self._held(table), previous, mark)\n",
         "",
         (f"{_ANOTHER}[delta-key-a copy]",),
+    ),
+    Mutant(
+        "sinks-failed-sync-forgotten",
+        "connectors/durable.py",
+        "        _distrusted[os.path.realpath(path)] = reason\n",
+        "",
+        (
+            f"{_SYNC}::test_an_fsync_that_failed_is_not_repeated_and_believed[files-json]",
+            f"{_SYNC}::test_an_fsync_that_failed_is_not_repeated_and_believed[delta-key]",
+        ),
+    ),
+    Mutant(
+        "sinks-failed-sync-tried-again",
+        "connectors/durable.py",
+        "        if staged or error.errno in UNSUPPORTED:",
+        "        if True:",
+        (
+            f"{_SYNC}::test_the_outbox_keeps_what_a_sink_could_not_sync[files-json]",
+            f"{_SYNC}::test_the_outbox_keeps_what_a_sink_could_not_sync[delta-key]",
+        ),
     ),
 )
