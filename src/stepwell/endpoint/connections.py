@@ -279,9 +279,16 @@ class Connections:
     # Workers
 
     def _work(self) -> None:
+        answered: Connection | None = None
         while True:
             with self._lock:
+                # Free before its peer can ask again: for that another worker would be hired.
                 self._free += 1
+                if answered is not None:
+                    self._busy.discard(answered)
+                    self._returned.append(answered)
+                    self._lock.notify_all()
+                    self._wake()
                 self._lock.wait_for(lambda: self._jobs or self.ending, _WORKER_IDLE_S)
                 self._free -= 1
                 if not self._jobs:
@@ -292,14 +299,12 @@ class Connections:
             try:
                 again = self._serve(connection)
             finally:
-                with self._lock:
-                    self._busy.discard(connection)
-                    self._lock.notify_all()
                 if not again:
+                    with self._lock:
+                        self._busy.discard(connection)
+                        self._lock.notify_all()
                     connection.close()
-            if again:
-                self._returned.append(connection)
-                self._wake()
+            answered = connection if again else None
 
     def _worker_failed(self, error: BaseException) -> None:
         with self._lock:
