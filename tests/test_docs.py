@@ -25,11 +25,11 @@ from stepwell.engine.open import open_writer
 from stepwell.env import SystemEnv
 from stepwell.journal import paths
 from stepwell.journal.entry import Draft, Kind
-from stepwell.journal.trim import trim
 from stepwell.model import Position, Transaction
 from stepwell.state.manifest import Manifests
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import ManualEnv
+from tests.trimming import trim
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

@@ -12,11 +12,11 @@ from stepwell.cli.journal import read_view
 from stepwell.engine.open import open_writer
 from stepwell.journal import codec, paths
 from stepwell.journal.entry import Draft, Entry, Kind
-from stepwell.journal.trim import trim
 from stepwell.model import NO_CHECKSUM, Epoch, Position, Transaction
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import FaultyStore, ManualEnv
 from tests.cli.conftest import Pipeline, Run, flip, snapshot
+from tests.trimming import trim
 
 
 def test_every_entry_is_a_row(run: Run, pipeline: Pipeline) -> None:

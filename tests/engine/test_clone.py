@@ -18,7 +18,6 @@ from stepwell.errors import (
 from stepwell.journal import paths
 from stepwell.journal.copy import last_entry
 from stepwell.journal.log import Log
-from stepwell.journal.trim import trim
 from stepwell.model import Position
 from stepwell.state import clone as cloning
 from stepwell.state.checkpoint import dropping
@@ -27,6 +26,7 @@ from stepwell.state.pins import free_pin
 from stepwell.store.base import Store
 from tests.engine.clones import Family, ids_of
 from tests.engine.doubles import everything, order
+from tests.trimming import trim
 
 
 @pytest.fixture

@@ -22,13 +22,13 @@ from stepwell.errors import (
     TruncatedError,
 )
 from stepwell.journal import paths
-from stepwell.journal.trim import trim
 from stepwell.model import Position
 from stepwell.state.checkpoint import dropping, read_checkpoint
 from stepwell.state.manifest import Manifest, Manifests
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Call, Crash, Fault, FaultyStore, When, crash_at
 from tests.engine.doubles import SETTINGS, Feed, ShelfSink, World, contents, everything, order
+from tests.trimming import trim
 
 SPARSE = replace(SETTINGS, checkpoint_every_s=1e9)
 PARTS = replace(SPARSE, outbox=replace(SETTINGS.outbox, part_rows_max=1))

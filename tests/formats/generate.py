@@ -21,7 +21,7 @@ from stepwell.deploy.project import Project, load_project
 from stepwell.engine.events import Committed
 from stepwell.journal import paths
 from stepwell.state.clone import clone
-from stepwell.state.collect import Collector
+from stepwell.state.collect import Collector, Settings
 from stepwell.store.memory import SHARED
 from stepwell.testing import Crash, FaultyStore, ManualEnv, crash_at
 from tests.formats.stored import (
@@ -96,7 +96,9 @@ def build_parent(project: Project, env: ManualEnv) -> tuple[dict[str, bytes], Ro
     write_file(project.folder / "down", b"")
     with ProjectPipeline(project, env) as pipeline:
         pipeline.push("clicks", [click("ada", 0.3)])
-    Collector(SHARED["memory://parent"], env).collect()  # Leaves its note about barriers.
+    # Trims the journal, and leaves its notes about barriers.
+    at_once = Settings(grace_s=0, journal_keep_s=0)
+    Collector(SHARED["memory://parent"], env, settings=at_once).collect()
     snapshots: list[dict[str, bytes]] = []
 
     def listen(event: object) -> None:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
 
 from stepwell.errors import FencedError, TruncatedError, UnavailableError, UnknownOutcomeError
-from stepwell.journal import paths
+from stepwell.journal import barriers, paths
 from stepwell.journal.entry import Draft, Kind
+from stepwell.journal.identity import read_identity
 from stepwell.journal.log import Log
-from stepwell.journal.trim import _BARRIER_BYTES_MAX, trim
+from stepwell.journal.trim import _BARRIER_BYTES_MAX
 from stepwell.model import Position, Transaction
 from stepwell.state.manifest import Manifests
 from stepwell.store.memory import MemoryStore
-from stepwell.testing import Fault, FaultyStore, ManualEnv, fail_at
+from stepwell.store.sealed import seal
+from stepwell.testing import Crash, Fault, FaultyStore, ManualEnv, When, crash_at, fail_at
 from tests.journal.test_journal import SETTINGS, faulty_writer, follow, opened, put, reopened
 from tests.tiny import Tiny, collect
+from tests.trimming import trim
 
 
 def overtake(store: MemoryStore, env: ManualEnv) -> None:
@@ -258,6 +262,7 @@ def test_trim_removes_only_what_lies_behind_and_says_what() -> None:
     left = [item.path for item in store.list("journal/")]
     assert left == [
         *[paths.entry(Position(p)) for p in (4, 5, 6)],
+        paths.BARRIERS,
         paths.JOURNAL_BOUNDARY,
         paths.IDENTITY,
         "journal/notes.txt",
@@ -285,6 +290,84 @@ def test_no_barrier_is_too_large_to_be_taken_for_one() -> None:
     sizes = [item.size for item in store.list("journal/") if item.path.endswith(".arrow")]
     assert len(sizes) == 2
     assert max(sizes) * 1.25 < _BARRIER_BYTES_MAX
+
+
+def taken_over(times: int) -> tuple[ManualEnv, MemoryStore, Tiny]:
+    """Each writer leaves its barrier and two entries: 1, 4, 7 and so on are barriers."""
+    env = ManualEnv()
+    store = MemoryStore(env)
+    for number in range(times):
+        tiny = Tiny(store, env, settings=SETTINGS)
+        tiny.push(f"{number}a")
+        tiny.push(f"{number}b")
+    return env, store, tiny
+
+
+def entries_left(store: MemoryStore) -> list[int]:
+    names = [paths.parse(item.path) for item in store.list(paths.JOURNAL)]
+    return [name.number for name in names if name.kind == "entry" and name.number is not None]
+
+
+def entries_read(faulty: FaultyStore) -> list[str]:
+    reads = [call.path for call in faulty.calls if call.operation.startswith("get")]
+    return [path for path in reads if path.endswith(".arrow")]
+
+
+def test_no_entry_is_read_twice_to_know_whether_it_is_a_barrier() -> None:
+    """F8: entries never change. The first pass reads each once, the next only what is new."""
+    env, store, tiny = taken_over(5)
+    first, second, third = FaultyStore(store), FaultyStore(store), FaultyStore(store)
+    assert len(trim(first, env, Position(12))) == 8
+    assert sorted(entries_read(first)) == [paths.entry(Position(p)) for p in range(1, 13)]
+    assert trim(second, env, Position(14)) == (14,)
+    assert sorted(entries_read(second)) == [paths.entry(Position(p)) for p in (13, 14)]
+    tiny.push("new")
+    assert trim(third, env, Position(16)) == (15, 16)
+    assert sorted(entries_read(third)) == [paths.entry(Position(p)) for p in (15, 16)]
+    assert entries_left(store) == [1, 4, 7, 10, 13]
+    # What is known of a barrier does not keep it for ever.
+    env.advance(100)
+    tiny.push("shows the storage's clock")
+    assert trim_all(store, env, 16, barriers_kept=2) == (1, 4, 7)
+
+
+@pytest.mark.parametrize("how", ["above the boundary", "another journal", "damaged", "lost"])
+def test_a_note_of_barriers_that_does_not_count_keeps_every_barrier(how: str) -> None:
+    """F8: of a journal put back from a backup, or of another one: it is read again."""
+    env, store, _ = taken_over(3)
+    assert trim(store, env, Position(5)) == (2, 3, 5)
+    identity = read_identity(store)
+    assert identity is not None
+    journal = "another" if how == "another journal" else identity.id
+    up_to = 8 if how == "above the boundary" else 5
+    store.delete(paths.BARRIERS)
+    note = seal(barriers.FORMAT, {"journal": journal, "up_to": up_to, "positions": []})
+    if how != "lost":
+        store.put_new(paths.BARRIERS, b"damaged" if how == "damaged" else note)
+    assert trim(store, env, Position(8)) == (6, 8)
+    faulty = FaultyStore(store)
+    assert trim(faulty, env, Position(9)) == (9,)
+    assert entries_read(faulty) == [paths.entry(Position(9))], "there is a new note"
+    assert entries_left(store) == [1, 4, 7]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_trim_killed_at_any_call_leaves_no_note_that_costs_a_barrier(when: When) -> None:
+    """F8: of a note that does not count yet none is left when the boundary gets there."""
+    for number in range(1, 100):
+        env, store, _ = taken_over(3)
+        identity = read_identity(store)
+        assert identity is not None
+        note = {"journal": identity.id, "up_to": 8, "positions": []}
+        store.put_new(paths.BARRIERS, seal(barriers.FORMAT, note))
+        faulty = FaultyStore(store, crash_at(number, when))
+        with suppress(Crash):
+            trim(faulty, env, Position(8))
+        trim(store, env, Position(9))
+        assert entries_left(store) == [1, 4, 7]
+        if not faulty.dead:
+            return
+    pytest.fail("it never got to its end")
 
 
 @dataclass

@@ -20,6 +20,7 @@ IDENTITY = "journal/identity.json"
 BOUNDARY = "gc/boundary.json"
 JOURNAL_BOUNDARY = "journal/boundary.json"
 WATCH = "journal/watch.json"
+BARRIERS = "journal/barriers.json"
 RESOURCES = "deploy/resources.json"
 DEPLOY_LOG = "deploy/resources.json.wal/"
 DEPLOY_LOG_KEPT = "deploy/resources.json.wal.kept/"
@@ -36,6 +37,7 @@ Kind = Literal[
     "outbox",
     "boundary",
     "watch",
+    "barriers",
     "probe",
     "resources",
     "deploy_log",
@@ -96,6 +98,8 @@ def parse(path: str) -> Name:
         return Name("boundary")
     if path == WATCH:
         return Name("watch")
+    if path == BARRIERS:
+        return Name("barriers")
     if path == RESOURCES:
         return Name("resources")
     if path == LEASE:

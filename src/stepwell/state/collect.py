@@ -58,8 +58,7 @@ from stepwell.errors import (
 from stepwell.journal import paths
 from stepwell.journal.journal import BARRIER_KEEP_S
 from stepwell.journal.log import Log
-from stepwell.journal.trim import BARRIERS_KEPT, trimmable
-from stepwell.journal.watch import Note, Watch, clocks, next_note, read_watch, write_watch
+from stepwell.journal.trim import BARRIERS_KEPT, Trim, plan_trim
 from stepwell.model import Position
 from stepwell.state.checkpoint import (
     KEEP,
@@ -130,11 +129,10 @@ class Plan:
     expired: tuple[CheckpointRef, ...]
     """Checkpoints to be let go of first."""
     manifests_up_to: int
-    entries_up_to: Position
+    trim: Trim
+    """What becomes of the journal; its entries are among `doomed`."""
     frees: Parent | None
     """The parent whose files are not needed any more, though its pin is there."""
-    watch: tuple[Note, Watch | None] | None
-    """What to note about the barriers that stay, and in the place of which note."""
 
     def count(self, reason: Reason) -> tuple[int, int]:
         """How many objects go for a reason, and how many bytes they have."""
@@ -200,8 +198,7 @@ class Collector:
         )
 
     def _delete(self, found: Plan, stopping: Callable[[], bool]) -> int:
-        if found.entries_up_to:
-            Log(self._journal_store).boundary.advance("journal", int(found.entries_up_to))
+        found.trim.begin(self._journal_store)
         if found.manifests_up_to:
             self._manifests.boundary.advance("manifest", found.manifests_up_to)
         done = 0
@@ -212,8 +209,7 @@ class Collector:
                     return done
                 store.delete(*(item.path for item in some))
                 done += len(some)
-        if found.watch is not None:
-            write_watch(self._journal_store, *found.watch)
+        found.trim.end(self._journal_store)
         return done
 
     # Reading what must stay
@@ -265,7 +261,6 @@ class Collector:
             journal if separate else (),
             tuple(entries),
             Position(numbers.get("journal", 0)),
-            read_watch(self._journal_store, entries),
             now,
         )
 
@@ -327,7 +322,6 @@ class Read:
     """The journal in it, if it is the one that the manifest means."""
     trimmed: Position
     """Up to where it was trimmed before."""
-    watch: Watch | None
     now: datetime
 
 
@@ -342,7 +336,7 @@ def superseded(listing: Iterable[Listed], latest: int) -> tuple[tuple[int, datet
 
 
 def plan(read: Read, env: Env, settings: Settings) -> Plan:
-    """What goes. Pure, but for a look at entries that may be barriers."""
+    """What goes. Pure, but for a look at notes about barriers, and entries that may be some."""
     manifest = read.latest.manifest
     over = expired(manifest, settings.checkpoint_keep, read.now)
     kept = {id: item for id, item in read.checkpoints.items() if id not in {i.id for i in over}}
@@ -363,8 +357,17 @@ def plan(read: Read, env: Env, settings: Settings) -> Plan:
     for item in read.beside:
         if _is_old_probe(item, now):
             doomed.append(Doomed(item.path, item.size, "probe", True))
-    entries_up_to, entries, watch = _entries(read, kept, env, settings)
-    doomed += [Doomed(item.path, item.size, "entry", True) for item in entries]
+    trim = plan_trim(
+        read.journal_store,
+        env,
+        manifest.journal.id or "",  # Without one nothing is listed.
+        _entries_up_to(read, kept, settings),
+        read.trimmed,
+        read.entries,
+        barrier_keep_s=settings.barrier_keep_s,
+        barriers_kept=settings.barriers_kept,
+    )
+    doomed += [Doomed(item.path, item.size, "entry", True) for item in trim.doomed]
     parent = manifest.parent
     frees = parent is not None and parent.pin is not None and all(f.root is None for f in files)
     return Plan(
@@ -372,9 +375,8 @@ def plan(read: Read, env: Env, settings: Settings) -> Plan:
         tuple(doomed),
         over,
         manifests_up_to if any(item.reason == "manifest" for item in doomed) else 0,
-        entries_up_to if entries else Position(0),
+        trim,
         parent if frees else None,
-        watch,
     )
 
 
@@ -434,13 +436,8 @@ def _replayable(
     return Position(0) if whole and beginning_of(manifest) is not None else limit
 
 
-def _entries(
-    read: Read, checkpoints: dict[str, Checkpoint], env: Env, settings: Settings
-) -> tuple[Position, Sequence[Listed], tuple[Note, Watch | None] | None]:
-    """Up to where the journal goes, and which entries; none if there is nothing to delete.
-
-    And what to note, so that barriers which stay now may go one day.
-    """
+def _entries_up_to(read: Read, checkpoints: dict[str, Checkpoint], settings: Settings) -> Position:
+    """Up to where the journal is needed by nobody."""
     manifest = read.latest.manifest
     listed = [ref.id for ref in manifest.checkpoints if ref.id in checkpoints]
     starts = [state.replay.position for state in (manifest, *read.recent)]
@@ -455,14 +452,4 @@ def _entries(
         and item.modified > now - keep
     ]
     limit = Position(min([*starts, *(number - 1 for number in young)]))
-    up_to = _replayable(read, limit, [checkpoints[id] for id in listed], settings)
-    at, barrier_keep_s = clocks(env, read.entries), settings.barrier_keep_s
-    note = next_note(read.watch, at, read.entries, barrier_keep_s)
-    watch = None if note is None else (note, read.watch)
-    if up_to <= 0:
-        return Position(0), (), watch
-    old = read.watch.old(at, barrier_keep_s) if read.watch else Position(0)
-    entries = trimmable(
-        read.journal_store, up_to, read.entries, old=old, barriers_kept=settings.barriers_kept
-    )
-    return up_to, entries, watch
+    return _replayable(read, limit, [checkpoints[id] for id in listed], settings)

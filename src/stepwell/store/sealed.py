@@ -117,6 +117,12 @@ class Fields:
             raise self.wrong(name, f"a whole number of at least {least}")
         return value
 
+    def numbers(self, name: str) -> tuple[int, ...]:
+        items = self._typed(name, list, "a list")
+        if not all(type(item) is int and item >= 0 for item in items):
+            raise self.wrong(name, "a list of whole numbers of at least 0")
+        return tuple(items)
+
     def time(self, name: str) -> datetime:
         return self._parsed(name, parse_time, "a UTC time")
 

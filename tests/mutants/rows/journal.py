@@ -140,16 +140,48 @@ MUTANTS = (
     Mutant(
         "trim-takes-young-barriers",
         "journal/trim.py",
-        "if (position <= old and kept >= barriers_kept) or not _may_be_barrier(",
-        "if True or not _may_be_barrier(",
+        "if position <= old and len(kept) >= barriers_kept:",
+        "if True:",
         (f"{_SILENCE}::test_a_barrier_outlives_its_use_and_catches_a_writer_that_slept",),
     ),
     Mutant(
         "trim-keeps-no-number-of-barriers",
         "journal/trim.py",
-        "if (position <= old and kept >= barriers_kept) or not _may_be_barrier(",
-        "if position <= old or not _may_be_barrier(",
+        "if position <= old and len(kept) >= barriers_kept:",
+        "if position <= old:",
         (f"{_SILENCE}::test_the_last_barriers_stay_whatever_their_age",),
+    ),
+    Mutant(
+        "barriers-note-counts-above-the-boundary",
+        "journal/barriers.py",
+        'if fields.text("journal") != journal or up_to > trimmed:',
+        'if fields.text("journal") != journal:',
+        (f"{_SILENCE}::test_a_note_of_barriers_that_does_not_count_keeps_every_barrier",),
+    ),
+    Mutant(
+        "barriers-note-of-another-journal-counts",
+        "journal/barriers.py",
+        'if fields.text("journal") != journal or up_to > trimmed:',
+        "if up_to > trimmed:",
+        (f"{_SILENCE}::test_a_note_of_barriers_that_does_not_count_keeps_every_barrier",),
+    ),
+    Mutant(
+        "trim-forgets-which-entries-it-has-read",
+        "journal/trim.py",
+        "            write_barriers(store, self.journal, self.up_to, self.kept, self.known)\n",
+        "",
+        (f"{_SILENCE}::test_no_entry_is_read_twice_to_know_whether_it_is_a_barrier",),
+    ),
+    Mutant(
+        "trim-moves-the-boundary-before-it-notes-barriers",
+        "journal/trim.py",
+        """            write_barriers(store, self.journal, self.up_to, self.kept, self.known)
+            Log(store).boundary.advance("journal", int(self.up_to))
+""",
+        """            Log(store).boundary.advance("journal", int(self.up_to))
+            write_barriers(store, self.journal, self.up_to, self.kept, self.known)
+""",
+        (f"{_SILENCE}::test_a_trim_killed_at_any_call_leaves_no_note_that_costs_a_barrier",),
     ),
     Mutant(
         "watch-believes-the-clock-that-is-most-ahead",

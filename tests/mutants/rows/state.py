@@ -18,7 +18,7 @@ MUTANTS = (
     Mutant(
         "trim-does-not-move-the-boundary",
         "journal/trim.py",
-        '    Log(store).boundary.advance("journal", int(up_to))\n',
+        '            Log(store).boundary.advance("journal", int(self.up_to))\n',
         "",
         ("tests/journal/test_journal.py::test_a_reader_left_behind_by_the_collector_is_told",),
     ),
