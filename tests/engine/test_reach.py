@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +23,8 @@ from stepwell.state.collect import Collector
 from stepwell.state.collect import Settings as CollectSettings
 from stepwell.state.history import History
 from stepwell.state.manifest import CheckpointRef, Manifest, Manifests
-from stepwell.state.timeline import Timeline
+from stepwell.state.timeline import RESUMED_MAX, Timeline
+from stepwell.store.local import LocalStore
 from stepwell.testing import FaultyStore, fail_at
 from tests.engine.clones import Family
 from tests.engine.doubles import SETTINGS, Feed, World, everything, order
@@ -194,6 +197,56 @@ def test_what_came_after_a_restore_can_be_reached() -> None:
         done.pipeline.close()
 
 
+def test_a_directory_whose_mark_changes_at_every_start_keeps_no_more_than_another(
+    tmp_path: Path,
+) -> None:
+    """F13, K12: `chown -R` in an entrypoint, a mount with unstable inodes; nothing was restored."""
+    settings = keeping(7 * DAY_S)
+
+    def restarted(name: str, *, changes: bool) -> tuple[World, list[dict[str, Any]]]:
+        world = World()
+        world.store = LocalStore(str(tmp_path / name), world.env)
+        seen = []
+        for id in range(40):
+            seen.append(pushed(world, settings, id))
+            world.env.advance(60)
+            if changes:
+                os.utime(tmp_path / name / paths.PLACE)
+        return world, seen
+
+    same, _ = restarted("same", changes=False)
+    world, seen = restarted("changing", changes=True)
+    assert len(latest(same).timelines) == 1
+    assert 1 < len(latest(world).timelines) <= RESUMED_MAX + 1
+    assert len(latest(world).checkpoints) == len(latest(same).checkpoints)
+    for number in (2, 20, 39):
+        done = back(world, number, settings)
+        assert everything(done.pipeline) == seen[number - 1]
+        world.check(done.pipeline)
+        done.pipeline.close()
+    assert len([item for item in latest(world).timelines if not item.resumed]) == 4
+
+
+def test_a_sink_that_was_down_through_many_timelines_goes_on(tmp_path: Path) -> None:
+    """F13, J16: marks decide, and no list of timelines: also for one that was forgotten."""
+    world = World()
+    world.store = LocalStore(str(tmp_path / "one"), world.env)
+    pushed(world, SPARSE, 0)
+    os.utime(tmp_path / "one" / paths.PLACE)
+    pushed(world, SPARSE, 1)
+    held, world.down = latest(world).timeline, {"revenue"}
+    for id in range(2, 2 * RESUMED_MAX):
+        os.utime(tmp_path / "one" / paths.PLACE)
+        pushed(world, SPARSE, id)
+        world.env.advance(60)
+    assert held not in {item.id for item in latest(world).timelines}
+    world.down = set()
+    pipeline = world.open(settings=SPARSE)
+    pipeline.push("orders", [order(90)])
+    world.check(pipeline)
+    pipeline.close()
+
+
 def refs(*hours_ago: float, since: World) -> tuple[CheckpointRef, ...]:
     now = since.env.now()
     return tuple(
@@ -230,6 +283,8 @@ def test_checkpoints_are_thinned_out_with_age() -> None:
         item.transaction for item in kept
     }
     assert extra <= {1101}
+    two = (Timeline("A"), Timeline("B", Transaction(1100), resumed=True))
+    assert retained(replace(manifest, timelines=two), 2, now, 7 * DAY_S) == kept
 
 
 def test_a_flipped_byte_in_the_newest_checkpoint_is_passed_over() -> None:

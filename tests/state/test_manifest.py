@@ -52,7 +52,7 @@ def held(number: int, lineage: str = ID) -> Delivered:
 
 FULL = Manifest(
     lineage=ID,
-    timelines=(Timeline(ID), Timeline(OTHER, Transaction(4))),
+    timelines=(Timeline(ID), Timeline(OTHER, Transaction(4), resumed=True)),
     claim=Claim(Epoch(7), "höst", 4711, ENV.now()),
     place=Place("file:///here", "12:34"),
     sinks_off=("old",),
@@ -152,7 +152,7 @@ MAY_BE_NULL = [
     ("progress", "sinks", 0, "held"),
     ("progress", "sinks", 1, "held"),
 ]
-MAY_BE_ABSENT = [("progress",), ("floor",), ("sinks_off",)]
+MAY_BE_ABSENT = [("progress",), ("floor",), ("sinks_off",), ("timelines", 1, "resumed")]
 """As in a pipeline that has taken nothing in yet."""
 
 

@@ -9,7 +9,7 @@ import pytest
 from stepwell.errors import BugError, CorruptError
 from stepwell.model import Transaction
 from stepwell.state.manifest import Manifest, Manifests, from_json, to_json
-from stepwell.state.timeline import Timeline, diverged
+from stepwell.state.timeline import RESUMED_MAX, Timeline, diverged
 from stepwell.store.memory import MemoryStore
 from stepwell.store.sealed import Fields
 from stepwell.testing import ManualEnv
@@ -47,10 +47,22 @@ def test_a_number_belongs_to_the_history_in_which_it_was_given_out() -> None:
 
 def test_a_history_without_a_transaction_of_its_own_leaves_no_trace() -> None:
     """A store that is copied again and again must not collect histories in which nothing was."""
-    once = diverged((Timeline(A),), B, at(3))
+    once = diverged((Timeline(A),), Timeline(B, at(3)))
     assert once == (Timeline(A), Timeline(B, at(3)))
-    assert diverged(once, C, at(3)) == (Timeline(A), Timeline(C, at(3)))
-    assert diverged((Timeline(A),), B, at(0)) == (Timeline(B),)
+    assert diverged(once, Timeline(C, at(3))) == (Timeline(A), Timeline(C, at(3)))
+    assert diverged((Timeline(A),), Timeline(B, at(0))) == (Timeline(B),)
+
+
+def test_restarts_do_not_make_the_list_longer_and_restores_are_all_known() -> None:
+    """F13, K12: of those that resumed the newest stay, beside the first and every restore."""
+    found = (Timeline(A),)
+    for number in range(1, 101):
+        resumed = number % 25 != 0
+        found = diverged(found, Timeline(f"{number}", at(number), resumed=resumed))
+    restores = [item.since for item in found if not item.resumed]
+    assert restores == [0, 25, 50, 75, 100]
+    newest = [number for number in range(1, 100) if number % 25][-RESUMED_MAX:]
+    assert [item.since for item in found if item.resumed] == newest
 
 
 @pytest.mark.parametrize(

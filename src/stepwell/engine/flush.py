@@ -90,7 +90,7 @@ def flush(
             find_checkpoint(manifest, origin.id, store.uri)
         timelines = manifest.timelines
         if begun is not None:
-            timelines = diverged(timelines, begun.id, begun.since)
+            timelines = diverged(timelines, begun)
         return replace(
             manifest,
             timelines=timelines,

@@ -170,7 +170,7 @@ class Outbox:
 
     def diverge(self, timeline: Timeline) -> None:
         """What is offered from here on belongs to another timeline."""
-        self._timelines = diverged(self._timelines, timeline.id, timeline.since)
+        self._timelines = diverged(self._timelines, timeline)
 
     # Filling it
 

@@ -29,7 +29,7 @@ from stepwell.state.manifest import Manifest, Manifests, Pin, Place, Status
 from stepwell.state.pins import drop_pin, make_pin, needed_runs, parent_of
 from stepwell.state.places import Standing, mark_place, standing
 from stepwell.state.progress import Progress
-from stepwell.state.timeline import diverged
+from stepwell.state.timeline import Timeline, diverged
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
 
@@ -92,7 +92,8 @@ def settling(place: Place, id: str, since: Transaction) -> Callable[[Manifest], 
 
     def change(manifest: Manifest) -> Manifest:
         at = Transaction(max(since, manifest.transaction))
-        return replace(manifest, place=place, timelines=diverged(manifest.timelines, id, at))
+        new = Timeline(id, at, resumed=True)
+        return replace(manifest, place=place, timelines=diverged(manifest.timelines, new))
 
     return change
 

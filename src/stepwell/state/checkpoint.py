@@ -239,7 +239,7 @@ def _reaching(
     """
     ids: set[str] = set()
     slots: set[tuple[int, int]] = set()
-    since = [item.since for item in timelines if item.since]
+    since = [item.since for item in timelines if item.since and not item.resumed]
     oldest: str | None = None
     for item in own:
         age_s = (now - item.created).total_seconds()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from stepwell.errors import ensure
 from stepwell.journal import paths
+from stepwell.state.timeline import diverged
 
 if TYPE_CHECKING:
     from stepwell.state.manifest import Manifest
@@ -43,13 +44,12 @@ def same_lineage(before: Manifest, after: Manifest) -> bool:
 
 
 def timelines_only_grow(before: Manifest, after: Manifest) -> bool:
-    """A history that is forgotten, or cut where it is stored, would be taken for a foreign one."""
+    """Without its restore a checkpoint is dropped that is needed; cut, a history looks foreign."""
     if after.timelines == before.timelines:
         return True
-    *kept, new = after.timelines
-    stays = tuple(item for item in before.timelines if item.since < new.since)
-    known = {item.id for item in before.timelines}
-    return tuple(kept) == stays and new.id not in known and new.since >= before.transaction
+    new, known = after.timelines[-1], {item.id for item in before.timelines}
+    fits = new.id not in known and new.since >= before.transaction
+    return fits and after.timelines == diverged(before.timelines, new)
 
 
 def same_claim(before: Manifest, after: Manifest) -> bool:

@@ -432,7 +432,7 @@ def to_json(manifest: Manifest) -> dict[str, Json]:
     known = {} if progress == NO_PROGRESS else {"progress": progress_to_json(progress)}
     return {
         "lineage": manifest.lineage,
-        "timelines": [_flat(item) for item in manifest.timelines],
+        "timelines": [_timeline(item) for item in manifest.timelines],
         "claim": {
             "epoch": claim.epoch,
             "host": claim.host,
@@ -476,10 +476,15 @@ def _known(value: Run | JournalRef, *names: str) -> dict[str, Json]:
 
 
 def _flat(
-    value: Cursor | JournalRef | Run | CheckpointRef | Pin | Parent | Place | Timeline,
+    value: Cursor | JournalRef | Run | CheckpointRef | Pin | Parent | Place,
 ) -> dict[str, Json]:
     # Not asdict(), which copies every key range deeply.
     return {item.name: getattr(value, item.name) for item in fields(value)}
+
+
+def _timeline(item: Timeline) -> dict[str, Json]:
+    known: dict[str, Json] = {"resumed": True} if item.resumed else {}
+    return {"id": item.id, "since": item.since, **known}
 
 
 def from_json(body: Fields) -> Manifest:
@@ -553,7 +558,11 @@ def from_json(body: Fields) -> Manifest:
 
 def _timelines(body: Fields) -> Timelines:
     found = tuple(
-        Timeline(item.id("id"), Transaction(item.number("since")))
+        Timeline(
+            item.id("id"),
+            Transaction(item.number("since")),
+            resumed="resumed" in item.names() and item.flag("resumed"),
+        )
         for item in body.children("timelines")
     )
     if not found or any(a.since >= b.since for a, b in pairwise(found)):

@@ -1,6 +1,6 @@
 """Timelines: which history a transaction number belongs to (F13).
 
-    timelines   [{id, since}]     oldest first; the last one is the present
+    timelines   [{id, since, resumed}]     oldest first; the last one is the present
 
 A lineage names a pipeline, and its numbers are given out once. That holds as long as there is one
 store. A store that is put back from a backup, or copied, gives the same numbers out again with
@@ -8,8 +8,9 @@ other contents; a restore leaves a history that it does not continue. Each begin
 Transaction N belongs to the last timeline whose `since` is below N, and a timeline that is not the
 last ended at the `since` of the next.
 
-So a sink which stores timeline and number together can be told for certain whether what it holds is
-part of this pipeline's history, however far this pipeline has come since.
+They say where numbers are missing, which checkpoints must stay because of it, and to people what a
+sink holds. Whether a sink's mark is accepted is not decided by them: marks name their entry. So the
+oldest of those that left nothing out may be forgotten, and the list does not grow with restarts.
 """
 
 from __future__ import annotations
@@ -18,24 +19,32 @@ from dataclasses import dataclass
 
 from stepwell.model import Transaction
 
+RESUMED_MAX = 16
+"""How many timelines stay that a restore did not begin."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
     id: str
     since: Transaction = Transaction(0)
     """The last transaction before it."""
+    resumed: bool = False
+    """No restore began it: it goes on where the one before ended, and no number is missing."""
 
 
 Timelines = tuple[Timeline, ...]
 
 
-def diverged(timelines: Timelines, id: str, since: Transaction) -> Timelines:
-    """The timelines with a new one, which begins after a transaction.
+def diverged(timelines: Timelines, new: Timeline) -> Timelines:
+    """The timelines with a new one.
 
-    One that has no transaction of its own is left out, so that opening and copying again and again
-    does not make the list longer.
+    Left out are those without a transaction of their own, and the oldest of many that resumed, but
+    for the first of all: opening and copying again and again does not make the list longer.
     """
-    return (*(item for item in timelines if item.since < since), Timeline(id, since))
+    found = (*(item for item in timelines if item.since < new.since), new)
+    resumed = [item for item in found[1:] if item.resumed]
+    forgotten = resumed[: max(0, len(resumed) - RESUMED_MAX)]
+    return tuple(item for item in found if item not in forgotten)
 
 
 def timeline_of(timelines: Timelines, transaction: int) -> str:

@@ -65,6 +65,27 @@ MUTANTS = (
         (f"{_COPIED}::test_destroying_a_copy_leaves_a_journal_that_was_not_copied",),
     ),
     Mutant(
+        "retention-takes-a-restart-for-a-restore",
+        "state/checkpoint.py",
+        "if item.since and not item.resumed]",
+        "if item.since]",
+        (
+            f"{_REACH}"
+            "::test_a_directory_whose_mark_changes_at_every_start_keeps_no_more_than_another",
+            f"{_REACH}::test_checkpoints_are_thinned_out_with_age",
+        ),
+    ),
+    Mutant(
+        "timelines-forget-a-restore",
+        "state/timeline.py",
+        "    resumed = [item for item in found[1:] if item.resumed]",
+        "    resumed = list(found[1:])",
+        (
+            "tests/state/test_timeline.py"
+            "::test_restarts_do_not_make_the_list_longer_and_restores_are_all_known",
+        ),
+    ),
+    Mutant(
         "restore-without-a-timeline",
         "engine/flush.py",
         "        if begun is not None:\n            timelines",
