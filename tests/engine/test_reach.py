@@ -330,3 +330,23 @@ def test_a_store_that_does_not_answer_is_no_damage() -> None:
             preview(Goal(transaction=3), faulty, world.store, world.env)
         failed += 1
     assert failed > 4
+
+
+def test_a_restore_reads_no_file_twice_and_none_of_a_checkpoint_that_leads_nowhere() -> None:
+    """K9: what costs nothing is asked first, and checkpoints share most of their files."""
+    world = World()
+    for id in range(4):
+        pushed(world, keeping(7 * DAY_S), id)
+    for ref in latest(world).checkpoints:
+        for file in read_checkpoint(world.store, ref.id).files:
+            if file.path == max(f.path for f in read_checkpoint(world.store, ref.id).files):
+                world.store.delete(file.path)
+    counting = FaultyStore(world.store)
+    preview(Goal(transaction=4), counting, world.store, world.env)
+    reads = [call.path for call in counting.calls if call.operation == "get_range"]
+    assert reads
+    assert len(reads) == len(set(reads))
+    nowhere = FaultyStore(world.store)
+    with pytest.raises(CheckpointMissing):
+        preview(Goal(transaction=99), nowhere, world.store, world.env)
+    assert not [call for call in nowhere.calls if call.operation == "get_range"]

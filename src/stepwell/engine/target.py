@@ -11,7 +11,7 @@ leaves the pipeline as it was.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -33,6 +33,7 @@ from stepwell.journal.log import JournalReader, Log
 from stepwell.model import Transaction, format_time
 from stepwell.state.checkpoint import (
     Checkpoint,
+    Sums,
     beginning_of,
     check_contents,
     find_checkpoint,
@@ -99,42 +100,46 @@ def choose(goal: Goal, store: Store, log: Log, manifest: Manifest, env: Env) -> 
     """
     if goal.checkpoint is not None:
         ref = find_checkpoint(manifest, goal.checkpoint, store.uri)
-        found = _inspect(ref, store, env)
+        found = _inspect(ref, store, env, {}, lambda checkpoint: None)
         if found.checkpoint is None:
             raise CorruptError(f"checkpoint {ref.name or ref.id}", found.problem, hint=_OTHERS)
         if found.checkpoint.state.program != manifest.program:
             raise InvalidError(f"checkpoint {ref.name or ref.id}: {_OTHER_PROGRAM}", hint=_OTHERS)
         return Target(found.checkpoint, ref.transaction)
     passed: list[PassedOver] = []
-    spare: list[Checkpoint] = []
+    spare: list[Target] = []
+    sums: Sums = {}
+    ways: dict[str, Target] = {}
+
+    def excluded(checkpoint: Checkpoint) -> str | None:
+        """Why a checkpoint does not lead to the goal, whole or not; None: it does."""
+        if checkpoint.state.generation != manifest.generation:
+            return _OTHER_PROGRAM
+        way = _follow(goal, checkpoint, log, manifest)
+        if isinstance(way, str):
+            return way
+        ways[checkpoint.id] = way
+        return None
+
     for ref in sorted(manifest.checkpoints, key=lambda ref: ref.id, reverse=True):
         if goal.transaction is not None and ref.transaction > goal.transaction:
             continue
         if goal.time is not None and ref.created > goal.time:
             continue
-        found = _inspect(ref, store, env)
-        whole = found.checkpoint
-        if whole is not None and whole.state.generation != manifest.generation:
-            passed.append((_named(ref), _OTHER_PROGRAM))
-            continue
-        if whole is not None and not found.problem:
-            way = _follow(goal, whole, log, manifest)
-            if not isinstance(way, str):
-                return replace(way, passed_over=tuple(passed))
-            passed.append((_named(ref), way))
-            continue
+        found = _inspect(ref, store, env, sums, excluded)
+        if found.checkpoint is not None and not found.problem:
+            return replace(ways[found.checkpoint.id], passed_over=tuple(passed))
         passed.append((_named(ref), found.problem))
-        if whole is not None:
-            spare.append(whole)
+        if found.checkpoint is not None:
+            spare.append(ways[found.checkpoint.id])
     beginning = beginning_of(manifest)
     if beginning is not None and (goal.time is None or beginning.created <= goal.time):
-        spare.insert(0, beginning)
-    for checkpoint in spare:
-        way = _follow(goal, checkpoint, log, manifest)
+        way = _follow(goal, beginning, log, manifest)
         if not isinstance(way, str):
             return replace(way, passed_over=tuple(passed))
-        if checkpoint.is_beginning:
-            passed.append(("the beginning of the journal", way))
+        passed.append(("the beginning of the journal", way))
+    if spare:
+        return replace(spare[0], passed_over=tuple(passed))
     told = "; ".join(f"{name}: {why}" for name, why in passed)
     raise CheckpointMissing(
         f"{store.uri} has no checkpoint from which {_told(goal)} can be reached"
@@ -180,11 +185,24 @@ class _Inspected:
     """What is damaged; if it can be used all the same, output that a sink has not received."""
 
 
-def _inspect(ref: CheckpointRef, store: Store, env: Env) -> _Inspected:
-    """Is a checkpoint whole, by the contents of its files?"""
+def _inspect(
+    ref: CheckpointRef,
+    store: Store,
+    env: Env,
+    sums: Sums,
+    excluded: Callable[[Checkpoint], str | None],
+) -> _Inspected:
+    """Is a checkpoint whole, by the contents of its files? They are not read if it is excluded."""
     try:
         checkpoint = read_checkpoint(store, ref.id, ref)
-        damaged = check_contents(checkpoint.files, lambda root: store_of(store, root, env))
+    except UnavailableError:
+        raise
+    except StepwellError as error:
+        return _Inspected(None, error.message)
+    if (reason := excluded(checkpoint)) is not None:
+        return _Inspected(None, reason)
+    try:
+        damaged = check_contents(checkpoint.files, lambda root: store_of(store, root, env), sums)
     except UnavailableError:
         raise  # A store that does not answer says nothing about the checkpoint (F10).
     except StepwellError as error:

@@ -364,12 +364,22 @@ def _check(store: Store, wanted: Sequence[File]) -> Iterator[Damage]:
             yield Damage(file, where, f"has {size} bytes, not {file.size}")
 
 
-def check_contents(files: Iterable[File], stores: Stores) -> tuple[Damage, ...]:
-    """The same, and which have other bytes than their checksum says: all of them are read (K9)."""
+Sums = dict[tuple[str | None, str], Checksum]
+"""The checksums of files that were read, by root and path."""
+
+
+def check_contents(files: Iterable[File], stores: Stores, sums: Sums) -> tuple[Damage, ...]:
+    """The same, and which have other bytes than their checksum says: all of them are read (K9).
+
+    But for those in `sums`, to which the others are added: checkpoints share most of their files.
+    """
     files = tuple(files)
     damaged = check_files(files, stores)
     whole = [file for file in files if file not in {item.file for item in damaged}]
-    found = zip(whole, sum_files(whole, stores), strict=True)
+    unread = [file for file in whole if (file.root, file.path) not in sums]
+    for file, sum in zip(unread, sum_files(unread, stores), strict=True):
+        sums[file.root, file.path] = sum
+    found = ((file, sums[file.root, file.path]) for file in whole)
     return (*damaged, *(_changed(file, sum, stores) for file, sum in found if sum != file.checksum))
 
 
