@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
+from contextlib import suppress
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from stepwell.connectors.registry import make_sink, make_source
 from stepwell.engine.ports import Limits, Sink
 from stepwell.env import SystemEnv
-from stepwell.errors import CorruptError, InvalidError, UnavailableError
+from stepwell.errors import ConflictError, CorruptError, InvalidError, UnavailableError
 from stepwell.testing import ManualEnv
 from tests.connectors.sinks import LINEAGE, OTHER, alone, mark, put
 from tests.connectors.tables import rows, table
@@ -174,6 +176,91 @@ def test_a_folder_that_was_committed_is_not_swept_away(
     sink(tmp_path)._sweep()  # type: ignore[attr-defined]
     assert sink(tmp_path).last() == mark(2)
     assert (tmp_path / "out" / f"{2:020d}" / "part.json").exists()
+
+
+def test_a_writer_whose_lock_is_not_seen_commits_nothing_that_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario 93, J7: machines may not see each other's locks. One writer stalls before its
+    commit while another sweeps, up to the moment it would remove the rows.
+    """
+    write(tmp_path, 1)
+    monkeypatch.setattr(fcntl, "flock", lambda opened, how: None)
+    link, rmtree = os.link, shutil.rmtree
+    linked: list[bool] = []
+
+    def commit_too_late(path: Path, **named: bool) -> None:
+        with suppress(FileNotFoundError):
+            link(*stalled)
+            linked.append(True)
+        rmtree(path, **named)
+
+    def stall(old: Path, new: Path) -> None:
+        stalled[:] = [old, new]
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "rmtree", commit_too_late)
+            sink(tmp_path)._sweep()  # type: ignore[attr-defined]
+        link(old, new)
+
+    stalled: list[Path] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", stall)
+        with pytest.raises(ConflictError, match="was not written"):
+            write(tmp_path, 2)
+    assert stalled
+    assert not linked
+    assert sink(tmp_path).last() == mark(1)
+    write(tmp_path, 2)
+    assert (tmp_path / "out" / f"{2:020d}" / "part.json").exists()
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_what_a_sweep_left_half_done_is_gone_on_with(
+    tmp_path: Path, committed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario 93, J7: whoever swept died after its rename; a mark may name the folder or not."""
+    write(tmp_path, 1)
+
+    def crash(*given: Path) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename" if committed else "link", crash)
+        with pytest.raises(Crash):
+            write(tmp_path, 2)
+    (hidden,) = (tmp_path / "out").glob(".tmp-*")
+    hidden.rename(hidden.with_name(hidden.name.replace(".tmp-", ".gone-")))
+    assert sink(tmp_path).last() == mark(2 if committed else 1)
+    write(tmp_path, *([3] if committed else [2, 3]))
+    assert len(list((tmp_path / "out").glob("[0-9]*/part.json"))) == 3
+    assert not list((tmp_path / "out").glob(".gone-*"))
+
+
+def test_whoever_publishes_for_a_dead_writer_makes_its_mark_durable_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario 89, K8: a power cut must not leave the folder and lose the mark."""
+    write(tmp_path, 1)
+
+    def crash(*given: Path) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", crash)
+        with pytest.raises(Crash):
+            write(tmp_path, 2)
+    calls: list[str] = []
+    rename = os.rename
+
+    def renamed(old: Path, new: Path) -> None:
+        calls.append("rename")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", lambda o: calls.append(os.readlink(f"/proc/self/fd/{o}")))
+    monkeypatch.setattr(os, "rename", renamed)
+    assert sink(tmp_path).last() == mark(2)
+    root = str(tmp_path / "out")
+    assert calls[:3] == [f"{root}/_stepwell", "rename", root]
 
 
 def test_an_earlier_format_is_refused_by_its_number(tmp_path: Path) -> None:

@@ -22,8 +22,9 @@ folder therefore appears whole, and once: its hidden folder can be renamed once.
 folders; the log says what was delivered.
 
 A crash leaves a hidden folder that no mark names. A writer holds a lock (flock) on its hidden
-folder, and the next write removes only those whose lock is free: their writers cannot commit any
-more.
+folder, and the next write removes only those whose lock is free. Where machines do not see each
+other's locks (NFS), a folder is renamed before the log is read for the last time: its writer's link
+then finds nothing, and it is told so.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ _FORMAT = "stepwell-filessink/2"
 _BEFORE = "_stepwell.json"
 """Where format 1 kept its only mark."""
 _STAGED = ".tmp-"
+_GONE = ".gone-"
+"""A hidden folder that is being swept: its writer cannot commit it any more."""
 _DIGITS = 20
 _KEEP = 16
 """Marks of the log that stay. A folder of so few names is listed by one system call."""
@@ -120,12 +123,21 @@ class FilesSink:
                 is_end = max(self._sequences(), default=0) == sequence
             except FileExistsError:
                 is_end = False
+            except FileNotFoundError:
+                raise ConflictError(
+                    f"sink {self.name}: another writer has cleared {staged} away: {mark} was not "
+                    "written"
+                ) from None
             if not is_end:
                 # Either the number was taken, or it was free again because the log has gone on.
                 shutil.rmtree(staged, ignore_errors=True)
                 raise ConflictError(f"sink {self.name} has gone on: {mark} was not written")
-            sync_folder(self._log)
-            self._publish(_Logged(sequence, mark, staged.name))
+            if not self._publish(_Logged(sequence, mark, staged.name)):
+                # Another writer did it, and a reader was quick: who asks again is told.
+                raise UnavailableError(
+                    f"sink {self.name}: {mark} is committed, and its folder is nowhere",
+                    hint="the engine asks what the sink holds before it goes on",
+                )
         for number in self._sequences():
             if number <= sequence - _KEEP:
                 self._marker(number).unlink(missing_ok=True)
@@ -148,27 +160,50 @@ class FilesSink:
         lines.write_bytes(seal(_FORMAT, fields))
         sync_file(lines, staged=True)
 
-    def _publish(self, logged: _Logged) -> None:
-        """Give a committed folder its name, unless that was done."""
-        with suppress(FileNotFoundError):
-            os.rename(self._root / logged.staged, self._folder(logged.mark.transaction))
-            sync_folder(self._root)
+    def _publish(self, logged: _Logged) -> bool:
+        """Give a committed folder its name, unless that was done; whether it is anywhere.
+
+        The mark is durable first: without it a folder with a name would be somebody else's. A
+        hidden folder is only ever renamed onwards, so that looking in this order misses none.
+        """
+        final = self._folder(logged.mark.transaction)
+        sync_folder(self._log)
+        for folder in self._hidden(logged.staged):
+            with suppress(FileNotFoundError):
+                os.rename(folder, final)
+                sync_folder(self._root)
+                return True
+        return final.exists()
+
+    def _hidden(self, staged: str) -> tuple[Path, Path]:
+        """Where a staged folder may be: where its writer made it, or where a sweep put it."""
+        return self._root / staged, self._root / (_GONE + staged.removeprefix(_STAGED))
 
     def _sweep(self) -> None:
-        """Remove hidden folders of writers that are gone, and did not commit them."""
-        for folder in self._root.glob(f"{_STAGED}*"):
-            with suppress(FileNotFoundError, BlockingIOError, NotADirectoryError), _locked(folder):
-                # Only with the lock in hand is it certain that no mark can come to name it.
+        """Remove hidden folders of writers that are gone, and did not commit them.
+
+        A lock may be unknown to another machine, so a folder is renamed before the log is read:
+        whoever has not committed it by then cannot any more, for the link would be from a name
+        that is gone. A crash leaves the new name, which the next sweep goes on with.
+        """
+        for found in [*self._root.glob(f"{_STAGED}*"), *self._root.glob(f"{_GONE}*")]:
+            with suppress(FileNotFoundError, BlockingIOError, NotADirectoryError), _locked(found):
+                staged = _STAGED + found.name.removeprefix(_STAGED).removeprefix(_GONE)
+                made, gone = self._hidden(staged)
+                if found == made:
+                    os.rename(made, gone)
                 end = self._read_end()
-                if end is None or end.staged != folder.name:
-                    shutil.rmtree(folder)
+                if end is not None and end.staged == staged:
+                    self._publish(end)
+                else:
+                    shutil.rmtree(gone)
 
     # Reading
 
     def _end(self) -> _Logged | None:
         """The end of the log, with its folder published."""
         found = self._read_end() or self._find_folder()
-        if found is not None and (self._root / found.staged).exists():
+        if found is not None and any(path.exists() for path in self._hidden(found.staged)):
             self._publish(found)
         return found
 

@@ -57,22 +57,22 @@ MUTANTS = (
     Mutant(
         "sinks-files-sweep-takes-what-is-being-written",
         "connectors/files_sink.py",
-        "with suppress(FileNotFoundError, BlockingIOError, NotADirectoryError), _locked(folder):",
+        "with suppress(FileNotFoundError, BlockingIOError, NotADirectoryError), _locked(found):",
         "with suppress(FileNotFoundError):",
         (f"{_STOPPED}::test_a_hidden_folder_of_a_living_writer_is_left_alone",),
     ),
     Mutant(
         "sinks-files-sweep-takes-what-is-committed",
         "connectors/files_sink.py",
-        "if end is None or end.staged != folder.name:",
-        "if True:",
+        "if end is not None and end.staged == staged:",
+        "if False:",
         (f"{_FILES}::test_a_folder_that_was_committed_is_not_swept_away",),
     ),
     Mutant(
         "sinks-files-committed-folder-not-published",
         "connectors/files_sink.py",
-        "        if found is not None and (self._root / found.staged).exists():",
-        "        if False:",
+        "if found is not None and any(path.exists() for path in self._hidden(found.staged)):",
+        "if False:",
         (f"{_LATE}[files-json-3]",),
     ),
     Mutant(
@@ -122,5 +122,19 @@ MUTANTS = (
             f"{_SYNC}::test_the_outbox_keeps_what_a_sink_could_not_sync[files-json]",
             f"{_SYNC}::test_the_outbox_keeps_what_a_sink_could_not_sync[delta-key]",
         ),
+    ),
+    Mutant(
+        "sinks-files-swept-without-renaming",
+        "connectors/files_sink.py",
+        "                    os.rename(made, gone)\n",
+        "                    gone = made\n",
+        (f"{_FILES}::test_a_writer_whose_lock_is_not_seen_commits_nothing_that_is_swept",),
+    ),
+    Mutant(
+        "sinks-files-published-before-its-mark-is-durable",
+        "connectors/files_sink.py",
+        "        sync_folder(self._log)\n        for folder in",
+        "        for folder in",
+        (f"{_FILES}::test_whoever_publishes_for_a_dead_writer_makes_its_mark_durable_first",),
     ),
 )
