@@ -14,7 +14,7 @@ import pytest
 
 from stepwell.engine.open import open_writer
 from stepwell.engine.pipeline import Pipeline
-from stepwell.errors import InvalidError, StepwellError, UnavailableError
+from stepwell.errors import CheckpointMissing, InvalidError, StepwellError, UnavailableError
 from stepwell.state.adopt import adopt
 from stepwell.state.clone import clone
 from stepwell.state.collect import Collector, Settings
@@ -23,6 +23,7 @@ from stepwell.state.history import History
 from stepwell.state.manifest import Manifest, Manifests
 from stepwell.state.pins import free_pin
 from stepwell.state.places import Standing, standing
+from stepwell.state.timeline import is_history
 from stepwell.state.verify import verify
 from stepwell.store import mark
 from stepwell.store.base import Store
@@ -192,8 +193,8 @@ def test_an_adopted_copy_is_a_history_of_its_own_and_its_sinks_are_off(disk: Dis
     assert two.timelines[:-1] == one.timelines
     assert one.timeline_of(3) != two.timeline_of(3)
     assert one.timeline_of(2) == two.timeline_of(2)
-    assert not one.is_history(two.timeline, 3)
-    assert not two.is_history(one.timeline, 3)
+    assert not is_history(one.timelines, two.timeline, 3)
+    assert not is_history(two.timelines, one.timeline, 3)
     assert two.sinks_off == ("buyers", "revenue", "visits")
     assert not two.progress.sinks
     assert one.sinks_off == ()
@@ -215,6 +216,19 @@ def test_a_directory_that_was_renamed_goes_on(disk: Disk) -> None:
     rewrite(disk, "parent")
     disk.collect("parent")
     assert disk.state("new") == before
+
+
+def test_a_clone_that_cannot_be_pinned_is_not_claimed(disk: Disk) -> None:
+    """F2, C7: who cannot open a pipeline fences nobody."""
+    disk.begin("parent")
+    disk.clone("parent", "old")
+    disk.run("mv", "old", "new")
+    parent = Manifests(disk.store("parent"), disk.env)
+    parent.amend(lambda m: replace(m, checkpoints=(), pins=()), "drop")
+    before = disk.manifest("new")
+    with pytest.raises(CheckpointMissing):
+        disk.open("new")
+    assert disk.manifest("new") == before
 
 
 def test_a_store_that_was_moved_to_another_disk_is_adopted(disk: Disk) -> None:
@@ -314,8 +328,10 @@ def test_a_backup_that_is_put_back_is_another_history(disk: Disk) -> None:
     again.close()
     found = disk.manifest("one")
     assert found.timeline != first
-    assert found.is_history(first, 3)
-    assert not found.is_history(first, 4), "it was written before the backup was put back"
+    assert is_history(found.timelines, first, 3)
+    assert not is_history(found.timelines, first, 4), (
+        "it was written before the backup was put back"
+    )
     assert found.timeline_of(4) == found.timeline
 
 

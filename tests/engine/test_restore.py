@@ -25,6 +25,7 @@ from stepwell.journal import paths
 from stepwell.model import Position
 from stepwell.state.checkpoint import dropping, read_checkpoint
 from stepwell.state.manifest import Manifest, Manifests
+from stepwell.state.timeline import is_history
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Call, Crash, Fault, FaultyStore, When, crash_at
 from tests.engine.doubles import SETTINGS, Feed, ShelfSink, World, contents, everything, order
@@ -616,8 +617,8 @@ def test_a_restore_begins_a_timeline_and_a_repair_does_not(damaged: bool) -> Non
     assert after.timeline != before.timeline
     assert after.timeline_of(6) == before.timeline
     assert after.timeline_of(7) == after.timeline, "the restore itself is the first of the new one"
-    assert after.is_history(before.timeline, 6)
-    assert not after.is_history(before.timeline, 7)
+    assert is_history(after.timelines, before.timeline, 6)
+    assert not is_history(after.timelines, before.timeline, 7)
     done.pipeline.push("orders", [order(90)])
     done.pipeline.close()
     assert latest(world).timelines == after.timelines

@@ -9,7 +9,7 @@ import pytest
 from stepwell.errors import BugError, CorruptError
 from stepwell.model import Transaction
 from stepwell.state.manifest import Manifest, Manifests, from_json, to_json
-from stepwell.state.timeline import RESUMED_MAX, Timeline, diverged
+from stepwell.state.timeline import RESUMED_MAX, Timeline, diverged, is_history
 from stepwell.store.memory import MemoryStore
 from stepwell.store.sealed import Fields
 from stepwell.testing import ManualEnv
@@ -36,13 +36,13 @@ def test_a_number_belongs_to_the_history_in_which_it_was_given_out() -> None:
     found = manifest(Timeline(A), Timeline(B, at(3)), Timeline(C, at(7)))
     assert found.timeline == C
     assert [found.timeline_of(n) for n in (1, 3, 4, 7, 8, 99)] == [A, A, B, B, C, C]
-    assert found.is_history(A, 3)
-    assert not found.is_history(A, 4), "written after the backup that this store was made from"
-    assert not found.is_history(B, 3), "this number was another timeline's"
-    assert found.is_history(B, 7)
-    assert not found.is_history(B, 8)
-    assert found.is_history(C, 99), "how far the present one has come is for the caller to know"
-    assert not found.is_history("01ARZ3NDEKTSV4RRFFQ69G5FAD", 1)
+    assert is_history(found.timelines, A, 3)
+    assert not is_history(found.timelines, A, 4), "written after the backup was made"
+    assert not is_history(found.timelines, B, 3), "this number was another timeline's"
+    assert is_history(found.timelines, B, 7)
+    assert not is_history(found.timelines, B, 8)
+    assert is_history(found.timelines, C, 99), "how far it has come, the caller knows"
+    assert not is_history(found.timelines, "01ARZ3NDEKTSV4RRFFQ69G5FAD", 1)
 
 
 def test_a_history_without_a_transaction_of_its_own_leaves_no_trace() -> None:

@@ -305,6 +305,9 @@ def take_over(
     if seen is not None:
         seen.check()
     place = mark_place(store, None if found is None else found.manifest)
+    if found is not None and check_standing(found.manifest, store) is not Standing.HERE:
+        # Before the claim: who cannot pin must not fence a writer. A surplus pin costs space only.
+        pin_here(found.manifest, place.uri, store, env)
     holder = _hold(manifests, found, place, writer, seen)
     claimed = holder.current.manifest
     journal_id = _attach(journal_store, holder.current, env)

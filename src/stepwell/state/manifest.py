@@ -41,7 +41,7 @@ from stepwell.state.progress import (
     progress_from_json,
     progress_to_json,
 )
-from stepwell.state.timeline import Timeline, Timelines, is_history, timeline_of
+from stepwell.state.timeline import Timeline, Timelines, timeline_of
 from stepwell.store.base import Store
 from stepwell.store.retry import Retry
 from stepwell.store.sealed import Fields, Json
@@ -175,10 +175,6 @@ class Manifest:
     def timeline_of(self, transaction: int) -> str:
         """The history that a transaction of this pipeline belongs to."""
         return timeline_of(self.timelines, transaction)
-
-    def is_history(self, timeline: str, transaction: int) -> bool:
-        """Whether a transaction of a timeline is part of this pipeline's history (F13)."""
-        return is_history(self.timelines, timeline, transaction)
 
 
 Change = Callable[[Manifest], Manifest]
