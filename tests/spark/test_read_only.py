@@ -155,6 +155,21 @@ HOSTILE = [
     ("SELECT from_xml('<a/>', 'x INT', map('rowValidationXSDPath', '{folder}/canary'))", "XSD"),
     ("SELECT from_xml(name, 'x INT', map('rowValid' || 'ationXSDPath', '/')) FROM t", "XSD"),
     ("SELECT schema_of_xml('<a/>', map('ROWVALIDATIONXSDPATH', '{folder}/canary'))", "XSD"),
+    (
+        "SELECT from_xml('<a>1</a>', schema_of_xml('<a>1</a>', "
+        "map('rowValidationXSDPath', '{folder}/canary')))",
+        "rowValidationXSDPath",
+    ),
+    (
+        "SELECT from_json('1', schema_of_xml('<a>1</a>', "
+        "map('rowValid' || 'ationXSDPath', '{folder}/canary')))",
+        "rowValidationXSDPath",
+    ),
+    (
+        "SELECT from_xml('<a>1</a>', IDENTIFIER('schema_of_xml')('<a>1</a>', "
+        "map('rowValidationXSDPath', '{folder}/canary')))",
+        "XSD",
+    ),
     ("SELECT spark_catalog.default.f(1)", "spark_catalog.default.f"),
     ("SELECT of_the_session", "of_the_session"),
     ("SELECT session.of_the_session + 1", "of_the_session"),
@@ -172,6 +187,7 @@ ORDINARY = [
     "FROM t",
     "SELECT T.ID FROM T",
     "SELECT * FROM `odd name`",
+    "SELECT from_xml('<p><a>1</a></p>', 'a INT', map('mode', 'PERMISSIVE')) AS x",
     "SELECT * FROM totals JOIN named USING (name)",
     "SELECT source, reason FROM `t$errors`",
     "SELECT * FROM t a LEFT JOIN t b ON a.id = b.id AND a.name LIKE 'a%'",

@@ -29,7 +29,9 @@ class PlanNode:
     that IDENTIFIER makes a name of, None if that is not a plain text; the names of options.
     """
     unusual: bool
-    """A relation with options or as a stream; a view that is not temporary."""
+    """A relation with options or as a stream; a view that is not temporary; a call of a function
+    whose options may name a file.
+    """
 
     @property
     def kind(self) -> str:
@@ -141,6 +143,7 @@ public final class PlanNodes implements java.util.function.Function {
             if (relation.isStreaming() || !relation.options().isEmpty()) out.append('x');
             words(relation.multipartIdentifier().iterator(), out);
         } else if (node instanceof UnresolvedFunction) {
+            if (mayNameFile((UnresolvedFunction) node)) out.append('x');
             words(((UnresolvedFunction) node).nameParts().iterator(), out);
         } else if (node instanceof UnresolvedTableValuedFunction) {
             words(((UnresolvedTableValuedFunction) node).name().iterator(), out);
@@ -163,6 +166,31 @@ public final class PlanNodes implements java.util.function.Function {
             out.append('\t');
         }
         out.append('\n');
+    }
+
+    /** Whether options of this call are anything else than map() of harmless literals. */
+    private static boolean mayNameFile(UnresolvedFunction call) {
+        String name = last(call);
+        int plain = name.equals("from_xml") ? 2 : name.equals("schema_of_xml") ? 1 : -1;
+        Iterator arguments = call.arguments().iterator();
+        for (int i = 0; plain >= 0 && arguments.hasNext(); i++) {
+            Object argument = arguments.next();
+            if (i < plain) continue;
+            if (!(argument instanceof UnresolvedFunction)) return true;
+            if (!last((UnresolvedFunction) argument).equals("map")) return true;
+            Iterator options = ((UnresolvedFunction) argument).arguments().iterator();
+            while (options.hasNext()) {
+                Object option = options.next();
+                if (!(option instanceof Literal)) return true;
+                String text = String.valueOf(((Literal) option).value());
+                if (text.equalsIgnoreCase("rowValidationXSDPath")) return true;
+            }
+        }
+        return false;
+    }
+
+    private static String last(UnresolvedFunction call) {
+        return ((String) call.nameParts().last()).toLowerCase(java.util.Locale.ROOT);
     }
 
     /** The names of options that an expression has, as from_json has them once it is analysed. */

@@ -66,6 +66,9 @@ _EXPRESSIONS = {
 _OPTIONS = {"rowvalidationxsdpath", "avroschemaurl"}
 """Options of functions that name a file."""
 
+_OPTIONED = {"from_xml", "schema_of_xml"}
+"""Functions with such an option that may be called with others."""
+
 _QUALIFIERS = ((), ("builtin",), ("system", "builtin"), ("session",), ("system", "session"))
 
 _NAMES = {
@@ -122,7 +125,14 @@ def _check_parsed(spark: SparkSession, found: list[PlanNode], known: dict[str, s
                 _check_function(node, node.words or ())
             case "ExpressionWithUnresolvedIdentifier":
                 # The name of a column or of a function: only the analysis could tell which.
-                _check_reach(node, _identifier(spark, node)[-1])
+                name = _identifier(spark, node)[-1]
+                _check_reach(node, name)
+                if name.lower() in _OPTIONED:
+                    raise RefusedError(
+                        f"IDENTIFIER calls {name}, whose options may name a file (an XSD)",
+                        hint="write the function's name as it is",
+                        offset=node.offset,
+                    )
             case "UnresolvedTableValuedFunction":
                 _check_table_function(spark, node)
 
@@ -186,6 +196,13 @@ def _check_relation(
 
 def _check_function(node: PlanNode, parts: tuple[str, ...]) -> None:
     _check_reach(node, parts[-1])
+    if node.unusual:
+        # Checked before the analysis, which computes constants: a schema, the bounds of a range.
+        raise RefusedError(
+            f"the options of {parts[-1]} may name a file (rowValidationXSDPath)",
+            hint="write them as map() of plain texts, without that option",
+            offset=node.offset,
+        )
     if tuple(part.lower() for part in parts[:-1]) not in _QUALIFIERS:
         raise RefusedError(
             f"the function {'.'.join(parts)} is of another catalog",
