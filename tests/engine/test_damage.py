@@ -22,6 +22,7 @@ from stepwell.errors import (
     TruncatedError,
 )
 from stepwell.journal import paths
+from stepwell.journal.log import Log
 from stepwell.state.checkpoint import files_of, read_checkpoint
 from stepwell.state.collect import Collector
 from stepwell.state.collect import Settings as CollectSettings
@@ -110,9 +111,14 @@ def damages(objects: Objects) -> Iterator[tuple[str, Objects]]:
 
 
 def unseen(name: str, world: World, objects: Objects) -> bool:
-    """The one loss that leaves no trace: the last entry of a journal that was not closed."""
+    """Losses that leave no trace: the last entry of a journal that was not closed, a barrier that
+    is behind the boundary, and what collectors note beside the journal."""
     last = max(path for path in objects if paths.parse(path).kind == "entry")
-    return name == f"delete {last}" and not latest(world).journal.closed
+    trimmed = Log(world.store, latest(world).lineage).trimmed()
+    kept = [p for p in objects if paths.parse(p).kind == "entry" and p <= paths.entry(trimmed)]
+    if name == f"delete {last}":
+        return not latest(world).journal.closed
+    return name in {f"delete {path}" for path in (*kept, paths.WATCH, paths.BARRIERS)}
 
 
 def test_every_single_damage_is_found_never_believed_and_never_leads_to_a_deletion(

@@ -9,8 +9,9 @@ Reads only, and disturbs no writer: if something is amiss and there is a newer m
 was perhaps collected, and all is looked at again. What cannot be asked (`UnavailableError`) is an
 error and no finding. Files are read piece by piece, so memory does not grow with them.
 
-One loss leaves no trace: the last entries of a journal that was not closed, for an append is one
-object and nothing else (F4).
+Losses that leave no trace: the last entries of a journal that was not closed, for an append is one
+object and nothing else (F4); a barrier that outlived its use; a note of collectors, which is read
+together from entries again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from stepwell.errors import (
     StepwellError,
     UnavailableError,
 )
-from stepwell.journal import paths
+from stepwell.journal import barriers, paths, watch
 from stepwell.journal.entry import Cursor
 from stepwell.journal.identity import Identity
 from stepwell.journal.log import Log
@@ -45,10 +46,14 @@ from stepwell.state.runs import store_of
 from stepwell.state.witness import compare
 from stepwell.store.base import Listed, Store
 from stepwell.store.locate import open_store
+from stepwell.store.sealed import read_sealed
 
 _TRIES = 5
 _BACKUP = "restore the object from a backup"
 _OPENING = "now: the pipeline cannot be opened"
+_ANEW = "nothing to do, or delete it: what it says is read again"
+_NOTES = {paths.WATCH: watch.FORMAT, paths.BARRIERS: barriers.FORMAT}
+"""What collectors note beside the journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +228,23 @@ class _Verifying:
         start = trimmed if self._deep else Position(manifest.replay.position - 1)
         known = [manifest.replay, *(item.state.replay for item in checkpoints.values())]
         self._check_chain(log, [p for p in positions if p > max(start, trimmed)], known)
+        if self._deep:
+            self._check_kept(log, [p for p in positions if p <= trimmed], listing)
+
+    def _check_kept(self, log: Log, kept: list[Position], listing: Iterable[Listed]) -> None:
+        """Barriers that outlive their use, and what collectors note of them."""
+        for position in kept:
+            try:
+                log.read(position)
+            except CorruptError as error:
+                self._found(error, "if a writer that was fenced long ago wakes up", _BACKUP)
+        there = {item.path for item in listing}
+        for path, format in _NOTES.items():
+            try:
+                if path in there:
+                    read_sealed(self._journal_store, path, format)
+            except CorruptError as error:
+                self._found(error, "until the next collection, which writes it anew", _ANEW)
 
     def _identity(self, manifest: Manifest, positions: list[Position]) -> Identity | None:
         try:
