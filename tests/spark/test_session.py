@@ -421,3 +421,21 @@ def setting(spark: SparkSession, key: str, value: str) -> Iterator[None]:
             spark.conf.unset(key)
         else:
             spark.conf.set(key, before)
+
+
+def test_a_java_that_was_just_killed_is_not_taken_for_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R1: its sockets close a moment before it is gone, and a run would end for nothing."""
+    with subprocess.Popen(["sleep", "0.2"]) as dying:
+        monkeypatch.setattr("stepwell.spark.failures.java_process", lambda: dying)
+        with pytest.raises(UnavailableError, match="has ended"), translated():
+            raise ConnectionRefusedError
+        assert session.has_ended(dying) is not None
+
+
+def test_a_setting_that_replay_needs_cannot_be_turned_off() -> None:
+    """J6: sums would depend on memory again."""
+    conf = {"spark.sql.execution.replaceHashWithSortAgg": "false"}
+    with pytest.raises(ConfigError, match="identical only if it is true"):
+        open_session(SessionSettings(conf=conf))

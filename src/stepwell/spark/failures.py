@@ -19,6 +19,7 @@ from stepwell.errors import (
     UserCodeError,
 )
 from stepwell.query.render import NEGATIVE
+from stepwell.spark.session import await_end, java_process
 
 _OURS = re.compile(r"^stepwell\.errors\.(\w+): (.+)(?:\nhint: (.+))?$", re.MULTILINE)
 """The end of a traceback on a worker, if our own code raised it (`worker`)."""
@@ -59,6 +60,7 @@ def _translated(error: Exception) -> StepwellError:
     if isinstance(error, Py4JNetworkError | ConnectionError) or any(
         sign in words for sign in _ENDED
     ):
+        await_end(java_process())
         return UnavailableError(
             "Spark's Java process has ended",
             hint="nothing was changed. Its own words stand above; if it ran out of memory, give it "

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from subprocess import Popen
+from subprocess import Popen, TimeoutExpired
 from typing import Any
 
 from py4j.java_gateway import java_import
@@ -41,6 +41,7 @@ from stepwell.spark.java import Java, find_java, launcher_home
 
 SPARK = "4.3"
 LOOPBACK = "127.0.0.1"
+_END_WAIT_S_MAX = 1.0
 
 # For masters that are not this machine. How many cores they have is known only after a while.
 CLUSTER_PARTITIONS = 16
@@ -128,6 +129,17 @@ def _values_named() -> Iterator[None]:
 def java_process() -> Popen[bytes] | None:
     """The Java in which Spark runs, if this process has started it."""
     return getattr(SparkContext._gateway, "proc", None)
+
+
+def await_end(java: Popen[bytes] | None) -> None:
+    """Wait a moment for a Java that does not answer any more.
+
+    The sockets of one that was killed close before the process is gone, and whoever asks in between
+    would take it for alive.
+    """
+    if java is not None:
+        with suppress(TimeoutExpired):
+            java.wait(timeout=_END_WAIT_S_MAX)
 
 
 def has_ended(java: Popen[bytes] | None) -> str | None:
@@ -330,6 +342,13 @@ def _check_conf(settings: SessionSettings) -> None:
             "environment into queries",
             hint="leave it out; stepwell.yml itself knows ${NAME}",
         )
+    for key, value in row_order.REQUIRED.items():
+        if _texts(settings.conf).get(key, value).strip().lower() != value:
+            raise ConfigError(
+                f"the Spark setting {key} stands in conf, but replayed output is identical only if "
+                f"it is {value}",
+                hint="leave it out",
+            )
     for key in settings.conf:
         if not key.startswith("spark."):
             raise ConfigError(
