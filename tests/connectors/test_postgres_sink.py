@@ -12,7 +12,7 @@ from psycopg import sql
 
 from stepwell.connectors.registry import make_sink
 from stepwell.engine.ports import Sink
-from stepwell.errors import ConfigError, InvalidError, UnavailableError
+from stepwell.errors import ConfigError, ConflictError, InvalidError, UnavailableError
 from stepwell.testing import ManualEnv
 from tests.connectors.sinks import alone, change, mark, put
 from tests.connectors.test_files_sink import NESTED, NOON
@@ -131,6 +131,24 @@ def test_two_sinks_cannot_share_a_table(postgres: str, schema: str) -> None:
         put(two, 2, alone(2))
     one.close()
     two.close()
+
+
+@pytest.mark.parametrize("name", ["out", "another"])
+def test_a_table_that_was_dropped_is_begun_anew(postgres: str, schema: str, name: str) -> None:
+    """J16: as the hint of a refused sink says. The mark of the dropped table tells of nothing."""
+    before = sink(postgres, schema, mode="changes", table="t")
+    put(before, 1, alone(1))
+    query(postgres, "DROP TABLE {}.{}", schema, "t")
+    with pytest.raises(ConflictError, match="holds nothing"):
+        before.write(mark(1), mark(2), alone(2))
+    assert before.last() is None
+    after = sink(postgres, schema, name, mode="changes", table="t")
+    assert after.last() is None
+    after.write(None, mark(3), alone(3))
+    assert after.last() == mark(3)
+    assert query(postgres, "SELECT customer FROM {}.{}", schema, "t") == [("t3",)]
+    before.close()
+    after.close()
 
 
 def test_rows_the_database_refuses_stop_the_sink(postgres: str, schema: str) -> None:

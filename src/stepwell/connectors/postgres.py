@@ -133,6 +133,7 @@ class PostgresSink:
             if not self._made(cursor, PROGRESS):
                 self._make_progress(cursor)
             if previous is None:
+                self._forget(cursor)
                 self._move(cursor, previous, mark)
                 self._make_table(cursor, change)
             elif not self._made(cursor, self._table):
@@ -199,16 +200,31 @@ class PostgresSink:
                 "receive the whole views",
             ) from error
         found = cursor.fetchone()
-        if found is None:
+        if found is None or not self._made(cursor, self._table):
             return None
         sink, lineage, timeline, transaction, position, entry = map(str, found)
         if sink != self.name:
             raise InvalidError(
                 f"sink {self.name}: the table {self._target} belongs to sink {sink}",
-                hint="two sinks cannot share a table",
+                hint=f"two sinks cannot share a table; if {sink} is none any more, drop the table",
             )
         number, place = Transaction(int(transaction)), Position(int(position))
         return Delivered(lineage, timeline, number, place, Checksum(entry))
+
+    def _forget(self, cursor: psycopg.Cursor[tuple[object, ...]]) -> None:
+        """Remove a mark whose table was dropped: nothing is left of what it tells of.
+
+        Both were made in one transaction, so a mark that was seen before its table was missing is
+        stale. Only that one is removed, and not what another writer has put there since.
+        """
+        table = self._named(PROGRESS)
+        which = sql.SQL(" FROM {} WHERE target = %s").format(table)
+        cursor.execute(sql.SQL("SELECT written") + which, [self._table])
+        found = cursor.fetchone()
+        if found is not None and not self._made(cursor, self._table):
+            cursor.execute(
+                sql.SQL("DELETE") + which + sql.SQL(" AND written = %s"), [self._table, found[0]]
+            )
 
     def _move(
         self,

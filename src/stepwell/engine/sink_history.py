@@ -19,8 +19,9 @@ from stepwell.model import Transaction
 from stepwell.state.progress import Delivered
 from stepwell.state.timeline import Timelines, is_history
 
-_EMPTY_IT = "restore the sink; or empty it and add it under another name, so that it receives the "
-_WHOLE = _EMPTY_IT + "whole view"
+_REMOVE = "drop its table, or remove its folder"
+_ANEW = f"({_REMOVE}) and add it under another name, so that it receives the whole view"
+_WHOLE = f"restore the sink; or empty it {_ANEW}"
 
 
 def is_recorded(log: Log, mark: Delivered) -> bool:
@@ -49,7 +50,7 @@ def refuse_new(sink: str, found: Delivered) -> InvalidError:
     """A sink that is new to the pipeline holds some of its output."""
     return InvalidError(
         f"sink {sink} holds {found} of this pipeline, but was no part of it since",
-        hint="empty the sink: it then receives the whole view",
+        hint=f"empty the sink ({_REMOVE}): it then receives the whole view",
     )
 
 
@@ -84,8 +85,7 @@ def refusal(
             f"sink {sink} holds {found}, but this pipeline's last one for it is {last}: the "
             "pipeline went back in time, or another writer is at work",
             hint="see `stepwell inspect manifest` for who holds the pipeline. Restore the "
-            "pipeline's latest state; or empty the sink and add it under another name, so that it "
-            "receives the whole view",
+            f"pipeline's latest state; or empty the sink {_ANEW}",
         )
     return InvalidError(
         f"sink {sink} holds {found}, which this pipeline did not send; the last it was sent from "
