@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from stepwell.errors import InvalidError, UserCodeError
+from stepwell.errors import InvalidError, SqlError, StepwellError, UserCodeError
 from stepwell.query.algebra import Node
 from stepwell.query.parse import catalog_of, parse_query, read
 from stepwell.query.reasons import Unsupported
@@ -48,6 +48,7 @@ SETTINGS = replace(
 # Spark 4.3 loses a column of some queries with a scalar subquery; then nobody can say what the view
 # should hold.
 SPARK_FAILS = "key not found"
+ORDER_DECIDES = "depends on the order of rows"
 SMALLER_TRIES = 30
 
 
@@ -69,7 +70,7 @@ class Followed:
     not_by_reference: Counter[str] = field(default_factory=Counter)
     """Why it did not, for the others."""
     left_out: int = 0
-    """Views of which Spark itself fails to make a plan."""
+    """Views that are refused, by Spark or by us."""
 
     def add(self, other: Followed) -> None:
         self.views += other.views
@@ -87,8 +88,8 @@ def follow(spark: SparkSession, case: Case) -> Followed:
         try:
             views = Views.open(spark, case.sql, tables=before, settings=SETTINGS)
             break
-        except UserCodeError as error:
-            case = without_what_spark_cannot_plan(spark, case, before, error)
+        except (UserCodeError, SqlError) as error:
+            case = without_what_cannot_be_opened(spark, case, before, error)
             followed.left_out += 1
     first = {relation.name: list(relation.parts) for relation in views.stored}
     reference = Reference(case)
@@ -122,22 +123,27 @@ def follow(spark: SparkSession, case: Case) -> Followed:
     return followed
 
 
-def without_what_spark_cannot_plan(
-    spark: SparkSession, case: Case, before: Mapping[str, Any], error: UserCodeError
+def without_what_cannot_be_opened(
+    spark: SparkSession, case: Case, before: Mapping[str, Any], error: StepwellError
 ) -> Case:
-    """The case without the first view that Spark fails on; anything else is raised."""
-    if SPARK_FAILS not in str(error):
+    """The case without the first view that may be refused; anything else is raised."""
+    if not may_be_refused(error):
         raise error
     for view in case.views:
         try:
             Views.open(spark, case.only(view.name).sql, tables=before, settings=SETTINGS)
-        except UserCodeError as another:
-            if SPARK_FAILS not in str(another):
+        except (UserCodeError, SqlError) as another:
+            if not may_be_refused(another):
                 raise
             needed = {v.name for v in case.views if view in case.only(v.name).views}
             left = tuple(v for v in case.views if v.name not in needed)
             return replace(case, views=left)
     raise error
+
+
+def may_be_refused(error: StepwellError) -> bool:
+    """Spark itself fails to plan the view, or its answer could not be the same at every replay."""
+    return SPARK_FAILS in str(error) or ORDER_DECIDES in str(error)
 
 
 # What Spark says

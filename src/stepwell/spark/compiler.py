@@ -8,7 +8,7 @@ which is always right.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stepwell.errors import SqlError
 from stepwell.query import functions
-from stepwell.query.algebra import Node, Scan, When
+from stepwell.query.algebra import Aggregate, Node, Scan, When
 from stepwell.query.lower import Lowering
 from stepwell.query.parse import Parsed, parse_query
-from stepwell.query.program import Field, Full, Program
+from stepwell.query.program import Block, Field, Full, Groups, Program, may_depend_on_order
 from stepwell.query.reasons import Code, Reason, Unsupported
 from stepwell.query.render import render
 from stepwell.query.select import Catalog
@@ -172,6 +172,7 @@ class Compiler:
                             Code.UNSUPPORTED_TYPE,
                             f"a value of type {stored.type.upper()} would have to be stored",
                         )
+            self._check_order(lowering.blocks)
         except PySparkException as error:
             raise Unsupported(Code.PARSE_MISMATCH, str(error).split("\n")[0][:200]) from error
         finally:
@@ -181,14 +182,29 @@ class Compiler:
 
     def types(self, node: Node) -> tuple[str, ...]:
         """The types of a node's columns, by Spark's analysis of its SQL over empty tables."""
+        schema = self._empty(node).schema
+        return tuple(type_of(field.dataType) for field in schema.fields[: len(node.columns)])
 
+    def _empty(self, node: Node) -> DataFrame:
         def table(relation: str, when: When) -> str:
             if relation in self._relations:
                 return nothing(self._relations[relation].types)
             return nothing(self._declared[relation])
 
-        schema = self._spark.sql(render(node, table).sql).schema
-        return tuple(type_of(field.dataType) for field in schema.fields[: len(node.columns)])
+        return self._spark.sql(render(node, table).sql)
+
+    def _check_order(self, blocks: Sequence[Block]) -> None:
+        """J6: whatever depends on the order of rows can be given one, which shows now or never."""
+        for block in blocks:
+            if isinstance(block, Full) or not may_depend_on_order(block):
+                continue
+            node = block.input
+            if isinstance(block, Groups):
+                node = Aggregate(node, block.keys, block.calls)
+            try:
+                in_fixed_order(self._empty(node))
+            except OrderDependentError as error:
+                raise Unsupported(Code.UNSUPPORTED_OPERATOR, str(error)) from error
 
     def _refuse_types(self, view: MaterializedView, analysed: Analysed) -> None:
         """Rows are taken out by value, so every value must be one that can be kept and compared."""
@@ -250,7 +266,7 @@ class Compiler:
     def _refuse_order(self, view: MaterializedView, analysed: Analysed) -> None:
         """J6: a view that is recomputed must come out the same however its rows are arranged."""
         try:
-            in_fixed_order(analysed.frame)
+            in_fixed_order(analysed.frame, signs=True)
         except OrderDependentError as error:
             raise view.source.error(
                 view.query_span.start,

@@ -19,8 +19,10 @@ and decimals) are left alone, and so is a plan that has no others.
 `f(DISTINCT x)` beside such functions would be computed from rows that Spark exchanges once more; so
 the first row of each x is marked, and f is computed over marked rows.
 
-Refused are order-dependent functions in a subquery that Spark computes by itself, and TABLESAMPLE.
-See docs/design/0019-one-order-of-rows.md.
+Zeros of either sign are equal, and sorted by their sign all the same: a text of them shows it.
+
+Refused are order-dependent functions in a subquery that Spark computes by itself or beside a key
+that has no order (MAP), and TABLESAMPLE. See docs/design/0019-one-order-of-rows.md.
 """
 
 from __future__ import annotations
@@ -41,21 +43,29 @@ _EXACT = frozenset({"byte", "short", "integer", "long"})
 _ONE_ROW_AFTER_ANOTHER = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail"})
 _PASSES_ON = frozenset({"Project", "SubqueryAlias", "View", "LocalLimit", "Offset"})
 """What may stand between a limit and its sort."""
-
-
 _CALL = "AggregateExpression"
 _COLUMN = "AttributeReference"
+_JSON = {
+    # Every value has a text of its own.
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 
 
 class OrderDependentError(Exception):
     """A query whose answer cannot be made independent of the order of rows; says what in it."""
 
 
-def in_fixed_order(frame: DataFrame) -> DataFrame:
-    """The same query with one answer. `OrderDependentError` if it cannot have one."""
+def in_fixed_order(frame: DataFrame, *, signs: bool = False) -> DataFrame:
+    """The same query with one answer. `OrderDependentError` if it cannot have one.
+
+    `signs`: what it computes of a least or greatest number may show which zero it is. In a plan of
+    ours it does not: such a number is stored first, without its sign.
+    """
     spark = frame.sparkSession
     plan = frame._jdf.queryExecution().analyzed()
-    ordered = _Catalyst(spark).ordered(plan)
+    ordered = _Catalyst(spark, signs).ordered(plan)
     if ordered is plan:
         return frame
     jvm: Any = spark._jvm
@@ -66,7 +76,8 @@ def in_fixed_order(frame: DataFrame) -> DataFrame:
 class _Catalyst:
     """Reads and makes nodes of Spark's logical plans."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, signs: bool) -> None:
+        self._signs = signs
         jvm: Any = spark._jvm
         self._jvm = jvm
         catalyst = jvm.org.apache.spark.sql.catalyst
@@ -81,15 +92,28 @@ class _Catalyst:
     def ordered(self, plan: Any) -> Any:
         """The plan with one answer; the same object if it has one as it is."""
         for inside in _each(plan.subqueriesAll()):
-            if self._rewritten(inside) is not inside:
-                raise OrderDependentError("a subquery whose answer depends on the order of rows")
+            self._check(inside)
         return self._rewritten(plan)
+
+    def _check(self, plan: Any) -> None:
+        """Refuse a subquery whose answer depends on the order of rows."""
+        for child in _each(plan.children()):
+            self._check(child)
+        one = plan.nodeName() not in _ONE_ROW_AFTER_ANOTHER or _is_determined(plan)
+        if not one or (plan.nodeName() != "Sort" and self._changed(plan) is not plan):
+            raise OrderDependentError("a subquery whose answer depends on the order of rows")
 
     def _rewritten(self, plan: Any) -> Any:
         before = list(_each(plan.children()))
         after = [self._rewritten(child) for child in before]
         if any(new is not old for new, old in zip(after, before, strict=True)):
             plan = plan.withNewChildren(self._seq(after))
+        if plan.nodeName() in _ONE_ROW_AFTER_ANOTHER and not _is_sorted(plan.child()):
+            child = self._sort(self._seq([]), plan.child(), everywhere=True)
+            return plan.withNewChildren(self._seq([child]))
+        return self._changed(plan)
+
+    def _changed(self, plan: Any) -> Any:
         match plan.nodeName():
             case "Aggregate":
                 return self._aggregate(plan)
@@ -99,9 +123,6 @@ class _Catalyst:
                 return self._sort(plan.order(), plan.child(), everywhere=True)
             case "Sample":
                 raise OrderDependentError("TABLESAMPLE, which takes other rows each time")
-            case name if name in _ONE_ROW_AFTER_ANOTHER and not _is_sorted(plan.child()):
-                child = self._sort(self._seq([]), plan.child(), everywhere=True)
-                return plan.withNewChildren(self._seq([child]))
         return plan
 
     # Aggregates
@@ -109,7 +130,7 @@ class _Catalyst:
     def _aggregate(self, plan: Any) -> Any:
         results = list(_each(plan.aggregateExpressions()))
         calls = [call for result in results for call in _calls(result)]
-        if all(map(_in_any_order, calls)):
+        if all(map(self._in_any_order, calls)):
             return plan
         child, keys, replaced = self._keys(plan)
         # The columns of the calls in the order in which they name them. Not by their names or
@@ -133,6 +154,11 @@ class _Catalyst:
         """
         child, keys, made, replaced = plan.child(), [], [], []
         for key in _each(plan.groupingExpressions()):
+            if not self._is_orderable(key):
+                raise OrderDependentError(
+                    f"a key of type {key.dataType().sql()} beside a function that depends on the "
+                    "order of rows"
+                )
             floating = self._normalising.needNormalize(key.dataType())
             if not floating and _is_column(key):
                 keys.append(key)
@@ -154,8 +180,10 @@ class _Catalyst:
     def _marked(self, child: Any, keys: list[Any], call: Any, read: list[Any]) -> tuple[Any, Any]:
         """A condition that is true for the first row of each group and each value of the call."""
         of = [*keys, *_each(call.aggregateFunction().children()), *_each(call.filter().toList())]
+        # listagg says in which order its values are, by one of them.
+        of = [part.child() if part.nodeName() == "SortOrder" else part for part in of]
         of = [part for part in of if not part.foldable()]
-        order = self._ascend([self._sortable(column) for column in read])
+        order = self._ascend(self._sort_keys(read))
         frames = self._expressions
         frame = frames.SpecifiedWindowFrame(
             _object(frames, "RowFrame"),
@@ -166,8 +194,7 @@ class _Catalyst:
         number = frames.WindowExpression(frames.RowNumber(), definition)
         alias = self._alias(number, "number")
         window = self._plans.Window(self._seq([alias]), self._seq(of), order, child, self._none)
-        one = _object(self._expressions, "Literal").apply(1)
-        return window, self._expressions.EqualTo(alias.toAttribute(), one)
+        return window, self._expressions.EqualTo(alias.toAttribute(), self._literal(1))
 
     def _plain(self, call: Any, test: list[Any]) -> Any:
         """A call over the rows that pass a test, if there is one, all of them.
@@ -188,7 +215,7 @@ class _Catalyst:
     # Windows
 
     def _window(self, plan: Any) -> Any:
-        if all(map(_by_peers, _each(plan.windowExpressions()))):
+        if all(map(self._by_peers, _each(plan.windowExpressions()))):
             return plan
         keys = [self._normalising.normalize(key) for key in _each(plan.partitionSpec())]
         order = [*_each(self._ascend(keys)), *_each(plan.orderSpec())]
@@ -215,7 +242,7 @@ class _Catalyst:
     ) -> Any:
         """Rows in an order, and then by columns, all unless said which."""
         columns = _each(child.output()) if columns is None else columns
-        more = self._ascend([self._sortable(column) for column in columns])
+        more = self._ascend(self._sort_keys(columns))
         both = self._seq([*_each(order), *_each(more)])
         return self._plans.Sort(both, everywhere, child, self._none)
 
@@ -226,20 +253,70 @@ class _Catalyst:
         ]
         return self._seq(orders)
 
-    def _sortable(self, value: Any) -> Any:
-        """A value of a type that has an order, which is equal only for values that are."""
-        ordering = _object(self._expressions, "RowOrdering")
-        if ordering.isOrderable(value.dataType()):
-            return value
-        return self._as_text(value)
+    def _sort_keys(self, columns: Iterable[Any]) -> Iterator[Any]:
+        """What to sort by so that only rows tie which are the same in these columns, bit by bit."""
+        for column in columns:
+            kind = column.dataType()
+            if not self._is_orderable(column):
+                yield self._as_text(column)
+                continue
+            yield column
+            if kind.typeName() in ("double", "float"):
+                zero = self._expressions.Cast(self._literal(0), kind, self._none)
+                texts = _object(self._jvm.org.apache.spark.sql.types, "StringType")
+                is_zero = self._expressions.EqualTo(column, zero)
+                nothing = self._literal_null(texts)
+                yield self._expressions.If(is_zero, self._as_text(column), nothing)
+            elif self._normalising.needNormalize(kind):
+                yield self._as_text(column)
+
+    def _is_orderable(self, value: Any) -> bool:
+        return bool(_object(self._expressions, "OrderUtils").isOrderable(value.dataType()))
 
     def _as_text(self, value: Any) -> Any:
-        texts = _object(self._jvm.org.apache.spark.sql.types, "StringType")
+        """A text that is another one for every value of a type."""
         zone = self._jvm.scala.Some("UTC")
         if value.dataType().typeName() in ("struct", "array", "map"):
-            nothing = _object(self._jvm.scala.collection.immutable, "Map").empty()
-            return self._expressions.StructsToJson(nothing, value, zone)
+            options = self._jvm.PythonUtils.toScalaMap(_JSON)
+            if value.dataType().typeName() == "map":
+                # As a list of entries: a map's own text leaves out what has no value.
+                value = self._expressions.MapEntries(value)
+            return self._expressions.StructsToJson(options, value, zone)
+        texts = _object(self._jvm.org.apache.spark.sql.types, "StringType")
         return self._expressions.Cast(value, texts, zone)
+
+    def _literal(self, value: object) -> Any:
+        return _object(self._expressions, "Literal").apply(value)
+
+    def _literal_null(self, kind: Any) -> Any:
+        return _object(self._expressions, "Literal").create(None, kind)
+
+    # What depends on order
+
+    def _in_any_order(self, call: Any) -> bool:
+        """Whether the answer of an aggregate function does not depend on the order of its rows."""
+        function = call.aggregateFunction()
+        name = function.prettyName()
+        if name in ("sum", "avg"):
+            kind = str(function.child().dataType().typeName())
+            # The average of whole numbers is computed from their sum as a floating point number.
+            return kind.startswith(("decimal", "interval")) or (name == "sum" and kind in _EXACT)
+        if name in ("min", "max") and self._signs:
+            return not self._normalising.needNormalize(function.child().dataType())
+        return name in IN_ANY_ORDER
+
+    def _by_peers(self, expression: Any) -> bool:
+        """Whether a window function gives the same however rows that tie are arranged."""
+        window = expression.child()
+        function, frame = window.windowFunction(), window.windowSpec().frameSpecification()
+        if function.nodeName() in _BY_PEERS:
+            return True
+        if function.nodeName() != _CALL or not self._in_any_order(function):
+            return False
+        whole = "unboundedpreceding", "unboundedfollowing"
+        bounds = frame.lower().toString(), frame.upper().toString()
+        ends = [str(bound).startswith(end) for bound, end in zip(bounds, whole, strict=True)]
+        return str(frame.frameType().toString()) == "RangeFrame" or all(ends)
 
     # Expressions
 
@@ -274,36 +351,35 @@ class _Catalyst:
         return self._jvm.PythonUtils.toSeq(made)
 
 
-def _in_any_order(call: Any) -> bool:
-    """Whether the answer of an aggregate function does not depend on the order of its rows."""
-    function = call.aggregateFunction()
-    name = function.prettyName()
-    if name in ("sum", "avg"):
-        kind = str(function.child().dataType().typeName())
-        # The average of whole numbers is computed from their sum as a floating point number.
-        return kind.startswith(("decimal", "interval")) or (name == "sum" and kind in _EXACT)
-    return name in IN_ANY_ORDER
-
-
-def _by_peers(expression: Any) -> bool:
-    """Whether a window function gives the same however rows that tie are arranged."""
-    window = expression.child()
-    function, frame = window.windowFunction(), window.windowSpec().frameSpecification()
-    if function.nodeName() in _BY_PEERS:
-        return True
-    if function.nodeName() != _CALL or not _in_any_order(function):
-        return False
-    whole = "unboundedpreceding", "unboundedfollowing"
-    bounds = frame.lower().toString(), frame.upper().toString()
-    ends = [str(bound).startswith(end) for bound, end in zip(bounds, whole, strict=True)]
-    return str(frame.frameType().toString()) == "RangeFrame" or all(ends)
-
-
 def _is_sorted(plan: Any) -> bool:
-    """Whether the rows of a plan come in an order, which a limit above it keeps to."""
+    """Whether the rows of a plan come in one order, which a limit above it keeps to."""
+    found = _beneath(plan)
+    return bool(found.nodeName() == "Sort" and getattr(found, "global")())
+
+
+def _is_determined(limit: Any) -> bool:
+    """Whether a limit in a subquery has one answer: by its order, or because all rows are equal."""
+    output = list(_each(limit.output()))
+    found = _beneath(limit.child())
+    if found.nodeName() == "Project" and all(map(_is_constant, _each(found.projectList()))):
+        return True
+    if found.nodeName() != "Sort" or not getattr(found, "global")():
+        return False
+    by = [item.child() for item in _each(found.order())]
+    return all(any(column.semanticEquals(key) for key in by) for column in output)
+
+
+def _beneath(plan: Any) -> Any:
+    """What a limit cuts: the plan under whatever passes its rows on as they come."""
     while plan.nodeName() in _PASSES_ON:
+        if plan.nodeName() == "Project" and all(map(_is_constant, _each(plan.projectList()))):
+            break
         plan = plan.children().apply(0)
-    return bool(plan.nodeName() == "Sort")
+    return plan
+
+
+def _is_constant(item: Any) -> bool:
+    return bool(item.foldable() or (item.nodeName() == "Alias" and item.child().foldable()))
 
 
 def _calls(expression: Any) -> Iterator[Any]:

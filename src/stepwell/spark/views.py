@@ -453,7 +453,7 @@ class Views:
         self._showing.named_in(block.text, self._time, deltas)
         names = tuple(f"c{i}" for i in range(len(block.fields)))
         text = at_time(block.text, self._time)
-        frame = in_fixed_order(self._spark.sql(text))
+        frame = in_fixed_order(self._spark.sql(text), signs=True)
         frame.toDF(*names).createOrReplaceTempView(_FRESH)
         old = self._relations.old(block.relation)
         columns = ", ".join(names)

@@ -28,7 +28,7 @@ MUTANTS = (
     Mutant(
         name="any-of-equal-rows-is-marked",
         file="spark/row_order.py",
-        old="order = self._ascend([self._sortable(column) for column in read])",
+        old="order = self._ascend(self._sort_keys(read))",
         new="order = self._ascend(of[:1])",
         tests=(_ANSWERS,),
     ),
@@ -38,5 +38,12 @@ MUTANTS = (
         old='(name == "sum" and kind in _EXACT)',
         new="kind in _EXACT",
         tests=("tests/spark/test_row_order.py::test_a_function_by_itself_has_one_answer",),
+    ),
+    Mutant(
+        name="zeros-of-either-sign-tie",
+        file="spark/row_order.py",
+        old='if kind.typeName() in ("double", "float"):',
+        new='if kind.typeName() == "none":',
+        tests=(_ANSWERS,),
     ),
 )
