@@ -77,7 +77,7 @@ def test_a_query_that_was_misread_is_computed_by_its_text(
     """S1: Spark's reading is asked for, and tables without rows do not hide the difference."""
     sql = f"{TABLE}{TABLE.replace('TABLE t', 'TABLE u')}CREATE MATERIALIZED VIEW v AS {query}"
     assert Views.open(spark, sql).explain("v").reasons == ()
-    monkeypatch.setattr(parse, "written", lambda tree: misread)
+    monkeypatch.setattr(parse, "forms_of", lambda tree: (misread,))
     assert Views.open(spark, sql).explain("v").reasons == ("PARSE_MISMATCH",)
 
 
@@ -245,7 +245,8 @@ def test_a_plain_view_that_was_misread_is_not_built_upon(
     """S1: what we read of it would go into every view over it, unseen by Spark."""
     sql = f"{TABLE}CREATE VIEW p AS SELECT id FROM t WHERE x > 1; CREATE MATERIALIZED VIEW v AS "
     assert Views.open(spark, f"{sql}SELECT * FROM p").explain("v").reasons == ()
-    monkeypatch.setattr(views_module, "written", lambda tree: "SELECT id FROM t WHERE x < 1")
+    wrong = ("SELECT id FROM t WHERE x < 1",)
+    monkeypatch.setattr(views_module, "forms_of", lambda tree: wrong)
     assert Views.open(spark, f"{sql}SELECT * FROM p").explain("v").recomputed
 
 
