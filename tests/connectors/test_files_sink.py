@@ -272,6 +272,23 @@ def test_an_earlier_format_is_refused_by_its_number(tmp_path: Path) -> None:
             call(sink(tmp_path))
 
 
+def test_a_link_that_was_sent_twice_is_known_as_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J7: a network file system may answer a repeated link by what the first one made."""
+    link = os.link
+
+    def twice(source: Path, target: Path) -> None:
+        link(source, target)
+        link(source, target)
+
+    write(tmp_path, 1)
+    monkeypatch.setattr(os, "link", twice)
+    write(tmp_path, 2)
+    assert sink(tmp_path).last() == mark(2)
+    assert len(list((tmp_path / "out").glob("[0-9]*"))) == 2
+
+
 def test_the_log_of_marks_stays_small(tmp_path: Path) -> None:
     """J7: a transaction costs a folder, which readers may remove, and nothing for ever."""
     write(tmp_path, *range(1, 40))

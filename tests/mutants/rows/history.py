@@ -105,8 +105,8 @@ MUTANTS = (
     Mutant(
         "restore-takes-an-outage-for-damage",
         "engine/target.py",
-        "    except UnavailableError:\n        raise",
-        "    except UnavailableError as error:\n        return _Inspected(None, error.message)",
+        "    except UnavailableError:\n        raise  # A store",
+        "    except UnavailableError as error:\n        return _Inspected(None, error.message)  #",
         (f"{_REACH}::test_a_store_that_does_not_answer_is_no_damage",),
     ),
     Mutant(

@@ -50,8 +50,8 @@ MUTANTS = (
     Mutant(
         "sinks-files-trimmed-number-taken-for-the-end",
         "connectors/files_sink.py",
-        "is_end = max(self._sequences(), default=0) == sequence",
-        "is_end = True",
+        "if not mine or max(self._sequences(), default=0) != sequence:",
+        "if not mine:",
         (f"{_STOPPED}::test_a_log_that_has_gone_on_for_long_refuses_a_writer_all_the_same",),
     ),
     Mutant(
