@@ -201,7 +201,7 @@ def plant_wall_clock_asked_alone(patch: pytest.MonkeyPatch) -> None:
 
 def plant_barriers_trimmed_at_once(patch: pytest.MonkeyPatch) -> None:
     """F8 broken from the other side: the collector keeps no barrier."""
-    patch.setattr(trim, "_may_be_barrier", lambda log, position, listed: False)
+    patch.setattr(trim, "_may_be_barrier", lambda *given: False)
 
 
 def judged_by(seconds: Callable[[watch.Watch, watch.Note, watch.Clocks], float]) -> object:
