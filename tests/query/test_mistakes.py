@@ -116,6 +116,14 @@ LEGAL = [
 ]
 
 
+@pytest.mark.parametrize(
+    "call", ["my_udaf(x)", "kll_sketch_agg_double(x)", "vector_sum(x)", "coalesce(my_udaf(x), 0)"]
+)
+def test_a_function_that_may_be_an_aggregate_is_not_called_wrong(call: str) -> None:
+    """S3: a session may have registered it, and a later Spark may have it."""
+    assert not certain(view_of(f"SELECT count(*) AS n, {call} AS s FROM t"))
+
+
 @pytest.mark.parametrize("query", LEGAL)
 def test_a_legal_query_is_not_called_wrong(query: str) -> None:
     """D10: a complaint that is wrong would keep a good project from running."""

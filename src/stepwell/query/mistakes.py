@@ -124,6 +124,8 @@ def _plain_columns(node: exp.Expr) -> Iterator[exp.Column]:
         return
     if isinstance(node, exp.Filter | exp.WithinGroup):
         return  # Of an aggregate.
+    if isinstance(node, exp.Anonymous):
+        return  # It may be one, too: of a later Spark, or registered by whoever opens the pipeline.
     if functions.is_aggregate(node) or functions.is_generator(node):
         return
     if isinstance(node, exp.Column):
