@@ -42,8 +42,8 @@ MUTANTS = (
     Mutant(
         name="zeros-of-either-sign-tie",
         file="spark/row_order.py",
-        old='if kind.typeName() in ("double", "float"):',
-        new='if kind.typeName() == "none":',
+        old="yield self._expressions.If(is_zero, self._as_text(column), nothing)",
+        new="continue",
         tests=(_ANSWERS,),
     ),
 )
