@@ -91,17 +91,6 @@ class Blocks:
         The last block of a program gives the change of the view too. A block that is computed anew
         says so in `said`.
         """
-        with self._evaluator.rows_in_order(block):
-            return self._change(block, deltas, program, outputs, said)
-
-    def _change(
-        self,
-        block: Block,
-        deltas: Mapping[str, Part],
-        program: Program | None,
-        outputs: dict[str, pa.Table],
-        said: Anew,
-    ) -> Part | None:
         if isinstance(block, Full):
             reads = {r for name in block.reads for r in self._behind(name)}
             always = block.reason.code is Code.TIME_DEPENDENT

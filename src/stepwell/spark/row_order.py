@@ -28,6 +28,7 @@ that has no order (MAP), and TABLESAMPLE. See docs/design/0019-one-order-of-rows
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -68,9 +69,50 @@ def in_fixed_order(frame: DataFrame, *, signs: bool = False) -> DataFrame:
     ordered = _Catalyst(spark, signs).ordered(plan)
     if ordered is plan:
         return frame
-    jvm: Any = spark._jvm
-    dataset = jvm.org.apache.spark.sql.classic.Dataset
+    dataset = _java(spark._jvm).classic.Dataset
     return DataFrame(dataset.ofRows(spark._jsparkSession, ordered), spark)
+
+
+class _Package:
+    """A package of Java's. The gateway looks through all jars for a name, so each is asked once."""
+
+    def __init__(self, package: Any) -> None:
+        self._package = package
+        self._found: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._found:
+            self._found[name] = getattr(self._package, name)
+        return self._found[name]
+
+    def object(self, name: str) -> Any:
+        """A Scala object."""
+        key = f"{name}.MODULE$"
+        if key not in self._found:
+            self._found[key] = getattr(getattr(self._package, f"{name}$"), "MODULE$")
+        return self._found[key]
+
+
+class _Java:
+    """What is called of one Java."""
+
+    def __init__(self, jvm: Any) -> None:
+        sql = jvm.org.apache.spark.sql
+        self.classic = _Package(sql.classic)
+        self.plans = _Package(sql.catalyst.plans.logical)
+        self.expressions = _Package(sql.catalyst.expressions)
+        self.aggregates = _Package(sql.catalyst.expressions.aggregate)
+        self.types = _Package(sql.types)
+        self.normalising = _Package(sql.catalyst.optimizer).object("NormalizeFloatingNumbers")
+        self.lists = jvm.java.util.ArrayList
+        self.some = jvm.scala.Some
+        self.none = jvm.scala.Option.empty()
+        self.utils = jvm.PythonUtils
+
+
+@lru_cache(maxsize=1)
+def _java(jvm: Any) -> _Java:
+    return _Java(jvm)
 
 
 class _Catalyst:
@@ -78,16 +120,10 @@ class _Catalyst:
 
     def __init__(self, spark: SparkSession, signs: bool) -> None:
         self._signs = signs
-        jvm: Any = spark._jvm
-        self._jvm = jvm
-        catalyst = jvm.org.apache.spark.sql.catalyst
-        self._plans = catalyst.plans.logical
-        self._expressions = catalyst.expressions
-        self._normalising = _object(catalyst.optimizer, "NormalizeFloatingNumbers")
-        self._ids = _object(self._expressions, "NamedExpression")
-        self._none = jvm.scala.Option.empty()
-        self._ascending = _object(self._expressions, "Ascending")
-        self._nulls_first = _object(self._expressions, "NullsFirst")
+        self._java = _java(spark._jvm)
+        self._plans, self._expressions = self._java.plans, self._java.expressions
+        self._normalising = self._java.normalising
+        self._none = self._java.none
 
     def ordered(self, plan: Any) -> Any:
         """The plan with one answer; the same object if it has one as it is."""
@@ -169,7 +205,7 @@ class _Catalyst:
             keys.append(alias.toAttribute())
             if floating:
                 value = self._normalising.normalize(key)
-                least = self._expressions.aggregate.Min(value).toAggregateExpression()
+                least = self._java.aggregates.Min(value).toAggregateExpression()
                 replaced.append((key, least))
             else:
                 replaced.append((key, keys[-1]))
@@ -186,9 +222,9 @@ class _Catalyst:
         order = self._ascend(self._sort_keys(read))
         frames = self._expressions
         frame = frames.SpecifiedWindowFrame(
-            _object(frames, "RowFrame"),
-            _object(frames, "UnboundedPreceding"),
-            _object(frames, "CurrentRow"),
+            self._expressions.object("RowFrame"),
+            self._expressions.object("UnboundedPreceding"),
+            self._expressions.object("CurrentRow"),
         )
         definition = frames.WindowSpecDefinition(self._seq(of), order, frame)
         number = frames.WindowExpression(frames.RowNumber(), definition)
@@ -204,11 +240,11 @@ class _Catalyst:
         """
         function = call.aggregateFunction()
         if function.nodeName() == "Average" and function.child().dataType().typeName() in _EXACT:
-            double = _object(self._jvm.org.apache.spark.sql.types, "DoubleType")
-            value = self._expressions.Cast(function.child(), double, self._jvm.scala.Some("UTC"))
+            double = self._java.types.object("DoubleType")
+            value = self._expressions.Cast(function.child(), double, self._java.some("UTC"))
             function = function.withNewChildren(self._seq([value]))
-        given = self._jvm.scala.Some(test[0]) if test else self._none
-        return self._expressions.aggregate.AggregateExpression(
+        given = self._java.some(test[0]) if test else self._none
+        return self._java.aggregates.AggregateExpression(
             function, call.mode(), False, given, call.resultId()
         )
 
@@ -247,11 +283,9 @@ class _Catalyst:
         return self._plans.Sort(both, everywhere, child, self._none)
 
     def _ascend(self, keys: Iterable[Any]) -> Any:
-        orders = [
-            self._expressions.SortOrder(key, self._ascending, self._nulls_first, self._seq([]))
-            for key in keys
-        ]
-        return self._seq(orders)
+        make, nothing = self._expressions.SortOrder, self._seq([])
+        how = self._expressions.object("Ascending"), self._expressions.object("NullsFirst")
+        return self._seq([make(key, *how, nothing) for key in keys])
 
     def _sort_keys(self, columns: Iterable[Any]) -> Iterator[Any]:
         """What to sort by so that only rows tie which are the same in these columns, bit by bit."""
@@ -263,7 +297,7 @@ class _Catalyst:
             yield column
             if kind.typeName() in ("double", "float"):
                 zero = self._expressions.Cast(self._literal(0), kind, self._none)
-                texts = _object(self._jvm.org.apache.spark.sql.types, "StringType")
+                texts = self._java.types.object("StringType")
                 is_zero = self._expressions.EqualTo(column, zero)
                 nothing = self._literal_null(texts)
                 yield self._expressions.If(is_zero, self._as_text(column), nothing)
@@ -271,25 +305,25 @@ class _Catalyst:
                 yield self._as_text(column)
 
     def _is_orderable(self, value: Any) -> bool:
-        return bool(_object(self._expressions, "OrderUtils").isOrderable(value.dataType()))
+        return bool(self._expressions.object("OrderUtils").isOrderable(value.dataType()))
 
     def _as_text(self, value: Any) -> Any:
         """A text that is another one for every value of a type."""
-        zone = self._jvm.scala.Some("UTC")
+        zone = self._java.some("UTC")
         if value.dataType().typeName() in ("struct", "array", "map"):
-            options = self._jvm.PythonUtils.toScalaMap(_JSON)
+            options = self._java.utils.toScalaMap(_JSON)
             if value.dataType().typeName() == "map":
                 # As a list of entries: a map's own text leaves out what has no value.
                 value = self._expressions.MapEntries(value)
             return self._expressions.StructsToJson(options, value, zone)
-        texts = _object(self._jvm.org.apache.spark.sql.types, "StringType")
+        texts = self._java.types.object("StringType")
         return self._expressions.Cast(value, texts, zone)
 
     def _literal(self, value: object) -> Any:
-        return _object(self._expressions, "Literal").apply(value)
+        return self._expressions.object("Literal").apply(value)
 
     def _literal_null(self, kind: Any) -> Any:
-        return _object(self._expressions, "Literal").create(None, kind)
+        return self._expressions.object("Literal").create(None, kind)
 
     # What depends on order
 
@@ -341,14 +375,14 @@ class _Catalyst:
 
     def _alias(self, value: Any, name: str, id: Any = None) -> Any:
         nothing = self._seq([])
-        id = self._ids.newExprId() if id is None else id
+        id = self._expressions.object("NamedExpression").newExprId() if id is None else id
         return self._expressions.Alias(value, name, id, nothing, self._none, nothing)
 
     def _seq(self, parts: Iterable[Any]) -> Any:
-        made = self._jvm.java.util.ArrayList()
+        made = self._java.lists()
         for part in parts:
             made.add(part)
-        return self._jvm.PythonUtils.toSeq(made)
+        return self._java.utils.toSeq(made)
 
 
 def _is_sorted(plan: Any) -> bool:
@@ -416,8 +450,3 @@ def _is_column(expression: Any) -> bool:
 def _each(parts: Any) -> Iterator[Any]:
     for i in range(parts.size()):
         yield parts.apply(i)
-
-
-def _object(package: Any, name: str) -> Any:
-    """A Scala object."""
-    return getattr(getattr(package, f"{name}$"), "MODULE$")

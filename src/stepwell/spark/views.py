@@ -362,7 +362,8 @@ class Views:
             said = Anew(weighed=adaptive)
             for block in program.blocks:
                 last = program if block is program.blocks[-1] else None
-                moved = self._blocks.change(block, deltas, last, outputs, said)
+                with self._evaluator.rows_in_order(block):
+                    moved = self._blocks.change(block, deltas, last, outputs, said)
                 if moved is not None and moved.rows:
                     deltas[block.relation] = moved
                 if isinstance(block, Full) and moved is not None:
