@@ -79,6 +79,7 @@ def test_the_example_is_what_init_writes(run: Run, tmp_path: Path) -> None:
 
 
 def test_validate_lists_what_a_project_declares(run: Run, folder: Path) -> None:
+    put_file(folder, "a.json", [{"id": 1, "customer": "ada", "amount": "1"}])
     ended = run("-C", folder, "validate")
     assert ended.stdout == (
         "kind               name         from\n"
@@ -149,6 +150,7 @@ def test_validate_finds_a_key_that_is_no_column(run: Run, folder: Path) -> None:
 
 def test_validate_warns_of_a_function_that_spark_does_not_have(run: Run, folder: Path) -> None:
     """D10: a session may have registered it, so it is not refused."""
+    put_file(folder, "a.json", [{"id": 1, "customer": "ada", "amount": "1"}])
     (folder / "more.sql").write_text("CREATE VIEW more AS SELECT sume(amount) AS s FROM orders;")
     for command in ("validate", "plan"):
         ended = run("-C", folder, command)
@@ -333,15 +335,6 @@ def test_tail_needs_a_process_that_runs(run: Run, filled: Path) -> None:
     assert "nothing runs the pipeline" in ended.stderr
     assert "stepwell run, in another terminal" in ended.stderr
     assert "did you mean revenue?" in run("-C", filled, "tail", "revenu").stderr
-
-
-@pytest.mark.parametrize("option", ["--target", "--store", "-C"])
-def test_an_option_behind_the_command_is_told_its_place(
-    run: Run, folder: Path, option: str
-) -> None:
-    ended = run("-C", folder, "run", option, "x")
-    assert ended.exit_code == 2
-    assert f"hint: it stands before the command: stepwell {option} ... run" in ended.stderr
 
 
 def test_a_store_that_is_given_is_used(run: Run, filled: Path, tmp_path: Path) -> None:

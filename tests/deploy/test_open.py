@@ -181,5 +181,5 @@ def test_explain_needs_an_executor_that_has_something_to_explain(write: Write) -
     with stepwell.open(write(REFERENCE)) as pipeline:
         with pytest.raises(InvalidError, match="nothing to explain"):
             pipeline.explain("revenue")
-        with pytest.raises(ConfigError, match="no materialized view big"):
+        with pytest.raises(ConfigError, match="big is a view that is not stored"):
             pipeline.explain("big")

@@ -50,7 +50,7 @@ def create(where: Where, *, name: str | None, keep: str | None, take_over: bool)
 
 def list_all(where: Where) -> None:
     env, screen = SystemEnv(), Screen()
-    manifest = _manifest(where.deployed(env), env)
+    manifest = _manifest(where.deployed(env, secrets=False), env)
     pinned = [pin.checkpoint for pin in manifest.pins]
     if where.json:
         listed = [{**_json(item), "clones": pinned.count(item.id)} for item in manifest.checkpoints]
@@ -72,7 +72,7 @@ def list_all(where: Where) -> None:
 def show(where: Where, which: str) -> bool:
     """Whether all its files are there."""
     env, screen = SystemEnv(), Screen()
-    project = where.deployed(env)
+    project = where.deployed(env, secrets=False)
     store = project.open_store(env)
     ref = find_checkpoint(_manifest(project, env), which, project.store)
     checkpoint = read_checkpoint(store, ref.id, ref)
@@ -113,7 +113,7 @@ def show(where: Where, which: str) -> bool:
 
 def delete(where: Where, which: str) -> None:
     env = SystemEnv()
-    project = where.deployed(env)
+    project = where.deployed(env, secrets=False)
     store = project.open_store(env)
     ref = find_checkpoint(_manifest(project, env), which, project.store)
     Manifests(store, env).amend(dropping(ref.id, project.store), "delete a checkpoint")

@@ -31,6 +31,14 @@ class QueryFormat(str, Enum):
     ARROW = "arrow"
 
 
+class Shell(str, Enum):
+    """Those that `completion` writes a script for."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
 class Template(str, Enum):
     """What `init` begins with."""
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -57,13 +58,13 @@ def show(
     if where.json:
         screen.json(_document(made, destination, env))
     else:
-        _render(screen, made, source, destination)
+        _render(screen, made, replace(where, folder=source), destination)
 
 
 def _source(where: Where, source: str, env: Env) -> tuple[Store, Store | None]:
     """The stores of what is to be cloned."""
     if _is_project(source):
-        project = replace(where, folder=source).project(env)
+        project = replace(where, folder=source).project(env, secrets=False)
         return project.open_store(env), project.open_journal_store(env)
     store = open_place(source, env)
     found = Manifests(store, env).latest()
@@ -114,7 +115,7 @@ def _document(made: Cloned, destination: str, env: Env) -> dict[str, Any]:
     }
 
 
-def _render(screen: Screen, made: Cloned, source: str, destination: str) -> None:
+def _render(screen: Screen, made: Cloned, source: Where, destination: str) -> None:
     manifest = made.manifest
     parent = manifest.parent
     if not made.made:
@@ -131,6 +132,6 @@ def _render(screen: Screen, made: Cloned, source: str, destination: str) -> None
     if parent is not None and parent.sinks:
         facts.append(("sinks off", ", ".join(map(plain, parent.sinks))))
     screen.facts(facts)
-    folder = f"-C {source} " if _is_project(source) and source != "." else ""
+    options = source.options if _is_project(source.folder) else ""
     screen.line()
-    screen.line(f"next: stepwell {folder}--store {destination} run --once")
+    screen.line(f"next: stepwell {options}--store {quote(destination)} run --once")

@@ -18,6 +18,7 @@ from stepwell.deploy.destroy import destroy
 from stepwell.deploy.holding import writer_liveness
 from stepwell.deploy.plan import Action, Plan, Step
 from stepwell.deploy.resources import shown
+from stepwell.deploy.unmatched import unmatched_sources
 from stepwell.env import SystemEnv
 from stepwell.errors import ConfigError, InvalidError
 from stepwell.process import Liveness
@@ -34,9 +35,9 @@ SIGNS = {
 def show_plan(where: Where, *, out: str | None, detailed: bool) -> int:
     """Print it; the exit code."""
     env, screen = SystemEnv(), Screen()
-    project = where.project(env)
+    project = where.project(env, secrets=False)
     plan = plan_project(project, env)
-    warn(likely_mistakes(project))
+    warn([*likely_mistakes(project), *unmatched_sources(project, env)])
     if where.json:
         screen.json(plan.to_json())
     else:

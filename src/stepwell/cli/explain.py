@@ -17,7 +17,7 @@ from stepwell.query.statements import MaterializedView
 
 def show(where: Where, view: str | None) -> None:
     env, screen = SystemEnv(), Screen()
-    project = where.deployed(env)
+    project = where.deployed(env, secrets=False)
     if view is not None:
         names = [project.view(view).name]
     else:

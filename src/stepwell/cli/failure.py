@@ -17,6 +17,8 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from stepwell.cli import completion
+from stepwell.cli.options import moved_to_front
 from stepwell.errors import StepwellError
 
 ERROR, USAGE = 1, 2
@@ -34,15 +36,15 @@ class Commands(TyperGroup):
         named["standalone_mode"] = False
         # Also under `python -m stepwell`, so that usage and errors name the same command.
         named["prog_name"] = "stepwell"
+        completion.prepare()
         try:
-            code = super().main(arguments, *more, **named)
+            code = super().main(moved_to_front(self, arguments), *more, **named)
         except UsageError as error:
             if type(error).__name__ == "NoArgsIsHelpError" and not as_json:
                 error.show()  # Its message is the whole help.
                 sys.exit(USAGE)
             command = error.ctx.command_path if error.ctx else "stepwell"
-            hint = _before(error) or f"{command} --help"
-            report(error.format_message(), hint, "UsageError", as_json=as_json)
+            report(error.format_message(), f"{command} --help", "UsageError", as_json=as_json)
             sys.exit(USAGE)
         except StepwellError as error:
             show_traceback()
@@ -60,14 +62,6 @@ class Commands(TyperGroup):
         except Exception as error:  # noqa: BLE001 - nothing is swallowed: it is reported as a bug
             bug(error, as_json)
         sys.exit(code or 0)
-
-
-def _before(error: Any) -> str | None:
-    """A hint for options that stand before the command, and were written behind it."""
-    option = str(getattr(error, "option_name", ""))
-    if option not in ("-C", "--target", "--store") or error.ctx is None:
-        return None
-    return f"it stands before the command: stepwell {option} ... {error.ctx.info_name}"
 
 
 def bug(error: Exception, as_json: bool) -> NoReturn:

@@ -20,7 +20,7 @@ _SHOWN = 20
 
 def show(where: Where, *, confirm: bool, forget: Sequence[str] = ()) -> None:
     env, screen = SystemEnv(), Screen()
-    project = where.project(env)
+    project = where.project(env, secrets=False)
     store = project.open_store(env)
     manifests = Manifests(store, env)
     forgotten = forgettable(manifests, forget, env)

@@ -17,7 +17,7 @@ import typer
 
 from stepwell import __version__
 from stepwell.cli import deploying, keeping
-from stepwell.cli.choices import Changes, PushFormat, QueryFormat, Template
+from stepwell.cli.choices import Changes, PushFormat, QueryFormat, Shell, Template
 from stepwell.cli.failure import Commands
 from stepwell.cli.where import TIMEOUT, Json, Timeout, place, wants_json
 
@@ -104,7 +104,8 @@ def stepwell(
 ) -> None:
     """Keep SQL materialized views up to date on Apache Spark.
 
-    A project is a folder with stepwell.yml and *.sql. These options stand before the command.
+    A project is a folder with stepwell.yml and *.sql; it is found from any folder inside it. These
+    options stand before the command or after it.
 
     \b
     stepwell init orders                        a project with sample data
@@ -228,12 +229,14 @@ def query(
 
     While a process runs the pipeline, it answers. Otherwise the state is read here, without taking
     the pipeline. A query reads the pipeline's tables and views only: commands, files, programs and
-    methods of Java are refused by name.
+    methods of Java are refused by name. SHOW TABLES, SHOW VIEWS and DESCRIBE NAME list what there
+    is.
 
     \b
     stepwell query "SELECT * FROM revenue ORDER BY total DESC LIMIT 10"
     stepwell query "SELECT * FROM revenue" --format csv > revenue.csv
     stepwell query 'SELECT * FROM `orders$errors`'
+    stepwell query "DESCRIBE revenue"
     """
     from stepwell.cli import query
 
@@ -489,6 +492,22 @@ def inspect_manifest(
     from stepwell.cli import manifest
 
     manifest.show(place, id=id, json=wants_json(context, json))
+
+
+@app.command()
+def completion(
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+) -> None:
+    """Print the script with which a shell completes commands and options.
+
+    \b
+    stepwell completion bash >> ~/.bashrc
+    stepwell completion zsh >> ~/.zshrc
+    stepwell completion fish > ~/.config/fish/completions/stepwell.fish
+    """
+    from stepwell.cli import completion
+
+    print(completion.script(shell.value))
 
 
 @app.command()

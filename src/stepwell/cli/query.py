@@ -16,6 +16,7 @@ from stepwell.cli.reach import running
 from stepwell.cli.screen import Row, Screen, count, plain
 from stepwell.cli.where import Where
 from stepwell.connectors.writing import as_texts, json_lines, json_values
+from stepwell.deploy.describe import described
 from stepwell.deploy.look import look
 from stepwell.deploy.pipeline import Answer, check_one_query
 from stepwell.env import SystemEnv
@@ -23,29 +24,37 @@ from stepwell.env import SystemEnv
 
 def show(where: Where, sql: str, format: QueryFormat) -> None:
     env = SystemEnv()
-    project = where.deployed(env)
-    check_one_query(sql)
-    client = running(project, env, where.timeout_s)
-    if client is not None:
-        with client:
-            answer = Answer(*client.query(sql))
-    else:
+    project = where.deployed(env, secrets=False)
+
+    def ask(sql: str) -> Answer:
+        client = running(project, env, where.timeout_s)
+        if client is not None:
+            with client:
+                return Answer(*client.query(sql))
         if project.sections.executor == "spark" and not where.json:
             print("nothing runs the pipeline, starting Spark to read its state", file=sys.stderr)
-        answer = look(project, env).ask(sql)
+        return look(project, env).ask(sql)
+
+    transaction: int | None = None
+    rows = described(project, sql, lambda query: ask(query).rows)
+    if rows is None:
+        check_one_query(sql)
+        answer = ask(sql)
+        rows, transaction = answer.rows, answer.transaction
     if where.json:
-        _document(answer)
+        _document(rows, transaction)
         return
-    write(answer.rows, format)
-    rows_text = count(answer.rows.num_rows, "row")
-    print(f"{rows_text} as of transaction {answer.transaction}", file=sys.stderr)
+    write(rows, format)
+    as_of = "" if transaction is None else f" as of transaction {transaction}"
+    print(f"{count(rows.num_rows, 'row')}{as_of}", file=sys.stderr)
 
 
-def _document(answer: Answer) -> None:
+def _document(rows: pa.Table, transaction: int | None) -> None:
     """One JSON document; the rows as they are written, because decimals keep every digit."""
-    columns = json.dumps(answer.rows.column_names, ensure_ascii=False)
-    rows = ",\n".join(line.rstrip("\n") for line in json_lines(answer.rows))
-    print(f'{{"transaction": {answer.transaction}, "columns": {columns}, "rows": [\n{rows}\n]}}')
+    columns = json.dumps(rows.column_names, ensure_ascii=False)
+    lines = ",\n".join(line.rstrip("\n") for line in json_lines(rows))
+    number = json.dumps(transaction)
+    print(f'{{"transaction": {number}, "columns": {columns}, "rows": [\n{lines}\n]}}')
 
 
 def write(rows: pa.Table, format: QueryFormat) -> None:

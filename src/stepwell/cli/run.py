@@ -24,6 +24,7 @@ from stepwell.deploy.holding import writer_liveness
 from stepwell.deploy.program import as_deployed, project_differences
 from stepwell.deploy.project import Project
 from stepwell.deploy.serving import RunningPipeline
+from stepwell.deploy.unmatched import unmatched_sources
 from stepwell.endpoint.server import Endpoint
 from stepwell.engine.events import Event, Listener, OpeningAt
 from stepwell.engine.open import Seen
@@ -151,6 +152,8 @@ def _announced(wanted: Project, env: Env, progress: Progress, found: Stored | No
                 f"the project differs from what is deployed ({', '.join(differs)}): running "
                 "what is deployed; stepwell deploy changes it"
             )
+    for warning in unmatched_sources(project, env):
+        progress.say(f"warning: {warning.message}: {warning.hint}")
     progress.opening(project)
     if found is not None and not found.manifest.journal.closed:
         claim = found.manifest.claim

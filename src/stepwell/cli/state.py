@@ -17,7 +17,7 @@ from stepwell.model import format_time
 
 def show(where: Where) -> int:
     env, screen = SystemEnv(), Screen()
-    found = look(where.project(env), env)
+    found = look(where.project(env, secrets=False), env)
     if where.json:
         screen.json(_json(found))
     else:
@@ -27,7 +27,7 @@ def show(where: Where) -> int:
 
 def show_repair(where: Where, *, yes: bool) -> int:
     env, screen = SystemEnv(), Screen()
-    project = where.project(env)
+    project = where.project(env, secrets=False)
     found = look(project, env)
     if found.problem is None and not found.drift and not found.log:
         if where.json:
@@ -58,7 +58,7 @@ def show_repair(where: Where, *, yes: bool) -> int:
 
 def show_unlock(where: Where, id: str) -> None:
     env, screen = SystemEnv(), Screen()
-    owner = unlock(where.project(env).open_store(env), id)
+    owner = unlock(where.project(env, secrets=False).open_store(env), id)
     if where.json:
         screen.json({"unlocked": owner.id, "host": owner.host, "pid": owner.pid})
     else:
@@ -68,9 +68,10 @@ def show_unlock(where: Where, id: str) -> None:
 def _json(found: Shown) -> dict[str, Any]:
     state, owner = found.state, found.owner
     return {
-        "serial": None if state is None else state.serial,
+        "serial": None if state is None or found.first_run else state.serial,
         "lineage": found.lineage,
         "tool_version": None if state is None else state.tool_version,
+        "first_run": found.first_run,
         "resources": None if state is None else state.resources,
         "log": found.log,
         "recovery": None if found.recovery is None else found.recovery.said,
@@ -92,6 +93,8 @@ def _render(screen: Screen, found: Shown) -> None:
     facts = []
     if state is not None and state.serial:
         facts.append(("serial", f"{state.serial}, written by Stepwell {plain(state.tool_version)}"))
+    elif found.first_run:
+        facts.append(("serial", "none: a first run made it; the next deploy writes the record"))
     elif state is None:
         facts.append(("serial", "not known: the record cannot be read"))
     else:

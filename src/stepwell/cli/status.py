@@ -20,7 +20,7 @@ from stepwell.state.manifest import Manifest, Status, Stored
 
 def show(where: Where) -> None:
     env, screen = SystemEnv(), Screen()
-    project = where.deployed(env)
+    project = where.deployed(env, secrets=False)
     live: Mapping[str, Any] | None = None
     silent: UnavailableError | None = None
     try:

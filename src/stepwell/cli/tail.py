@@ -18,7 +18,7 @@ from stepwell.errors import UnavailableError
 def show(where: Where, view: str, max_transactions: int | None) -> int:
     """Follow, until it ends or is interrupted; the exit code."""
     env = SystemEnv()
-    project = where.deployed(env)
+    project = where.deployed(env, secrets=False)
     name = project.view(view).name
     client = running(project, env, where.timeout_s)
     if client is None:

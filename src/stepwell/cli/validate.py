@@ -5,14 +5,16 @@ analyser is asked as well.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 from stepwell.cli.screen import Row, Screen, count
 from stepwell.cli.where import Where
 from stepwell.deploy.pipeline import make_executor
 from stepwell.deploy.project import Project
+from stepwell.deploy.unmatched import unmatched_sources
 from stepwell.env import Env, SystemEnv
-from stepwell.errors import SqlError
+from stepwell.errors import SqlError, StepwellError
 from stepwell.query.mistakes import unknown_calls, unreadable
 from stepwell.query.statements import MaterializedView, Statement, Table
 from stepwell.store.memory import MemoryStore
@@ -24,7 +26,7 @@ SPARK = "valid, and Spark takes every query"
 def show(where: Where, *, spark: bool) -> None:
     screen, env = Screen(), SystemEnv()
     project = where.project(env)
-    warnings: list[SqlError] = []
+    warnings: list[StepwellError] = []
     if spark:
         _ask_spark(project, env)
     else:
@@ -32,7 +34,8 @@ def show(where: Where, *, spark: bool) -> None:
             mistake = unreadable(view)
             if mistake is not None:
                 raise mistake
-        warnings = [call for view in project.views.values() for call in unknown_calls(view)]
+        warnings += [call for view in project.views.values() for call in unknown_calls(view)]
+    warnings += unmatched_sources(project, env)
     if where.json:
         screen.json(
             {
@@ -57,7 +60,7 @@ def show(where: Where, *, spark: bool) -> None:
     screen.line(SPARK if spark else OFFLINE)
 
 
-def warn(warnings: list[SqlError]) -> None:
+def warn(warnings: Sequence[StepwellError]) -> None:
     """Say on standard error what is a mistake most likely."""
     for warning in warnings:
         print(f"warning: {warning}\n", file=sys.stderr)

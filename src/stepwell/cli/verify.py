@@ -15,7 +15,7 @@ from stepwell.state.verify import Report, verify
 def show(where: Where, *, deep: bool) -> bool:
     """Whether nothing is amiss."""
     env, screen = SystemEnv(), Screen()
-    project = where.project(env)
+    project = where.project(env, secrets=False)
     store = project.open_store(env)
     report = verify(
         store,

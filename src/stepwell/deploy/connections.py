@@ -17,7 +17,7 @@ from typing import TypeVar
 from stepwell.connectors.registry import make_sink, make_source
 from stepwell.deploy.document import Node
 from stepwell.deploy.graph import column_names
-from stepwell.deploy.references import References
+from stepwell.deploy.references import References, check_complete, missing
 from stepwell.engine.payload import PUSHED
 from stepwell.env import Env
 from stepwell.errors import StepwellError
@@ -68,8 +68,9 @@ class Connections:
                     f"source {name}: {table.name} is a view", hint=hint
                 )
             options = self._options(item)
-            make = partial(make_source, name, options, table, self._env, base=self._folder)
-            self._checked(item, make).close()
+            if missing(options) is None:
+                make = partial(make_source, name, options, table, self._env, base=self._folder)
+                self._checked(item, make).close()
             made.append(Connection(name, table.name, str(options["type"]), options))
         return tuple(made)
 
@@ -86,9 +87,10 @@ class Connections:
                     f"sink {name}: {view.name} is a {kind}", hint=hint
                 )
             options = self._options(item)
-            make = partial(make_sink, name, options, view.name, self._env, base=self._folder)
-            self._checked(item, make).close()
-            self._check_key(name, item, view, options)
+            if missing(options) is None:
+                make = partial(make_sink, name, options, view.name, self._env, base=self._folder)
+                self._checked(item, make).close()
+                self._check_key(name, item, view, options)
             made.append(Connection(name, view.name, str(options["type"]), options))
         return tuple(made)
 
@@ -135,7 +137,13 @@ class Connections:
 
     def _options(self, item: Node) -> dict[str, object]:
         resolved = self._references.resolve(item)
-        return dict(resolved) if isinstance(resolved, Mapping) else {}
+        options = dict(resolved) if isinstance(resolved, Mapping) else {}
+        if missing(options) is not None:
+            # Of which type it is must be known in any case.
+            check_complete({"type": options.get("type")})
+            if "type" not in options:
+                check_complete(options)
+        return options
 
     def _at(self, item: Node, key: str) -> Node:
         """The value of a key, or the item itself."""

@@ -139,7 +139,7 @@ def make_executor(project: Project, spark: SparkSession | None = None) -> Execut
 def answer(project: Project, executor: Executor, sql: str) -> pa.Table:
     """What an executor answers. What it cannot read is told like any other mistake."""
     try:
-        return executor.query(_letters_quoted(sql))
+        return executor.query(letters_quoted(sql))
     except Unsupported as error:
         # Only the reference raises this; Spark reads whatever Spark reads.
         unknown = re.fullmatch(r"the relation (.+)", error.reason.detail)
@@ -152,7 +152,7 @@ def answer(project: Project, executor: Executor, sql: str) -> pa.Table:
         ) from error
 
 
-def _letters_quoted(sql: str) -> str:
+def letters_quoted(sql: str) -> str:
     """The query with `orders$errors` in backticks: without them SQL has no `$` in a name."""
     made, done = "", 0
     tokens = Source("query", sql).tokens()
@@ -185,7 +185,10 @@ def check_one_query(sql: str) -> None:
         raise tokens.wrong("this query is empty", hint="stepwell query 'SELECT * FROM ...'")
     first = tokens.peek().text.upper()
     if first not in ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "("):
-        hint = "only queries are answered; rows come in by sources and by stepwell push"
+        hint = (
+            "only queries, DESCRIBE and SHOW TABLES or VIEWS are answered; rows come in by sources "
+            "and by stepwell push"
+        )
         raise tokens.unexpected("expected SELECT", hint=hint)
     while tokens.peek().kind != "end":
         if tokens.skip(";") and tokens.peek().kind != "end":

@@ -21,7 +21,7 @@ from stepwell.connectors.registry import make_sink, make_source
 from stepwell.deploy.connections import NAME, NAME_HINT, Connection, Connections
 from stepwell.deploy.document import Node, read_document
 from stepwell.deploy.graph import in_order
-from stepwell.deploy.references import References
+from stepwell.deploy.references import References, check_complete
 from stepwell.deploy.sections import Sections, check_shape, read_sections
 from stepwell.deploy.variables import resolved_variables
 from stepwell.engine.ports import Sink, Source
@@ -91,11 +91,33 @@ class Project:
             if fold(view.name) == fold(name):
                 return view
         names = [view.name for view in stored]
-        hint = did_you_mean(name, names) or "materialized views are: " + ", ".join(names)
+        every = "materialized views are: " + (", ".join(names) or "none")
+        for other in self.statements:
+            if fold(other.name) == fold(name):
+                kind = "a table" if isinstance(other, Table) else "a view that is not stored"
+                over = [view.name for view in stored if fold(name) in self._read_by(view.name)]
+                hint = f"materialized views that read it are: {', '.join(over)}" if over else every
+                raise ConfigError(
+                    f"{other.name} is {kind}, not a materialized view",
+                    hint=f"{hint}; stepwell query 'SELECT * FROM {other.name}' shows its rows",
+                )
+        hint = did_you_mean(name, names) or every
         raise ConfigError(f"there is no materialized view {name}", hint=hint)
+
+    def _read_by(self, view: str) -> set[str]:
+        """Everything a view reads, directly or through other views, in lower case."""
+        reached: set[str] = set()
+        todo = [fold(view)]
+        while todo:
+            new = set(self.reads.get(todo.pop(), ())) - reached
+            reached |= new
+            todo += new
+        return reached
 
     def make_sources(self, env: Env) -> list[Source]:
         """New ones each time; whoever opens a pipeline with them closes them with it."""
+        for item in self.sources:
+            check_complete(item.options)
         return [
             make_source(item.name, item.options, self.table(item.relation), env, base=self.folder)
             for item in self.sources
@@ -104,10 +126,12 @@ class Project:
     def make_sinks(self, env: Env) -> list[Sink]:
         """All but those that are off."""
         off = self.sinks_off(env)
+        attached = [item for item in self.sinks if item.name not in off]
+        for item in attached:
+            check_complete(item.options)
         return [
             make_sink(item.name, item.options, item.relation, env, base=self.folder)
-            for item in self.sinks
-            if item.name not in off
+            for item in attached
         ]
 
     def sinks_off(self, env: Env) -> tuple[str, ...]:
@@ -148,10 +172,13 @@ def load_project(
     store: str | None = None,
     environ: Mapping[str, str] | None = None,
     variables: Mapping[str, str] | None = None,
+    secrets: bool = True,
 ) -> Project:
     """Read and check a project. `store` is used instead of the one that the project names.
 
-    `variables` are what the command line says; see `variables.py` for what comes after it.
+    `variables` are what the command line says; see `variables.py` for what comes after it. Without
+    `secrets` the options of a source or sink may refer to an environment variable or a file that is
+    not there: they are not checked then, and it is an error to make that source or sink.
     """
     folder = Path(os.path.abspath(Path(folder).expanduser()))
     root = read_document(_find(folder), FILE).mapping(FILE)
@@ -160,7 +187,7 @@ def load_project(
     declared = entries["variables"].mapping("variables") if "variables" in entries else {}
     environ = os.environ if environ is None else environ
     found = resolved_variables(declared, folder, environ, variables or {})
-    references = References(folder, environ, found)
+    references = References(folder, environ, found, required=secrets)
     sections = read_sections(entries, references)
     name = _project_name(root)
     address = _store(folder, entries, references, store, env)

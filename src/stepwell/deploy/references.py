@@ -8,10 +8,11 @@ whoever uses it, and its reference to whoever prints its `repr` into a message. 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from stepwell.deploy.document import Node, Scalar
+from stepwell.errors import ConfigError
 from stepwell.query.source import Source, Span, did_you_mean
 
 FILE_BYTES_MAX = 64 * 1024
@@ -33,15 +34,53 @@ class Secret(str):
         return self.reference
 
 
+class Missing(Secret):
+    """A text with a reference that leads nowhere: no value, until somebody needs one."""
+
+    error: ConfigError
+
+    @classmethod
+    def of(cls, reference: str, error: ConfigError) -> Missing:
+        made = cls("", reference)
+        made.error = error
+        return made
+
+
+def missing(value: object) -> Missing | None:
+    """The first reference in options that leads nowhere."""
+    if isinstance(value, Missing):
+        return value
+    items = value.values() if isinstance(value, Mapping) else value
+    if not isinstance(items, str) and isinstance(items, Iterable):
+        return next((found for item in items if (found := missing(item)) is not None), None)
+    return None
+
+
+def check_complete(options: Mapping[str, object]) -> None:
+    """Complain about a reference that leads nowhere: these options are about to be used."""
+    found = missing(options)
+    if found is not None:
+        raise found.error
+
+
 class References:
-    """Where references lead to, for one project."""
+    """Where references lead to, for one project.
+
+    Without `required` an option may refer to what is not there; it is `Missing` then.
+    """
 
     def __init__(
-        self, folder: Path, environ: Mapping[str, str], variables: Mapping[str, Node]
+        self,
+        folder: Path,
+        environ: Mapping[str, str],
+        variables: Mapping[str, Node],
+        *,
+        required: bool = True,
     ) -> None:
         self._folder = folder
         self._environ = environ
         self._variables = variables
+        self._required = required
         self._secrets: dict[str, str] = {}
 
     def resolve(self, node: Node) -> object:
@@ -51,13 +90,13 @@ class References:
             return {name: self.resolve(item) for name, item in content.items()}
         if isinstance(content, tuple):
             return [self.resolve(item) for item in content]
-        return self.scalar(node)
+        return self.scalar(node, required=self._required)
 
-    def scalar(self, node: Node) -> Scalar:
+    def scalar(self, node: Node, *, required: bool = True) -> Scalar:
         """The same of a single value. A variable that stands alone keeps its type."""
         if not isinstance(node.content, str):
             return None if isinstance(node.content, (Mapping, tuple)) else node.content
-        return self._text(node, variables=True)
+        return self._text(node, variables=True, required=required)
 
     def resolve_stored(self, options: Mapping[str, object], what: str) -> dict[str, object]:
         """Options as they were stored, with the references in them resolved."""
@@ -69,7 +108,8 @@ class References:
         if isinstance(value, list):
             return [self._stored(item, what) for item in value]
         if isinstance(value, str):
-            return self._text(Node(value, Source(what, value), Span(0, len(value))), variables=True)
+            node = Node(value, Source(what, value), Span(0, len(value)))
+            return self._text(node, variables=True, required=self._required)
         return value
 
     def redact(self, text: str) -> str:
@@ -79,14 +119,18 @@ class References:
                 text = text.replace(value, reference)
         return text
 
-    def _text(self, node: Node, *, variables: bool) -> Scalar:
+    def _text(self, node: Node, *, variables: bool, required: bool) -> Scalar:
         written = str(node.content)
         parts: list[Scalar] = []
         done, secret = 0, False
         for found in _REFERENCE.finditer(written):
             parts.append(written[done : found.start()])
             done = found.end()
-            value: Scalar = "${" if found[1] is None else self._one(node, found[1], variables)
+            value: Scalar = (
+                "${" if found[1] is None else self._one(node, found[1], variables, required)
+            )
+            if isinstance(value, Missing):
+                return Missing.of(written, value.error)
             secret = secret or isinstance(value, Secret)
             parts.append(value)
         parts.append(written[done:])
@@ -101,15 +145,19 @@ class References:
             return Secret(text, written)
         return text
 
-    def _one(self, node: Node, written: str, variables: bool) -> Scalar:
+    def _one(self, node: Node, written: str, variables: bool, required: bool) -> Scalar:
         kind, colon, name = written.partition(":")
         shown = f"${{{written}}}"
         if not colon or not name:
             raise node.error(f"{shown} is no reference", hint=f"write {_FORMS}")
-        if kind == "env":
-            return self._environment(node, name, shown)
-        if kind == "file":
-            return self._file(node, name, shown)
+        if kind in ("env", "file"):
+            try:
+                read = self._environment if kind == "env" else self._file
+                return read(node, name, shown)
+            except ConfigError as error:
+                if required:
+                    raise
+                return Missing.of(shown, error)
         if kind != "var":
             hint = did_you_mean(kind, ("env", "file", "var")) or f"write {_FORMS}"
             raise node.error(f"{shown}: there is no kind of reference {kind}", hint=hint)
@@ -120,7 +168,7 @@ class References:
             raise node.error(f"there is no variable {name}", hint=hint)
         variable = self._variables[name]
         if isinstance(variable.content, str):
-            return self._text(variable, variables=False)
+            return self._text(variable, variables=False, required=required)
         return self.scalar(variable)
 
     def _environment(self, node: Node, name: str, shown: str) -> Secret:

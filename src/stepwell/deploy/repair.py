@@ -41,6 +41,8 @@ class Shown:
     """Keys of which record and manifest say different things."""
     log: int = 0
     """How many objects the log of a deploy has."""
+    first_run: bool = False
+    """Whether a first run made the pipeline; a record is written by the next deploy."""
 
 
 def look(project: Project, env: Env) -> Shown:
@@ -61,7 +63,8 @@ def look(project: Project, env: Env) -> Shown:
         key for key in sorted({*recorded, *actual}) if recorded.get(key) != actual.get(key)
     )
     if state.etag is None and manifest is not None and log == 0:
-        drift = ()  # A first run made it; the next deploy writes the record.
+        made = DeployState(lineage, state.serial, actual)
+        return Shown(made, decided, None, owner, lineage, first_run=True)
     return Shown(state, decided, None, owner, lineage, drift, log)
 
 

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from stepwell.errors import SqlError
@@ -28,6 +29,7 @@ from stepwell.query.select import Catalog
 from stepwell.query.source import Source
 from stepwell.query.statements import MaterializedView, Policy, View
 from stepwell.query.types import why_not_kept
+from stepwell.spark.failures import place_in, why_not_analysed
 from stepwell.spark.read_only import RefusedError, read_only
 from stepwell.spark.relations import Relation, Relations, nothing, type_of
 from stepwell.spark.row_order import OrderDependentError, in_fixed_order
@@ -81,7 +83,7 @@ class Compiler:
         except RefusedError as error:
             at = view.query_span.start + (error.offset or 0)
             raise view.source.error(at, f"{view.name}: {error.message}", hint=error.hint) from error
-        except (AnalysisException, ParseException) as error:
+        except (PySparkException, Py4JJavaError) as error:
             raise _in_text(view, error) from error
         columns = tuple(field.name for field in schema)
         if view.columns is not None:
@@ -301,7 +303,7 @@ class Compiler:
                 mine = read_only(self._spark, form, analysed.relations)
                 plans = [frame._jdf.queryExecution().optimizedPlan() for frame in (mine, theirs)]
                 same = _same(*plans)
-        except (PySparkException, RefusedError) as error:
+        except (PySparkException, Py4JJavaError, RefusedError) as error:
             return str(error).split("\n")[0][:200]
         return None if same else "Spark reads the query differently"
 
@@ -361,17 +363,7 @@ def _tables(plan: Any) -> list[list[int]]:
     return found
 
 
-def _in_text(view: View | MaterializedView, error: PySparkException) -> SqlError:
+def _in_text(view: View | MaterializedView, error: Exception) -> SqlError:
     """Spark's complaint, at its place in the user's file."""
-    message = (error.getMessage() or str(error)).split("\n")[0].rstrip(". ") + "."
-    start = view.query_span.start
-    for context in error.getQueryContext() or []:
-        if context.contextType().name == "SQL":
-            start += max(context.startIndex(), 0)
-            break
-    else:
-        place = re.search(r"\(line (\d+), pos (\d+)\)", str(error))
-        if place:
-            lines = view.query.split("\n")
-            start += sum(len(line) + 1 for line in lines[: int(place[1]) - 1]) + int(place[2])
-    return view.source.error(start, f"{view.name}: {message}")
+    start = view.query_span.start + place_in(view.query, error)
+    return view.source.error(start, f"{view.name}: {why_not_analysed(error)}.")

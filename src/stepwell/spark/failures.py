@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 
 from stepwell.errors import (
     BugError,
@@ -39,15 +39,45 @@ def translated() -> Iterator[None]:
         raise _translated(error) from error
 
 
-def _translated(error: Exception) -> StepwellError:
-    said = error.getMessage() if isinstance(error, PySparkException) else None
+def why_not_analysed(error: Exception) -> str:
+    """What is wrong with a query that Spark could not even analyse, in a line.
+
+    Whatever has nothing to do with the query is raised: Java has ended, or ran out of memory. Some
+    constants are computed during the analysis, so it may fail with any exception of Java's.
+    """
+    if not isinstance(error, AnalysisException):
+        made = _translated(error)
+        if not isinstance(made, UserCodeError):
+            raise made from error
+    return _line(_said(error)).rstrip(". ")
+
+
+def place_in(text: str, error: Exception) -> int:
+    """Where in a query Spark found fault with it; its beginning, if Spark does not say."""
+    if isinstance(error, PySparkException):
+        for context in error.getQueryContext() or []:
+            if context.contextType().name == "SQL":
+                return max(context.startIndex(), 0)
+    place = re.search(r"\(line (\d+), pos (\d+)\)", str(error))
+    if place is None:
+        return 0
+    lines = text.split("\n")
+    return sum(len(line) + 1 for line in lines[: int(place[1]) - 1]) + int(place[2])
+
+
+def _said(error: Exception) -> str:
+    """What the innermost cause says: a failure in another thread comes wrapped."""
     if isinstance(error, Py4JJavaError):
-        # What went wrong in another thread comes wrapped, and only the innermost says what it was.
         cause = error.java_exception
         while cause.getCause() is not None:
             cause = cause.getCause()
-        said = cause.getMessage() or cause.toString()
-    ours = _raised_by_us(said or str(error))
+        return str(cause.getMessage() or cause.toString())
+    return (error.getMessage() if isinstance(error, PySparkException) else None) or str(error)
+
+
+def _translated(error: Exception) -> StepwellError:
+    said = _said(error)
+    ours = _raised_by_us(said)
     if ours is not None:
         return ours
     words = f"{said} {error}"
@@ -66,7 +96,7 @@ def _translated(error: Exception) -> StepwellError:
             hint="nothing was changed. Its own words stand above; if it ran out of memory, give it "
             "more: spark.driver_memory in stepwell.yml",
         )
-    first = _line(said or str(error))
+    first = _line(said)
     if NEGATIVE in first:
         return BugError(NEGATIVE)
     return UserCodeError(

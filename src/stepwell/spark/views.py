@@ -20,7 +20,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import AnalysisException, ParseException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
@@ -49,7 +50,7 @@ from stepwell.spark.blocks import Anew, Blocks
 from stepwell.spark.changes import Lookup, normalise, typed_items
 from stepwell.spark.compiler import Compiler
 from stepwell.spark.evaluate import Evaluator
-from stepwell.spark.failures import translated
+from stepwell.spark.failures import place_in, translated, why_not_analysed
 from stepwell.spark.finder import FOUND_ROWS_MAX, LookUps, unique
 from stepwell.spark.index import Indexes, comparable
 from stepwell.spark.matching import among_rows
@@ -510,9 +511,11 @@ class Views:
             if at is None:
                 raise
             raise Source("query", sql).error(at, error.message, hint=error.hint) from error
-        except (AnalysisException, ParseException) as error:
-            message = (error.getMessage() or str(error)).split("\n")[0]
-            raise InvalidError(f"Spark cannot answer this query: {message}") from error
+        except (PySparkException, Py4JJavaError) as error:
+            message = f"Spark cannot answer this query: {why_not_analysed(error)}"
+            if text != sql:
+                raise InvalidError(message) from error
+            raise Source("query", sql).error(place_in(text, error), message) from error
         with translated():
             return frame.toArrow()
 

@@ -1,0 +1,282 @@
+"""A person at the terminal: options in any place, the project from any folder, hints that help."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from stepwell.cli import where
+from stepwell.cli.main import app
+from stepwell.cli.options import moved_to_front
+from tests.cli.conftest import Run
+from tests.cli.projects import YML, put_file, write_project
+
+TARGET = "targets:\n  other: {store: ./other}\n"
+SECRET = YML.replace("path: out,", "path: '${env:STEPWELL_TEST_OUT}',")
+ROWS: list[dict[str, object]] = [
+    {"id": 1, "customer": "ada", "amount": "1.50"},
+    {"id": 2, "customer": "bob", "amount": "4.00"},
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = write_project(tmp_path / "project", YML + TARGET)
+    put_file(made, "a.json", ROWS)
+    return made
+
+
+@pytest.fixture
+def filled(folder: Path, run: Run) -> Path:
+    assert run("-C", folder, "run", "--once").exit_code == 0
+    return folder
+
+
+def test_options_of_the_project_stand_before_or_after_the_command(run: Run, folder: Path) -> None:
+    """Whoever calls a command back from the history adds the option at its end."""
+    given = [("-C", str(folder)), ("--target", "other"), ("--json",)]
+    asked = []
+    for before in product((True, False), repeat=len(given)):
+        front = [
+            word for words, first in zip(given, before, strict=True) if first for word in words
+        ]
+        behind = [w for words, first in zip(given, before, strict=True) if not first for w in words]
+        ended = run(*front, "status", *behind)
+        assert ended.exit_code == 0, ended.stderr
+        asked.append(json.loads(ended.stdout)["store"])
+    assert set(asked) == {str(folder / "other")}
+
+
+@pytest.mark.parametrize(
+    ("given", "moved"),
+    [
+        ("query Q -C d", "-C d query Q"),
+        ("query Q -Cd --target=t", "-Cd --target=t query Q"),
+        ("query --format csv Q --store s", "--store s query --format csv Q"),
+        # The value of another option, and what follows --, are no options.
+        ("push t f --delimiter -C", "push t f --delimiter -C"),
+        ("query -- -C", "query -- -C"),
+        ("inspect journal p --var a=b --limit 3", "--var a=b inspect journal p --limit 3"),
+        ("-C a status -C b", "-C a -C b status"),
+        ("status --target", "--target status"),
+    ],
+)
+def test_what_is_moved_to_the_front(given: str, moved: str) -> None:
+    """The later of two wins, as if both stood before the command."""
+    assert moved_to_front(typer.main.get_command(app), given.split()) == moved.split()
+
+
+def test_a_project_is_found_from_a_folder_inside_it(
+    run: Run, filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Like git; and it says which one, because that is not plain to see."""
+    monkeypatch.chdir(filled / "data")
+    found = run("status")
+    assert found.exit_code == 0
+    assert found.stderr == f"project {filled}\n"
+    assert f" {filled}/state\n" in found.stdout
+    document = run("status", "--json")
+    assert json.loads(document.stdout)["store"] == str(filled / "state")
+    assert document.stderr == ""
+    monkeypatch.chdir(filled)
+    assert run("status").stderr == ""
+
+
+def test_no_project_anywhere_above_is_told_of_the_folder_it_was_asked_in(
+    run: Run, tmp_path: Path
+) -> None:
+    ended = run("-C", tmp_path, "status")
+    assert f"there is no stepwell.yml in {tmp_path}" in ended.stderr
+
+
+def test_a_project_of_another_user_is_not_found_by_chance(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A project's options of Spark run code: one left in /tmp must be named to be used."""
+    owner = os.stat(folder / "stepwell.yml").st_uid
+    monkeypatch.setattr(where.os, "getuid", lambda: owner + 1000)
+    real = Path.stat
+
+    def stat(path: Path, **named: bool) -> os.stat_result:
+        found = list(real(path, **named))
+        found[4] = owner + 2000
+        return os.stat_result(found)
+
+    monkeypatch.setattr(where.Path, "stat", stat)
+    refused = run("-C", folder / "data", "status")
+    assert refused.exit_code == 1
+    assert "belongs to another user" in refused.stderr
+    assert f"hint: if it is meant: stepwell -C {folder}" in refused.stderr
+    assert run("-C", folder, "status").exit_code == 0
+
+
+def test_commands_that_only_read_need_no_secrets(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks at a pipeline need not be able to write to its sinks."""
+    folder = write_project(tmp_path / "project", SECRET)
+    put_file(folder, "a.json", ROWS)
+    monkeypatch.setenv("STEPWELL_TEST_OUT", str(tmp_path / "out"))
+    assert run("-C", folder, "run", "--once").exit_code == 0
+    monkeypatch.delenv("STEPWELL_TEST_OUT")
+    reading = (
+        ["status"],
+        ["query", "SELECT * FROM revenue"],
+        ["query", "SHOW TABLES"],
+        ["plan"],
+        ["verify"],
+        ["gc"],
+        ["state", "show"],
+        ["checkpoint", "list"],
+        ["clone", folder, tmp_path / "clone"],
+    )
+    for command in reading:
+        ended = run("-C", folder, *command)
+        assert ended.exit_code == 0, (command, ended.stderr)
+    unchanged = json.loads(run("-C", folder, "plan", "--json").stdout)
+    assert unchanged["changes"] == 0
+    for command in (["run", "--once"], ["validate"]):
+        ended = run("-C", folder, *command)
+        assert ended.exit_code == 1, command
+        assert "the environment variable STEPWELL_TEST_OUT is not set" in ended.stderr
+        assert "hint: export STEPWELL_TEST_OUT=..." in ended.stderr
+
+
+def test_a_file_with_a_secret_that_is_gone_matters_to_its_sink_only(
+    run: Run, tmp_path: Path
+) -> None:
+    secret = tmp_path / "project" / "out.txt"
+    folder = write_project(
+        tmp_path / "project", YML.replace("path: out,", "path: '${file:out.txt}',")
+    )
+    secret.write_text(f"{tmp_path}/out\n")
+    assert run("-C", folder, "run", "--once").exit_code == 0
+    secret.unlink()
+    assert run("-C", folder, "status").exit_code == 0
+    assert "${file:out.txt} cannot be read" in run("-C", folder, "run", "--once").stderr
+
+
+@pytest.mark.parametrize("command", ["validate", "plan", "run"])
+def test_a_source_that_matches_nothing_is_a_warning(run: Run, tmp_path: Path, command: str) -> None:
+    """A path that is mistyped shows as an empty table, and nobody knows why."""
+    folder = write_project(tmp_path / "project", YML.replace("data/*.json", "dta/*.json"))
+    ended = run("-C", folder, command, *(["--once"] if command == "run" else []))
+    assert ended.exit_code == 0, ended.stderr
+    assert "warning: source order_files: 'dta/*.json' matches no file" in ended.stderr
+    assert f"there is no folder {folder}/dta" in ended.stderr
+    right = write_project(tmp_path / "right")
+    assert f"files are waited for in {right}/data" in run("-C", right, "validate").stderr
+    put_file(right, "a.json", ROWS)
+    assert "warning" not in run("-C", right, "validate").stderr
+
+
+def test_show_and_describe_list_what_there_is(run: Run, filled: Path) -> None:
+    """They are what people type first into a prompt for SQL."""
+
+    def rows(sql: str) -> list[dict[str, object]]:
+        ended = run("-C", filled, "query", sql, "--json")
+        assert ended.exit_code == 0, ended.stderr
+        found: list[dict[str, object]] = json.loads(ended.stdout)["rows"]
+        return found
+
+    assert rows("SHOW TABLES;") == [{"name": "orders", "key": "id"}]
+    assert rows("show views") == [{"name": "revenue", "kind": "materialized view"}]
+    assert rows("SHOW MATERIALIZED VIEWS") == rows("SHOW VIEWS")
+    assert rows("DESCRIBE TABLE Orders") == [
+        {"col_name": "id", "data_type": "bigint", "comment": "primary key"},
+        {"col_name": "customer", "data_type": "string", "comment": None},
+        {"col_name": "amount", "data_type": "decimal(12,2)", "comment": None},
+    ]
+    assert [row["col_name"] for row in rows("DESC `revenue`")] == ["customer", "total", "n"]
+    assert [row["col_name"] for row in rows("DESCRIBE orders$errors")] == [
+        *("source", "position", "reason", "text")
+    ]
+    shown = run("-C", filled, "query", "SHOW TABLES")
+    assert shown.stdout == "name    key\norders  id\n"
+    assert shown.stderr == "1 row\n"
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("SHOW FUNCTIONS", "expected TABLES or VIEWS, found FUNCTIONS"),
+        ("SHOW TABLES IN x", "expected the end, found IN"),
+        ("DESCRIBE revenu", "there is no table or view revenu\nhint: did you mean revenue?"),
+        ("DESCRIBE orders extra", "expected the end, found extra"),
+        ("DROP TABLE orders", "expected SELECT, found DROP"),
+    ],
+)
+def test_what_is_not_understood_is_named(run: Run, filled: Path, sql: str, said: str) -> None:
+    ended = run("-C", filled, "query", sql)
+    assert ended.exit_code == 1
+    assert said in ended.stderr
+
+
+def test_tail_of_a_table_suggests_the_views_over_it(run: Run, filled: Path) -> None:
+    ended = run("-C", filled, "tail", "ORDERS")
+    assert "orders is a table, not a materialized view" in ended.stderr
+    assert "materialized views that read it are: revenue" in ended.stderr
+
+
+def test_state_show_after_a_first_run_shows_what_it_deployed(run: Run, filled: Path) -> None:
+    """`nothing was deployed yet` would be wrong: the run has deployed it."""
+    shown = run("-C", filled, "state", "show")
+    assert "a first run made it; the next deploy writes the record" in shown.stdout
+    assert "table orders" in shown.stdout
+    document = json.loads(run("-C", filled, "state", "show", "--json").stdout)
+    assert document["first_run"]
+    assert document["serial"] is None
+    assert {"table.orders", "view.revenue"} <= set(document["resources"])
+
+
+def test_the_next_steps_of_a_clone_keep_the_target(run: Run, folder: Path, tmp_path: Path) -> None:
+    """Without it the command that is suggested would run another pipeline's settings."""
+    assert run("-C", folder, "--target", "other", "run", "--once").exit_code == 0
+    made = run("clone", folder, tmp_path / "a clone", "--target", "other")
+    assert made.exit_code == 0, made.stderr
+    expected = f"next: stepwell -C {folder} --target other --store '{tmp_path}/a clone' run --once"
+    assert expected in made.stdout
+
+
+def test_bash_completes_commands_options_and_choices(run: Run, tmp_path: Path) -> None:
+    """The script is sourced and driven as a shell does on Tab."""
+    script = tmp_path / "completion.bash"
+    script.write_text(run("completion", "bash").stdout)
+    assert subprocess.run(["bash", "-n", str(script)]).returncode == 0
+    program = tmp_path / "stepwell"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m stepwell "$@"\n')
+    program.chmod(0o755)
+
+    def completed(*words: str) -> list[str]:
+        line = " ".join(f"'{word}'" for word in ("stepwell", *words))
+        code = (
+            f"source {script}; COMP_WORDS=({line}); COMP_CWORD={len(words)}; "
+            f"complete -p stepwell >&2; _stepwell_completion {program}; "
+            'printf "%s\\n" "${COMPREPLY[@]}"'
+        )
+        ended = subprocess.run(["bash", "-c", code], capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout.split()
+
+    assert completed("que") == ["query"]
+    assert set(completed("inspect", "")) == {"journal", "manifest"}
+    assert "--format" in completed("query", "--fo")
+    assert completed("query", "--format", "a") == ["arrow"]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion_of_other_shells_asks_the_same_program(run: Run, shell: str) -> None:
+    script = run("completion", shell).stdout
+    assert f"_STEPWELL_COMPLETE=complete_{shell}" in script
+    if shutil.which(shell):
+        checked = subprocess.run([shell, "-n"], input=script, text=True)
+        assert checked.returncode == 0
+    assert run("completion", "tcsh").exit_code == 2
