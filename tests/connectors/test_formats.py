@@ -16,6 +16,7 @@ from stepwell.connectors.folding import fold_operations
 from stepwell.connectors.formats import Batch, ChangeFormat
 from stepwell.connectors.json_lines import decode_json
 from stepwell.connectors.shape import Shape, shape_of
+from stepwell.engine.ports import CUT, TEXT_MAX
 from tests.connectors.tables import NOTES, ORDERS, rows, table
 
 ORDER = shape_of(table(ORDERS))
@@ -90,7 +91,8 @@ def test_a_bad_row_is_a_dead_letter_and_the_rest_goes_on(line: str | bytes, reas
     (bad,) = batch.bad
     assert bad.where == "a.json, line 2"
     assert reason in bad.reason
-    assert len(bad.text) <= 2_000
+    assert len(bad.text) <= TEXT_MAX
+    assert bad.text.endswith(CUT) == (len(data.rstrip(b"\n").decode(errors="replace")) > TEXT_MAX)
     assert bad.text[:10] == data[:10].decode()
 
 

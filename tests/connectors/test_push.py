@@ -39,7 +39,7 @@ def test_csv_and_parquet_can_be_pushed() -> None:
     stream.seek(0)
     changes = ChangeFormat.INSERT_DELETE
     (piece,) = read_pushed(stream, TABLE, format=FileFormat.PARQUET, changes=changes)
-    assert rows(piece.change.delete) == [(2,)]
+    assert rows(piece.change.delete) == [(2, "row 2")]
 
 
 @pytest.mark.parametrize("format", [FileFormat.CSV, FileFormat.PARQUET])

@@ -8,7 +8,7 @@ at every one of them, and inside a sink's own commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,7 +118,13 @@ class FeedSource:
             pa.Table.from_pylist(put) if put else None,
             pa.Table.from_pylist(gone) if gone else None,
         )
-        return Taken(change, end - start, end, [start, end] if self._feed.again else None, bad)
+        places = [place for place, (kind, _) in events if kind == "delete"]
+
+        def told(rows: Sequence[int]) -> list[tuple[str, str | None]]:
+            return [(f"{self.name}, line {places[row]}", f"delete {gone[row]}") for row in rows]
+
+        reference = [start, end] if self._feed.again else None
+        return Taken(change, end - start, end, reference, bad, told)
 
     def close(self) -> None:
         self.closed = True

@@ -18,7 +18,15 @@ import pyarrow as pa
 import pytest
 
 from stepwell.engine.fold import fold_changes
-from stepwell.engine.ports import WEIGHT, BadRow, Change, Executed, Executor, ExecutorFactory
+from stepwell.engine.ports import (
+    WEIGHT,
+    Change,
+    Executed,
+    Executor,
+    ExecutorFactory,
+    Letter,
+    Rejected,
+)
 from stepwell.errors import InvalidError, StepwellError
 from stepwell.model import checksum
 from stepwell.state.manifest import Run
@@ -234,15 +242,25 @@ class ExecutorContract:
 
     def test_bad_rows_are_kept_with_their_source(self, executor: Executor, env: ManualEnv) -> None:
         """J13: together with what the executor rejects itself."""
-        bad = {"orders": [("files", BadRow("a.json, line 7", "not JSON", "{"))]}
-        change = Change(orders((1, "a", 1)), ids(99))
-        executed = executor.execute({"orders": change}, env.now(), bad)
+        bad = letter(env, "a.json, line 7", "not JSON")
+        missed = letter(env, "b.json, line 1", "not there")
+        given: list[Rejected] = []
+
+        def letters(rejected: Sequence[Rejected]) -> dict[str, list[Letter]]:
+            given.extend(rejected)
+            return {"orders": [bad, missed]}
+
+        change = Change(orders((1, "a", 1)), ids(1, 99))
+        executed = executor.execute({"orders": change}, env.now(), letters)
         executor.keep(executed)
         assert rows(executor, "orders") == [(1, "a", 1)]
-        assert [(r.table, tuple(r.row)) for r in executed.rejected] == [("orders", (99,))]
-        letters = executor.read("orders$errors").to_pylist()
-        assert len(letters) == 2
-        assert any("a.json, line 7" in map(str, letter.values()) for letter in letters)
+        assert tuple(given) == executed.rejected
+        assert [(r.table, r.part, r.at) for r in given] == [
+            ("orders", "delete", 0),
+            ("orders", "delete", 1),
+        ]
+        found = executor.read("orders$errors").to_pylist()
+        assert sorted(found, key=str) == sorted((row._asdict() for row in (bad, missed)), key=str)
         assert executor.read("clicks$errors").num_rows == 0
 
     def test_runs_hold_the_whole_state(
@@ -257,8 +275,8 @@ class ExecutorContract:
                 ),
                 "clicks": Change(clicks(("a", str(number)))),
             }
-            bad = {"clicks": [("files", BadRow(str(number), "not JSON", "{"))]}
-            executor.keep(executor.execute(change, env.now(), bad))
+            bad = {"clicks": [letter(env, str(number), "not JSON")]}
+            executor.keep(executor.execute(change, env.now(), lambda rejected, bad=bad: bad))
             runs = executor.flush()
             executor.flushed(runs)
             assert executor.unflushed_bytes() == 0
@@ -323,14 +341,21 @@ class ExecutorContract:
 
     def test_queries_see_dead_letters(self, executor: Executor, env: ManualEnv) -> None:
         """J13: they are a relation like any other, for whoever asks."""
-        bad = {"orders": [("files", BadRow("1", "a", "{")), ("files", BadRow("2", "b", "{"))]}
+        bad = {
+            "orders": [letter(env, str(n), reason) for n, reason in ((1, "a"), (2, "b"), (3, "c"))]
+        }
         change = Change(orders((1, "b", 5)), ids(9))
-        executor.keep(executor.execute({"orders": change}, env.now(), bad))
+        executor.keep(executor.execute({"orders": change}, env.now(), lambda rejected: bad))
         counted = executor.query("SELECT COUNT(*) AS n FROM `orders$errors`").to_pylist()
         assert counted == [{"n": 3}]
         sql = "SELECT e.position FROM orders o JOIN `Orders$errors` e ON e.reason = o.customer"
         assert executor.query(sql).to_pylist() == [{"position": "2"}]
+        assert executor.query("SELECT time, `transaction` FROM `orders$errors`").num_rows == 3
         assert executor.query("SELECT * FROM `clicks$errors`").num_rows == 0
+
+
+def letter(env: ManualEnv, position: str, reason: str) -> Letter:
+    return Letter(env.now(), 7, "files", position, reason, "{")
 
 
 def run(

@@ -42,6 +42,8 @@ def test_bad_rows_go_to_the_dead_letters_and_the_rest_goes_on() -> None:
     letters = pipeline.read("orders$errors").to_pylist()
     assert len(letters) == 6
     assert {
+        "time": world.env.now(),
+        "transaction": 1,
         "source": "files",
         "position": "files, line 0",
         "reason": "not JSON",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from stepwell.engine.pipeline import Pipeline
+from stepwell.engine.ports import ERRORS
 from stepwell.engine.settings import Settings
 from stepwell.engine.sources import SourceStatus
 from stepwell.errors import StepwellError, UnavailableError, UnknownOutcomeError
@@ -34,6 +35,7 @@ STRIDES = pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mar
 """Every third call, and with `make test-all` every one."""
 
 Acknowledged = list[tuple[str, tuple[object, ...]]]
+Relations = dict[str, list[tuple[object, ...]]]
 
 
 def world() -> World:
@@ -92,7 +94,7 @@ def there(pipeline: Pipeline, table: str, id: object) -> bool:
 class Outcome:
     """All that can be seen of a pipeline from outside."""
 
-    relations: dict[str, list[tuple[object, ...]]]
+    relations: Relations
     dead_letters: Mapping[str, int]
     sources: tuple[SourceStatus, ...]
     transaction: int
@@ -104,12 +106,20 @@ def outcome(made: World, settings: Settings) -> Outcome:
     made.check(pipeline)
     status = pipeline.status()
     batches = {name: list(shelf.batches) for name, shelf in made.shelves.items()}
+    # Waiting for a call that failed moves the clock; `test_letter_crash.py` compares times.
+    relations = without(everything(pipeline), 1)
     if settings.latency_s_max:
         # Where a crash cuts a transaction, it is two: only the sum is the same.
-        return Outcome(everything(pipeline), status.dead_letters, status.sources, 0, {})
-    return Outcome(
-        everything(pipeline), status.dead_letters, status.sources, status.transaction, batches
-    )
+        return Outcome(without(relations, 1), status.dead_letters, status.sources, 0, {})
+    return Outcome(relations, status.dead_letters, status.sources, status.transaction, batches)
+
+
+def without(relations: Relations, columns: int) -> Relations:
+    """Without the first columns of dead letters, which are time and transaction."""
+    return {
+        name: sorted((row[columns:] for row in rows), key=repr) if ERRORS in name else rows
+        for name, rows in relations.items()
+    }
 
 
 def uninterrupted(settings: Settings = SETTINGS) -> tuple[Outcome, int]:
@@ -192,7 +202,8 @@ def test_a_call_that_fails_at_any_point_loses_and_doubles_nothing(when: When, st
         if failing.calls[number - 1].operation == "poll":
             # The other source goes on alone, so that what comes in is cut elsewhere.
             settings = replace(SETTINGS, latency_s_max=1e-9)
-            wanted = replace(expected, transaction=0, batches={})
+            relations = without(expected.relations, 1)
+            wanted = replace(expected, relations=relations, transaction=0, batches={})
         try:
             finish(made, wanted, acknowledged, settings)
         except (AssertionError, StepwellError) as error:

@@ -334,7 +334,7 @@ class Life:
                 bad += 1
         fed = sorted((row for row in found if row[0] <= 999), key=repr)
         assert fed == sorted(table.values(), key=repr), "orders are not what the feed says"
-        letters = [row[2] for row in contents(last, "orders$errors")]
+        letters = [row[4] for row in contents(last, "orders$errors")]
         assert letters.count("not JSON") == bad, "dead letters are not what the feed says"
         clicks = [tuple(row.values()) for _, row in self.world.feeds["clicks"].events]
         assert contents(last, "clicks") == sorted(clicks, key=repr)

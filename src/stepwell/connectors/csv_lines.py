@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from stepwell.connectors.columns import is_utf8
-from stepwell.connectors.formats import TEXT_MAX, Batch, ChangeFormat, Records, batch_of
+from stepwell.connectors.formats import Batch, ChangeFormat, Records, batch_of
 from stepwell.connectors.lines import (
     check_utf8,
     hide_quoted_line_ends,
@@ -24,7 +24,7 @@ from stepwell.connectors.lines import (
 )
 from stepwell.connectors.shape import Shape, Text
 from stepwell.connectors.values import Unfit
-from stepwell.engine.ports import BadRow
+from stepwell.engine.ports import BadRow, own_text
 
 
 def read_header(line: bytes, delimiter: str) -> tuple[str, ...]:
@@ -71,6 +71,7 @@ def decode_csv(
         record=record,
         where=lambda at: lines.where(places[at]),
         shown=lambda at: lines.text(places[at]),
+        number=lambda at: lines.number(places[at]),
     )
     batch = batch_of(records, shape, format)
     bad = [BadRow(lines.where(at), reason, lines.text(at)) for at, reason in wrong]
@@ -194,10 +195,13 @@ class _Lines:
         return self._records()[at][1]
 
     def where(self, at: int) -> str:
-        return f"{self._place}line {self._first + self._records()[at][0]}"
+        return f"{self._place}line {self.number(at)}"
+
+    def number(self, at: int) -> int:
+        return self._first + self._records()[at][0]
 
     def text(self, at: int) -> str:
-        return self.record(at)[: 4 * TEXT_MAX].decode(errors="replace")[:TEXT_MAX]
+        return own_text(self.record(at))
 
     def _records(self) -> list[tuple[int, bytes]]:
         if self._filled is None:

@@ -5,13 +5,16 @@ Row number n depends on the seed and n alone, so a position is a number and a re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
+from functools import partial
 
+import pyarrow as pa
 import xxhash
 
-from stepwell.connectors.folding import fold_operations
+from stepwell.connectors.folding import fold_numbered
 from stepwell.connectors.formats import operations_table
 from stepwell.connectors.shape import Row, ShapeColumn, shape_of
 from stepwell.engine.arrow_types import numbers_of
@@ -85,9 +88,11 @@ class DatagenSource:
             put, row = self._row(number)
             rows.append(row)
             puts.append(put)
-        change = fold_operations(self._shape, operations_table(rows, puts, self._shape))
+        operations = operations_table(rows, puts, self._shape, range(start, end))
+        change, numbers = fold_numbered(self._shape, operations)
         reference = {"settings": self._meaning(), "start": start, "end": end}
-        return Taken(change, end - start, {"next": end}, reference)
+        told = partial(_told, numbers)
+        return Taken(change, end - start, {"next": end}, reference, deleted=told)
 
     def _meaning(self) -> Json:
         """The settings on which rows depend."""
@@ -111,6 +116,10 @@ class DatagenSource:
 
     def _chance(self, what: str, number: int) -> int:
         return xxhash.xxh3_64_intdigest(f"{what}/{number}".encode(), seed=self._settings.seed)
+
+
+def _told(numbers: pa.ChunkedArray, places: Sequence[int]) -> list[tuple[str, str | None]]:
+    return [(f"row {numbers[place].as_py() + 1}", None) for place in places]
 
 
 def _value(column: ShapeColumn, chance: int, number: int) -> object:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ import xxhash
 
 from stepwell.connectors.csv_lines import decode_csv, read_header
 from stepwell.connectors.folding import operations_schema
-from stepwell.connectors.formats import TEXT_MAX, Batch, ChangeFormat
+from stepwell.connectors.formats import Batch, ChangeFormat
 from stepwell.connectors.json_lines import decode_json, joined
 from stepwell.connectors.lines import (
     TOO_LONG,
@@ -33,7 +33,7 @@ from stepwell.connectors.lines import (
 )
 from stepwell.connectors.shape import Shape
 from stepwell.connectors.values import Unfit
-from stepwell.engine.ports import BadRow
+from stepwell.engine.ports import BadRow, own_text
 from stepwell.errors import ReplayMismatchError, UnavailableError
 from stepwell.model import checksum
 from stepwell.store.sealed import Json
@@ -129,6 +129,9 @@ class NotReadyError(Exception):
 class PartReader(Protocol):
     """Reads files of one format."""
 
+    unit: str
+    """What records are counted in: lines, or rows."""
+
     def ends_whole(self, file: Found) -> bool:
         """Whether the file looks complete; one that does not is given time to become so."""
 
@@ -142,6 +145,9 @@ class PartReader(Protocol):
 
     def again(self, part: Part, path: Path) -> Batch:
         """The rows of a part that was taken. `ReplayMismatchError` if they are no longer there."""
+
+    def texts(self, part: Part, path: Path, numbers: Sequence[int]) -> list[str | None]:
+        """What stands at some lines, or rows, of such a part; raises as `again` does."""
 
     def prefix(self, file: Found, end: int) -> str:
         """The checksum of a file up to a place, as `Piece.prefix`, from the bytes it holds now.
@@ -168,6 +174,8 @@ def changed(part: Part, problem: str) -> ReplayMismatchError:
 
 class TextParts:
     """JSON lines and CSV, compressed or not. Offsets are those of the text itself."""
+
+    unit = "line"
 
     def __init__(self, shape: Shape, changes: ChangeFormat, *, delimiter: str | None) -> None:
         self._shape = shape
@@ -272,9 +280,7 @@ class TextParts:
             now = Found.at(part.name, path)
             if part.rest:
                 return self._skip_again(part, now)
-            head, header = self._head(path, now.size)
-            with self._reading(now, part.start) as stream:
-                data = stream.take(part.end - part.start)
+            header, data = self._data_again(part, now)
         except FileNotFoundError:
             raise changed(part, "is gone") from None
         except (Unfit, pa.ArrowInvalid) as error:
@@ -283,11 +289,23 @@ class TextParts:
             if error.errno is None:
                 raise changed(part, f"cannot be read any more ({error})") from error
             raise unavailable(part.name, error) from error
+        return self._decode(part, header, data)
+
+    def texts(self, part: Part, path: Path, numbers: Sequence[int]) -> list[str | None]:
+        _, data = self._data_again(part, Found.at(part.name, path))
+        records = {part.line + at: line for at, line in records_of(data, self._delimiter)}
+        return [own_text(records[n]) if n in records else None for n in numbers]
+
+    def _data_again(self, part: Part, now: Found) -> tuple[tuple[str, ...], bytes]:
+        """The header, and what stood in a part; compared."""
+        head, header = self._head(now.path, now.size)
+        with self._reading(now, part.start) as stream:
+            data = stream.take(part.end - part.start)
         if len(data) < part.end - part.start:
             raise changed(part, f"was cut off after {part.start + len(data)} bytes")
         if checksum([head, data]) != part.checksum:
             raise changed(part, "was changed")
-        return self._decode(part, header, data)
+        return header, data
 
     def _skip_again(self, part: Part, file: Found) -> Batch:
         digest, left = xxhash.xxh3_128(), part.end - part.start
@@ -313,8 +331,7 @@ class TextParts:
     def _decode(self, part: Part, header: tuple[str, ...], data: bytes) -> Batch:
         """The rows in some data, and dead letters for whatever is none. Never raises."""
         if part.wrong is not None:
-            text = data[: 4 * TEXT_MAX].decode(errors="replace")[:TEXT_MAX]
-            bad = BadRow(f"{part.name}, line {part.line}", part.wrong, text)
+            bad = BadRow(f"{part.name}, line {part.line}", part.wrong, own_text(data))
             return no_rows(self._shape, bad)
         try:
             return self._decode_records(part.name, part.line, header, data)
@@ -329,8 +346,8 @@ class TextParts:
                 yield self._decode_records(part.name, part.line + number, header, record)
             except Exception as error:  # noqa: BLE001 - see above
                 reason = f"cannot be read: {type(error).__name__}: {error}"
-                text = record[: 4 * TEXT_MAX].decode(errors="replace")[:TEXT_MAX]
-                bad = BadRow(f"{part.name}, line {part.line + number}", reason, text)
+                where = f"{part.name}, line {part.line + number}"
+                bad = BadRow(where, reason, own_text(record))
                 yield no_rows(self._shape, bad)
 
     def _decode_records(self, name: str, line: int, header: tuple[str, ...], data: bytes) -> Batch:

@@ -8,11 +8,14 @@ A name that sorts before others already taken is taken all the same. The sink is
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stepwell.connectors.file_parts import (
     Found,
@@ -25,7 +28,7 @@ from stepwell.connectors.file_parts import (
     changed,
     unavailable,
 )
-from stepwell.connectors.folding import fold_operations
+from stepwell.connectors.folding import AT, fold_numbered
 from stepwell.connectors.formats import Batch, ChangeFormat
 from stepwell.connectors.json_lines import joined
 from stepwell.connectors.listing import Listing
@@ -33,15 +36,18 @@ from stepwell.connectors.parquet_parts import ParquetParts
 from stepwell.connectors.settling import TICK_S, Settling
 from stepwell.connectors.shape import shape_of
 from stepwell.connectors.taken_names import TakenNames
+from stepwell.connectors.values import Unfit
 from stepwell.connectors.writing import FileFormat
 from stepwell.engine.ports import BadRow, Limits, Taken
 from stepwell.env import Env
-from stepwell.errors import ConfigError, UnavailableError
+from stepwell.errors import ConfigError, StepwellError, UnavailableError
 from stepwell.query.statements import Table
 from stepwell.store.sealed import Json
 
 _FILES_MAX = 500
 """Files in one step, so that its reference stays small."""
+_PART = 1 << 40
+"""Numbers of records below this are of the first part of a step, below twice this of the second."""
 _WATCHED_MAX = 100
 """Files taken last, which are watched for bytes that come too late."""
 
@@ -206,7 +212,8 @@ class FilesSource:
     def _made(
         self, batches: list[Batch], grown: list[Json], position: Json, reference: Json
     ) -> Taken:
-        batch = joined(batches, self._shape)
+        parts = tuple(Part.from_json(part) for part in reference["parts"])
+        batch = joined([_numbered(b, i) for i, b in enumerate(batches)], self._shape)
         late = [
             BadRow(
                 name,
@@ -215,9 +222,28 @@ class FilesSource:
             )
             for name, old, new in grown
         ]
-        change = fold_operations(self._shape, batch.operations)
+        change, numbers = fold_numbered(self._shape, batch.operations)
         bad = (*batch.bad, *late)
-        return Taken(change, batch.rows + len(late), position, reference, bad)
+        told = partial(self._told, parts, numbers)
+        return Taken(change, batch.rows + len(late), position, reference, bad, told)
+
+    def _told(
+        self, parts: Sequence[Part], numbers: pa.ChunkedArray, places: Sequence[int]
+    ) -> list[tuple[str, str | None]]:
+        """Where records stand that are to be deleted, and their text, read again."""
+        records = [divmod(numbers[place].as_py(), _PART) for place in places]
+        texts: dict[tuple[int, int], str | None] = {}
+        for number in sorted({number for number, _ in records}):
+            lines = sorted({line for at, line in records if at == number})
+            part = parts[number]
+            with suppress(StepwellError, OSError, Unfit, pa.ArrowException):
+                # One that has gone meanwhile cannot be replayed either; the row itself will do.
+                found = self._reader.texts(part, self._listing.folder / part.name, lines)
+                texts |= {(number, line): text for line, text in zip(lines, found, strict=True)}
+        return [
+            (f"{parts[at].name}, {self._reader.unit} {line}", texts.get((at, line)))
+            for at, line in records
+        ]
 
     def _taken(self, after: Json) -> TakenNames:
         if after is None:
@@ -360,3 +386,13 @@ class FilesSource:
                 grown.append([name, size, file.size])
                 self._taking[name] = file.size
         return grown
+
+
+def _numbered(batch: Batch, part: int) -> Batch:
+    """With the numbers of records to be deleted made those of this part of a step."""
+    last = batch.operations.num_columns - 1
+    numbers = batch.operations.column(last)
+    if not part or numbers.null_count == len(numbers):
+        return batch
+    moved = pc.add(numbers, part * _PART)
+    return replace(batch, operations=batch.operations.set_column(last, AT, moved))

@@ -20,34 +20,43 @@ from stepwell.engine.operations import DELETE, PUT, fold_keyed
 from stepwell.engine.ports import Change
 
 COMES = "_put"
+AT = "_at"
 
 
 def operations_schema(shape: Shape) -> pa.Schema:
-    """The columns of the table, and last whether the row comes or goes. A table may have a column
-    of the same name, so that one is only ever asked for by its place.
+    """The columns of the table, then whether the row comes or goes, and of one that goes the number
+    of its record: of a line, or a row of a file. A table may have columns of the same names, so
+    these are only ever asked for by their places.
     """
-    return shape.schema.append(pa.field(COMES, pa.bool_()))
+    return shape.schema.append(pa.field(COMES, pa.bool_())).append(pa.field(AT, pa.int64()))
 
 
 def fold_operations(shape: Shape, operations: pa.Table) -> Change:
     """The change that a table of operations, in the order in which they happened, amounts to."""
+    return fold_numbered(shape, operations)[0]
+
+
+def fold_numbered(shape: Shape, operations: pa.Table) -> tuple[Change, pa.ChunkedArray]:
+    """The same, and the numbers of the records whose deletes are left."""
     width = len(shape.columns)
+    put, numbers = operations.column(width), operations.column(width + 1)
     if not operations.num_rows:
-        return Change()
-    put, rows = operations.column(width), operations.remove_column(width)
+        return Change(), numbers
+    rows = operations.select(range(width))
     if pc.all(put).as_py():
-        return Change(only_last(rows, shape.key) if shape.key else rows)
+        return Change(only_last(rows, shape.key) if shape.key else rows), numbers.slice(0, 0)
     if not shape.key:
         puts, deletes = _matched(groups_of(rows, range(width)).to_pylist(), put.to_pylist())
-        return Change(_some(rows, puts), _some(rows, deletes))
+        return Change(_some(rows, puts), _some(rows, deletes)), numbers.take(deletes)
     kinds = pc.if_else(put, pa.scalar(PUT, pa.int8()), pa.scalar(DELETE, pa.int8()))
     left = fold_keyed(groups_of(rows, shape.key), kinds.combine_chunks())
     keys, kept = rows.select(list(shape.key)), rows.take(left.puts)
-    return Change(
+    change = Change(
         only_last(kept, shape.key) if kept.num_rows else None,
         _some(keys, left.deletes),
         _some(keys, left.discards),
     )
+    return change, numbers.take(left.deletes)
 
 
 def _some(rows: pa.Table, places: pa.Array) -> pa.Table | None:

@@ -11,7 +11,7 @@ that is no row never stops the others: it becomes a `BadRow`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -28,8 +28,6 @@ from stepwell.query.statements import fold
 
 OPERATION = "_op"
 """The column of a CSV or Parquet file that says what to do with the row."""
-TEXT_MAX = 2_000
-"""How much of a bad row is kept, in characters."""
 
 
 class ChangeFormat(Enum):
@@ -59,6 +57,9 @@ class Records:
     """The record at a place as a decoded value; `Unfit` if it is none."""
     where: Callable[[int], str]
     shown: Callable[[int], str]
+    """The record's own text, cut."""
+    number: Callable[[int], int]
+    """The line, or row, at which the record at a place begins."""
     doubt: pa.Array | None = None
     """Which are in doubt from the start."""
 
@@ -83,7 +84,13 @@ def batch_of(records: Records, shape: Shape, format: ChangeFormat) -> Batch:
     for side, fitted in parts:
         places = _places(side, count)
         sure = pc.invert(pc.is_in(places, doubtful))
-        tables.append(fitted.filter(sure))
+        fitted = fitted.filter(sure)
+        if not side.put and fitted.num_rows:
+            numbers = [records.number(place) for place in places.filter(sure).to_pylist()]
+            last = fitted.num_columns - 1
+            field = fitted.schema.field(last)
+            fitted = fitted.set_column(last, field, pa.array(numbers, pa.int64()))
+        tables.append(fitted)
         # A record that deletes one row and puts another does so in this order.
         order.append(pc.add(pc.multiply(places.filter(sure), 2), int(side.put)))
     alone, bad, spots = read_one_by_one(records, again, shape, format)
@@ -99,6 +106,7 @@ def read_one_by_one(
     """The operations of some records, the bad ones among them, and where each operation stands."""
     rows: list[Row] = []
     puts: list[bool] = []
+    numbers: list[int | None] = []
     order: list[int] = []
     bad: list[BadRow] = []
     for place in places:
@@ -106,19 +114,21 @@ def read_one_by_one(
             for put, row in operations_of(records.record(place), shape, format):
                 rows.append(row)
                 puts.append(put)
+                numbers.append(None if put else records.number(place))
                 order.append(2 * place + put)
         except Unfit as unfit:
-            text = records.shown(place)[:TEXT_MAX]
-            bad.append(BadRow(records.where(place), str(unfit), text))
-    table = operations_table(rows, puts, shape)
+            bad.append(BadRow(records.where(place), str(unfit), records.shown(place)))
+    table = operations_table(rows, puts, shape, numbers)
     return table, tuple(bad), pa.array(order, pa.int64())
 
 
-def operations_table(rows: list[Row], puts: list[bool], shape: Shape) -> pa.Table:
+def operations_table(
+    rows: list[Row], puts: list[bool], shape: Shape, numbers: Sequence[int | None] | None = None
+) -> pa.Table:
     columns = [pa.array([r[i] for r in rows], c.arrow) for i, c in enumerate(shape.columns)]
-    return pa.Table.from_arrays(
-        [*columns, pa.array(puts, pa.bool_())], schema=operations_schema(shape)
-    )
+    columns.append(pa.array(puts, pa.bool_()))
+    columns.append(pa.array([None] * len(rows) if numbers is None else numbers, pa.int64()))
+    return pa.Table.from_arrays(columns, schema=operations_schema(shape))
 
 
 def operations_of(record: object, shape: Shape, format: ChangeFormat) -> list[tuple[bool, Row]]:
@@ -265,4 +275,5 @@ def _fitted(side: _Side, shape: Shape, *, text: bool) -> tuple[pa.Table, pa.Arra
             made.append(fitted)
             doubt = either(doubt, column_doubt)
     made.append(pa.repeat(pa.scalar(side.put), count))
+    made.append(pa.nulls(count, pa.int64()))
     return pa.Table.from_arrays(made, schema=operations_schema(shape)), doubt

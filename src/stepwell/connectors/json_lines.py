@@ -27,6 +27,7 @@ from stepwell.connectors.formats import (
 )
 from stepwell.connectors.shape import Shape
 from stepwell.connectors.values import Unfit
+from stepwell.engine.ports import own_text
 from stepwell.query.statements import fold
 
 RECORD_BYTES_MAX = 8 * 1024 * 1024
@@ -132,7 +133,8 @@ def _records(data: bytes, columns: pa.Table, place: str, first_line: int) -> Rec
         text=False,
         record=lambda at: read_record(line(at)),
         where=lambda at: f"{place}line {first_line + at}",
-        shown=lambda at: line(at)[:10_000].decode(errors="replace"),
+        shown=lambda at: own_text(line(at)),
+        number=lambda at: first_line + at,
     )
 
 

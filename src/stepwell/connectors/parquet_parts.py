@@ -8,7 +8,7 @@ schema.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,12 +28,13 @@ from stepwell.connectors.file_parts import (
     no_rows,
     unavailable,
 )
-from stepwell.connectors.formats import TEXT_MAX, Batch, ChangeFormat, Records, batch_of
+from stepwell.connectors.formats import Batch, ChangeFormat, Records, batch_of
 from stepwell.connectors.json_lines import RECORD_BYTES_MAX, joined
 from stepwell.connectors.lines import TOO_LONG
 from stepwell.connectors.shape import Shape
 from stepwell.connectors.values import Unfit
-from stepwell.engine.ports import BadRow
+from stepwell.engine.json_rows import json_row
+from stepwell.engine.ports import TEXT_MAX, BadRow, cut
 from stepwell.model import checksum
 
 _MAGIC = b"PAR1"
@@ -75,6 +76,8 @@ class _Group:
 
 
 class ParquetParts:
+    unit = "row"
+
     def __init__(self, shape: Shape, changes: ChangeFormat) -> None:
         self._shape = shape
         self._changes = changes
@@ -139,6 +142,13 @@ class ParquetParts:
     def again(self, part: Part, path: Path) -> Batch:
         if part.wrong is not None:
             return self._decode(part, None)
+        return self._decode(part, self._rows_again(part, path))
+
+    def texts(self, part: Part, path: Path, numbers: Sequence[int]) -> list[str | None]:
+        rows = self._rows_again(part, path)
+        return [_shown(rows, number - 1 - part.start) for number in numbers]
+
+    def _rows_again(self, part: Part, path: Path) -> pa.Table:
         try:
             file = Found.at(part.name, path)
             group = self._load(file, part.start)
@@ -152,8 +162,7 @@ class ParquetParts:
             raise changed(part, f"cannot be read any more ({error})") from error
         if group.checksum != part.checksum:
             raise changed(part, "was changed")
-        rows = group.rows.slice(part.start - group.first, part.end - part.start)
-        return self._decode(part, rows)
+        return group.rows.slice(part.start - group.first, part.end - part.start)
 
     def close(self) -> None:
         if self._group is not None:
@@ -257,6 +266,7 @@ def decode_parquet(
         record=lambda at: _record(rows, at),
         where=lambda at: f"{place}row {first_row + at}",
         shown=lambda at: _shown(rows, at),
+        number=lambda at: first_row + at,
     )
     return batch_of(records, shape, changes)
 
@@ -277,18 +287,8 @@ def _record(rows: pa.Table, at: int) -> dict[str, object]:
 
 
 def _shown(rows: pa.Table, at: int) -> str:
-    """A row as people see it, also where a value cannot be read."""
-    made: list[str] = []
-    for name, column in zip(rows.column_names, rows.columns, strict=True):
-        try:
-            value = repr(column[at].as_py())
-        except Exception as error:  # noqa: BLE001 - a dead letter is told in any case
-            data = getattr(error, "object", None)
-            value = repr(data) if isinstance(data, bytes) else f"<{type(error).__name__}>"
-        made.append(f"{name!r}: {value[:TEXT_MAX]}")
-        if sum(map(len, made)) > TEXT_MAX:
-            break
-    return ("{" + ", ".join(made) + "}")[:TEXT_MAX]
+    """A row as JSON, also where a value cannot be read."""
+    return cut(json_row(rows, at, TEXT_MAX), TEXT_MAX)
 
 
 def _part(file: Found, start: int, end: int, digest: str, wrong: str | None = None) -> Part:

@@ -7,16 +7,17 @@ several pieces, each small enough for one transaction.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stepwell.connectors.csv_lines import decode_csv, read_header
 from stepwell.connectors.file_parts import COMPRESSIONS
-from stepwell.connectors.folding import fold_operations
+from stepwell.connectors.folding import fold_numbered, fold_operations
 from stepwell.connectors.formats import Batch, ChangeFormat, Records, read_one_by_one
 from stepwell.connectors.json_lines import decode_json
 from stepwell.connectors.lines import Stream, cut_records, take_cut
@@ -24,7 +25,9 @@ from stepwell.connectors.parquet_parts import decode_parquet
 from stepwell.connectors.shape import Shape, shape_of
 from stepwell.connectors.values import Unfit
 from stepwell.connectors.writing import FileFormat
-from stepwell.engine.ports import BadRow, Change, Limits
+from stepwell.engine.json_rows import json_object
+from stepwell.engine.payload import POSITION
+from stepwell.engine.ports import BadRow, Change, Limits, own_text
 from stepwell.errors import InvalidError
 from stepwell.query.statements import Table
 
@@ -54,11 +57,23 @@ def read_pushed(
     shape = shape_of(table, ignore_unknown=ignore_unknown)
     if format is FileFormat.PARQUET:
         batches = _parquet_batches(stream, shape, changes, name, limits)
+        unit = "row"
     else:
         separator = delimiter if format is FileFormat.CSV else None
         batches = _text_batches(stream, shape, changes, separator, name, limits)
+        unit = "line"
+    place = f"{name}, {unit}" if name else unit
     for batch in batches:
-        yield _pushed(shape, batch)
+        change, numbers = fold_numbered(shape, batch.operations)
+        yield Pushed(_with_positions(change, place, numbers), batch.rows, batch.bad)
+
+
+def _with_positions(change: Change, place: str, numbers: pa.ChunkedArray) -> Change:
+    """With where each record to be deleted stood, for its dead letter."""
+    if change.delete is None:
+        return change
+    positions = pc.binary_join_element_wise(place, numbers.cast(pa.string()), " ")
+    return replace(change, delete=change.delete.append_column(POSITION, positions))
 
 
 def pushed_rows(table: Table, rows: pa.Table | Iterable[Mapping[str, object]]) -> Pushed:
@@ -72,7 +87,8 @@ def pushed_rows(table: Table, rows: pa.Table | Iterable[Mapping[str, object]]) -
         text=False,
         record=given.__getitem__,
         where=lambda at: f"row {at + 1}",
-        shown=lambda at: str(given[at]),
+        shown=lambda at: json_object(given[at]),
+        number=lambda at: at + 1,
     )
     operations, bad, _ = read_one_by_one(records, list(range(len(given))), shape, ChangeFormat.ROWS)
     return _pushed(shape, Batch(operations, len(given), bad))
@@ -121,9 +137,8 @@ def _text_batches(
             return
         if cut.wrong is not None:
             place = f"{name}, line {line}" if name else f"line {line}"
-            text = data[:2_000].decode(errors="replace")
             empty = decode_json(b"", shape, changes).operations
-            yield Batch(empty, 1, (BadRow(place, cut.wrong, text),))
+            yield Batch(empty, 1, (BadRow(place, cut.wrong, own_text(data)),))
         elif header is None:
             yield decode_json(data, shape, changes, name=name, first_line=line)
         else:

@@ -26,7 +26,7 @@ from stepwell.query.reasons import Code
 from stepwell.query.settings import default_of
 from stepwell.store.sealed import Json
 
-FORMAT = 4
+FORMAT = 5
 """The next, when stored relations mean something else for the same statements."""
 
 

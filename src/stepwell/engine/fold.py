@@ -13,7 +13,9 @@ checksum is made of, so Spark's idea of equality holds.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,31 +23,64 @@ import pyarrow.compute as pc
 from stepwell.engine.checksum import row_hashes
 from stepwell.engine.operations import DELETE, DISCARD, PUT, fold_bag, fold_keyed
 from stepwell.engine.payload import Intake
-from stepwell.engine.ports import BadRow, Change
+from stepwell.engine.ports import Change, PartName
 from stepwell.errors import InvalidError
 
 Keys = Mapping[str, tuple[str, ...]]
 """The key of every table; a bag has none."""
 
 
-def fold_intakes(
-    intakes: Iterable[Intake], keys: Keys
-) -> tuple[dict[str, Change], dict[str, list[tuple[str, BadRow]]]]:
-    """What came in, in order, as one change per table, and the bad rows of each with their source.
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """One change made of several, and where its rows come from."""
+
+    change: Change
+    left: Mapping[PartName, pa.Array]
+    """Of each row of a part: its place among all rows; absent: they are all there, in order."""
+    parts: Sequence[tuple[int, PartName]] = ()
+    """The parts whose rows, one behind the other, those are: which change's, and which part."""
+    starts: Sequence[int] = ()
+
+    def origin(self, part: PartName, at: int) -> tuple[int, PartName, int]:
+        """The change, its part, and the place there, that a row of the folded change comes from."""
+        if not self.parts:
+            return 0, part, at
+        place = self.left[part][at].as_py() if part in self.left else at
+        found = bisect_right(self.starts, place) - 1
+        number, name = self.parts[found]
+        return number, name, place - self.starts[found]
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedTable:
+    """What came in for a table, as one change."""
+
+    folded: Folded
+    intakes: Sequence[int]
+    """Which of the intakes the changes came with."""
+
+    def origin(self, part: PartName, at: int) -> tuple[int, PartName, int]:
+        """The intake, its part, and the place there, that a row comes from."""
+        number, name, place = self.folded.origin(part, at)
+        return self.intakes[number], name, place
+
+
+def fold_intakes(intakes: Iterable[Intake], keys: Keys) -> dict[str, FoldedTable]:
+    """What came in, in order, as one change per table.
 
     A table in whose input nothing but bad rows was found has no change.
     """
     changes: dict[str, list[Change]] = {}
-    bad: dict[str, list[tuple[str, BadRow]]] = {}
-    for intake in intakes:
-        taken = intake.taken
-        if taken.change.parts:
-            check_discards(intake.table, keys[intake.table], taken.change)
-            changes.setdefault(intake.table, []).append(taken.change)
-        if taken.bad:
-            bad.setdefault(intake.table, []).extend((intake.source, row) for row in taken.bad)
-    folded = {table: fold_changes(parts, keys[table]) for table, parts in changes.items()}
-    return folded, bad
+    numbers: dict[str, list[int]] = {}
+    for number, intake in enumerate(intakes):
+        if intake.taken.change.parts:
+            check_discards(intake.table, keys[intake.table], intake.taken.change)
+            changes.setdefault(intake.table, []).append(intake.taken.change)
+            numbers.setdefault(intake.table, []).append(number)
+    return {
+        table: FoldedTable(fold_traced(parts, keys[table]), numbers[table])
+        for table, parts in changes.items()
+    }
 
 
 def check_discards(table: str, key: Sequence[object], change: Change) -> None:
@@ -59,12 +94,35 @@ def check_discards(table: str, key: Sequence[object], change: Change) -> None:
 
 def fold_changes(changes: Sequence[Change], key: Sequence[str]) -> Change:
     """One change that does what these do, one after another."""
+    return fold_traced(changes, key).change
+
+
+def fold_traced(changes: Sequence[Change], key: Sequence[str]) -> Folded:
+    """The same, and which row of which change each of its rows is."""
     if len(changes) == 1:
-        return changes[0]
-    if all(part is change.put for change in changes for part in change.parts):
-        puts = [part for change in changes for part in change.parts]
-        return Change(_together(puts) if puts else None)
-    return _fold_rows(changes, key)
+        return Folded(changes[0], {})
+    names: list[tuple[int, PartName]] = []
+    parts: list[pa.Table] = []
+    starts = [0]
+    for number, change in enumerate(changes):
+        for name, part in _named_parts(change):
+            names.append((number, name))
+            parts.append(part)
+            starts.append(starts[-1] + part.num_rows)
+    if all(name == "put" for _, name in names):
+        return Folded(Change(_together(parts) if parts else None), {}, names, starts)
+    folded, left = _fold_rows(parts, [name for _, name in names], key)
+    return Folded(folded, left, names, starts)
+
+
+def _named_parts(change: Change) -> list[tuple[PartName, pa.Table]]:
+    """The parts that hold rows, in the order in which they happen."""
+    every: list[tuple[PartName, pa.Table | None]] = [
+        ("discard", change.discard),
+        ("delete", change.delete),
+        ("put", change.put),
+    ]
+    return [(name, part) for name, part in every if part is not None and part.num_rows]
 
 
 class Alike:
@@ -95,24 +153,30 @@ def _both_whole(one: pa.DataType, other: pa.DataType) -> bool:
     return bool(pa.types.is_signed_integer(one) and pa.types.is_signed_integer(other))
 
 
-def _fold_rows(changes: Sequence[Change], key: Sequence[str]) -> Change:
-    parts: list[pa.Table] = []
-    kinds: list[pa.Array] = []
-    for change in changes:
-        every = ((change.discard, DISCARD), (change.delete, DELETE), (change.put, PUT))
-        for part, kind in every:
-            if part is not None and part.num_rows:
-                parts.append(part if kind == PUT or not key else _columns(part, key))
-                kinds.append(pa.repeat(pa.scalar(kind, pa.int8()), part.num_rows))
+_KINDS: Mapping[PartName, int] = {"discard": DISCARD, "delete": DELETE, "put": PUT}
+
+
+def _fold_rows(
+    given: Sequence[pa.Table], names: Sequence[PartName], key: Sequence[str]
+) -> tuple[Change, dict[PartName, pa.Array]]:
+    parts = [
+        part if name == "put" or not key else _columns(part, key)
+        for name, part in zip(names, given, strict=True)
+    ]
+    kinds = [
+        pa.repeat(pa.scalar(_KINDS[name], pa.int8()), part.num_rows)
+        for name, part in zip(names, given, strict=True)
+    ]
     keys = [_columns(part, key) for part in parts] if key else parts
     fold = fold_keyed if key else fold_bag
     left = fold(_numbers(keys), pa.concat_arrays(kinds))
-    names = _together(keys)
-    return Change(
+    together = _together(keys)
+    change = Change(
         _some(_together(parts), left.puts),
-        _some(names, left.deletes),
-        _some(names, left.discards),
+        _some(together, left.deletes),
+        _some(together, left.discards),
     )
+    return change, {"put": left.puts, "delete": left.deletes, "discard": left.discards}
 
 
 def _some(rows: pa.Table, places: pa.Array) -> pa.Table | None:

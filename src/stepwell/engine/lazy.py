@@ -13,7 +13,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from stepwell.engine.ports import BadRow, Change, Chore, Executed, Executor, Pieces
+from stepwell.engine.ports import Change, Chore, Executed, Executor, Letters, Pieces
 from stepwell.state.manifest import Run
 
 
@@ -86,9 +86,9 @@ class LazyExecutor:
         self,
         changes: Mapping[str, Change],
         time: datetime,
-        bad: Mapping[str, Sequence[tuple[str, BadRow]]] | None = None,
+        letters: Letters | None = None,
     ) -> Executed:
-        return self.made.execute(changes, time, bad)
+        return self.made.execute(changes, time, letters)
 
     def keep(self, executed: Executed) -> None:
         self.made.keep(executed)

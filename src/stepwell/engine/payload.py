@@ -3,7 +3,8 @@
     reference   {"position": ..., "reference": ...}   where the source stands afterwards, and from
                                                       what it reads the same rows again (J8)
     data        Arrow IPC streams one after another, each with `part` in its schema's metadata:
-                put, delete, discard, bad; only those that hold rows
+                put, delete, discard, bad; only those that hold rows. A last column `$position`
+                of delete says where each record stood, if that is known
 
 Rows that were pushed have no position. The position stands beside the reference, so that replaying
 the journal is enough to know where every source is.
@@ -12,12 +13,13 @@ the journal is enough to know where every source is.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from stepwell.engine.checksum import add_checksums, checksum_rows
-from stepwell.engine.ports import BadRow, Change, Source, Taken
+from stepwell.engine.ports import BadRow, Change, Source, Taken, Told
 from stepwell.errors import CorruptError, InvalidError, ReplayMismatchError
 from stepwell.journal.entry import Input
 from stepwell.model import Checksum
@@ -25,6 +27,11 @@ from stepwell.store.sealed import Json
 
 PUSHED = "push"
 """The name under which rows are recorded that came by `push` and not from a source."""
+
+POSITION = "$position"
+"""A last column that rows to be deleted may have when they are pushed: where each record stood. No
+column of a table can have such a name.
+"""
 
 _PART = b"part"
 _BAD = pa.schema(
@@ -70,7 +77,8 @@ def read_again(item: Input, source: Source | None) -> Intake:
     if item.data is not None:
         change, bad = decode_data(item.data, f"the data of source {item.source}")
         position = recorded_position(item)
-        taken = Taken(change, item.rows, position, None, bad)
+        change, deleted = split_positions(change)
+        taken = Taken(change, item.rows, position, None, bad, deleted)
         return Intake(item.source, item.table, taken)
     if source is None:
         raise ReplayMismatchError(
@@ -82,6 +90,19 @@ def read_again(item: Input, source: Source | None) -> Intake:
     taken = source.read(recorded["reference"])
     # Where the source stood is recorded, too: it may not know any more.
     return Intake(item.source, item.table, replace(taken, position=recorded["position"]))
+
+
+def split_positions(change: Change) -> tuple[Change, Told | None]:
+    """A change without the column `$position`, and what that column tells."""
+    rows = change.delete
+    if rows is None or not rows.num_columns or rows.column_names[-1] != POSITION:
+        return change, None
+    positions = rows.column(POSITION)
+
+    def told(places: Sequence[int]) -> list[tuple[str, str | None]]:
+        return [(str(positions[place].as_py() or ""), None) for place in places]
+
+    return replace(change, delete=rows.drop_columns([POSITION])), told
 
 
 def checksum_taken(taken: Taken) -> Checksum:
@@ -97,6 +118,9 @@ def encode_taken(taken: Taken) -> bytes:
     """The rows as Arrow IPC streams."""
     out = pa.BufferOutputStream()
     for what, rows in _parts(taken):
+        if what == "delete" and taken.deleted is not None:
+            positions = [where for where, _ in taken.deleted(range(rows.num_rows))]
+            rows = rows.append_column(POSITION, pa.array(positions, pa.string()))
         metadata = {**(rows.schema.metadata or {}), _PART: what.encode()}
         with pa.ipc.new_stream(out, rows.schema.with_metadata(metadata)) as stream:
             stream.write_table(rows)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -28,8 +28,31 @@ WEIGHT = "_w"
 """The last column of a view's change: how often the row comes (> 0) or goes (< 0)."""
 ERRORS = "$errors"
 """What is added to a table's name to name its dead letters."""
-LETTER = ("source", "position", "reason", "text")
-"""The columns of dead letters, all of them texts."""
+TEXT_MAX = 10_000
+"""How much of a record a dead letter keeps, in characters."""
+CUT = "… (cut)"
+"""Ends a text of which only the beginning is kept."""
+
+
+class Letter(NamedTuple):
+    """A dead letter: a row of the relation `<table>$errors`."""
+
+    time: datetime
+    """When the transaction was committed, as the journal has it."""
+    transaction: int
+    source: str
+    """The name of the source; `push` for rows that were pushed."""
+    position: str
+    """Where the record stood: `orders-1.json, line 7`."""
+    reason: str
+    text: str
+    """The record's own text; where that is not known, the row as JSON."""
+
+
+LETTER = Letter._fields
+LETTER_TYPES = ("timestamp", "bigint", "string", "string", "string", "string")
+"""The columns of dead letters, and their types in SQL."""
+PartName = Literal["put", "delete", "discard"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +86,13 @@ class Rejected:
     table: str
     row: tuple[object, ...]
     reason: str
+    part: PartName = "delete"
+    at: int = 0
+    """Its place in that part of the change that was executed."""
+
+
+Letters = Callable[[Sequence[Rejected]], Mapping[str, Sequence[Letter]]]
+"""The dead letters of a transaction, by table, once it is known what the executor rejects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +107,29 @@ class BadRow:
     """Its place in the source: `orders-1.json, line 7`."""
     reason: str
     text: str
-    """What stood there, cut to a sensible length."""
+    """What stood there, cut to `TEXT_MAX`."""
 
     def __post_init__(self) -> None:
-        for name, length_max in (("where", 5_000), ("reason", 1_000), ("text", 10_000)):
+        for name, length_max in (("where", 5_000), ("reason", 1_000), ("text", TEXT_MAX)):
             text = getattr(self, name)
-            sound = text[:length_max]
+            sound = cut(text, length_max)
             if not sound.isascii():
-                # A lone surrogate is in no encoding; JSON and names of files may hold one.
-                sound = sound.encode("utf-8", "backslashreplace").decode()
+                # A lone surrogate is in no encoding; JSON and names of files may hold one. Cut once
+                # more, or the text that is read from the journal would be cut for the first time.
+                sound = cut(sound.encode("utf-8", "backslashreplace").decode(), length_max)
             if sound != text:
                 object.__setattr__(self, name, sound)
+
+
+def cut(text: str, length_max: int) -> str:
+    """A text of at most so many characters, which says so if it is not all of it."""
+    return text if len(text) <= length_max else text[: length_max - len(CUT)] + CUT
+
+
+def own_text(record: bytes) -> str:
+    """What a dead letter tells of a record: its bytes as text, cut."""
+    # Four bytes a character at the most, and one more to see that there are more.
+    return cut(record[: 4 * (TEXT_MAX + 1)].decode(errors="replace"), TEXT_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +138,14 @@ class Limits:
 
     rows_max: int = 100_000
     bytes_max: int = 256 * 1024 * 1024
+
+
+Told = Callable[[Sequence[int]], Sequence[tuple[str, str | None]]]
+"""By their places in `Change.delete`: where records stood, and their own text (None: not known).
+
+Asked only for deletes that were rejected, so it may read them again. It gives the same whenever it
+is asked, and never raises.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +160,8 @@ class Taken:
     reference: Json
     """From which `read` gives the same again; None: the rows themselves must be journaled."""
     bad: tuple[BadRow, ...] = ()
+    deleted: Told | None = field(default=None, compare=False, repr=False)
+    """Tells of rows to be deleted, for the dead letters of those that are not there."""
 
 
 class Source(Protocol):
@@ -218,12 +270,13 @@ class Executor(Protocol):
         self,
         changes: Mapping[str, Change],
         time: datetime,
-        bad: Mapping[str, Sequence[tuple[str, BadRow]]] | None = None,
+        letters: Letters | None = None,
     ) -> Executed:
         """Compute one transaction over the state as it is. When it raises, nothing has happened.
 
-        `bad` are rows per table, each with the name of its source; they are kept in the relation
-        `<table>$errors` together with what the executor rejects itself.
+        `letters` is given what the executor rejects, and gives all dead letters of the transaction,
+        which are kept in the relations `<table>$errors`. None: those of the rejected rows alone
+        (`engine/letters.py`).
         """
 
     def keep(self, executed: Executed) -> None:

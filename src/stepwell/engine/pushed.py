@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from stepwell.engine.payload import PUSHED, Intake
+from stepwell.engine.payload import PUSHED, Intake, split_positions
 from stepwell.engine.ports import BadRow, Change, Taken
 from stepwell.engine.sources import Sources
 from stepwell.errors import InvalidError, StepwellError
@@ -46,14 +46,20 @@ def pushed_intake(
     bad: Sequence[BadRow] = (),
 ) -> Intake:
     """What was pushed, with the table as it was declared."""
-    change = Change(_table(rows), _table(delete), _table(discard))
+    change, deleted = split_positions(Change(_table(rows), _table(delete), _table(discard)))
     count = sum(part.num_rows for part in change.parts)
-    taken = Taken(change, count + len(bad), None, None, tuple(bad))
+    taken = Taken(change, count + len(bad), None, None, tuple(bad), deleted)
     return Intake(PUSHED, sources.table(table), taken)
 
 
 def _table(rows: Rows | None) -> pa.Table | None:
-    if rows is None or isinstance(rows, pa.Table):
+    """As Arrow; None: there are none, whatever columns they would have."""
+    found = None if rows is None else _arrow(rows)
+    return found if found is not None and found.num_rows else None
+
+
+def _arrow(rows: Rows) -> pa.Table:
+    if isinstance(rows, pa.Table):
         return rows
     try:
         if isinstance(rows, pa.RecordBatch):

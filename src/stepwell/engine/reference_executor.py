@@ -21,13 +21,16 @@ from sqlglot import exp
 
 from stepwell.engine.arrow_types import arrow_type
 from stepwell.engine.fold import check_discards
+from stepwell.engine.letters import letters_of
 from stepwell.engine.ports import (
     ERRORS,
     LETTER,
+    LETTER_TYPES,
     WEIGHT,
-    BadRow,
     Change,
     Executed,
+    Letters,
+    PartName,
     Pieces,
     Rejected,
 )
@@ -81,7 +84,7 @@ class ReferenceExecutor:
         self,
         changes: Mapping[str, Change],
         time: datetime,
-        bad: Mapping[str, Sequence[tuple[str, BadRow]]] | None = None,
+        letters: Letters | None = None,
     ) -> Executed:
         deltas: dict[str, Bag] = {}
         rejected: list[Rejected] = []
@@ -90,12 +93,9 @@ class ReferenceExecutor:
             delta, refused = _normalise(table, change, self._rows[table.name])
             deltas[table.name] = delta
             rejected += refused
-        errors = [(refused.table, _error("", refused)) for refused in rejected]
-        for name, rows in (bad or {}).items():
-            table = self._table(name)
-            errors += [(table.name, (source, b.where, b.reason, b.text)) for source, b in rows]
-        for name, row in errors:
-            deltas.setdefault(name + ERRORS, Counter())[row] += 1
+        for name, told in (letters or letters_of(changes, time))(rejected).items():
+            errors = deltas.setdefault(self._table(name).name + ERRORS, Counter())
+            errors.update(tuple(map(_value, letter)) for letter in told)
         views = self._evaluate(
             {n: plus(rows, deltas.get(n, Counter())) for n, rows in self._rows.items()}
         )
@@ -228,7 +228,7 @@ class ReferenceExecutor:
         if name in self._program.views:
             return self._program.views[name].columns, None
         if name.endswith(ERRORS):
-            return LETTER, (pa.string(),) * len(LETTER)
+            return LETTER, tuple(map(_arrow_type, LETTER_TYPES))
         table = self._program.tables[name]
         return tuple(c.name for c in table.columns), _types(table)
 
@@ -285,21 +285,22 @@ def _normalise(table: Table, change: Change, there: Bag) -> tuple[Bag, list[Reje
     key = [columns.index(name) for name in table.key]
     by_key = {tuple(row[i] for i in key): row for row in there} if key else {}
     check_discards(table.name, key, change)
-    for row in _given(table, change.discard, table.key, rejected):
+    for _, row in _given(table, change, "discard", table.key, rejected):
         old = by_key.pop(row, None)
         if old is not None:
             delta[old] -= 1
-    for row in _given(table, change.delete, table.key or columns, rejected):
+    for at, row in _given(table, change, "delete", table.key or columns, rejected):
         if key:
             old = by_key.pop(row, None)
         else:
             old = row if there[row] + delta[row] > 0 else None
         if old is None:
             what = "key" if key else "row"
-            rejected.append(Rejected(table.name, row, f"delete of a {what} that is not there"))
+            reason = f"delete of a {what} that is not there"
+            rejected.append(Rejected(table.name, row, reason, "delete", at))
         else:
             delta[old] -= 1
-    for row in _given(table, change.put, columns, rejected):
+    for _, row in _given(table, change, "put", columns, rejected):
         if key:
             old = by_key.get(tuple(row[i] for i in key))
             if old is not None:
@@ -310,9 +311,16 @@ def _normalise(table: Table, change: Change, there: Bag) -> tuple[Bag, list[Reje
 
 
 def _given(
-    table: Table, rows: pa.Table | None, wanted: tuple[str, ...], rejected: list[Rejected]
-) -> list[Row]:
-    """The rows of the wanted columns, typed; what does not fit is refused, row by row (J13)."""
+    table: Table,
+    change: Change,
+    part: PartName,
+    wanted: tuple[str, ...],
+    rejected: list[Rejected],
+) -> list[tuple[int, Row]]:
+    """The rows of the wanted columns with their places, typed; what does not fit is refused, row by
+    row (J13).
+    """
+    rows: pa.Table | None = getattr(change, part)
     if rows is None or not rows.num_rows:
         return []
     places = {name.lower(): place for place, name in enumerate(rows.column_names)}
@@ -329,20 +337,21 @@ def _given(
         values = [None] * rows.num_rows if place is None else rows.column(place).to_pylist()
         made.append(values)
     taken = []
-    for raw in zip(*made, strict=True):
+    for at, raw in enumerate(zip(*made, strict=True)):
         row: list[object] = []
         for name, value in zip(wanted, raw, strict=True):
             column = declared[name]
             if value is None and not column.nullable:
-                rejected.append(Rejected(table.name, raw, f"{name} is NULL"))
+                rejected.append(Rejected(table.name, raw, f"{name} is NULL", part, at))
                 break
             try:
                 row.append(_fit(value, column.type))
             except (pa.ArrowException, ValueError, TypeError) as error:
-                rejected.append(Rejected(table.name, raw, f"{name} is not {column.type}: {error}"))
+                reason = f"{name} is not {column.type}: {error}"
+                rejected.append(Rejected(table.name, raw, reason, part, at))
                 break
         else:
-            taken.append(clean(tuple(row)))
+            taken.append((at, clean(tuple(row))))
     return taken
 
 
@@ -350,10 +359,6 @@ def _fit(value: object, type_: str) -> object:
     if value is None:
         return None
     return _value(pa.scalar(value, _arrow_type(type_)).as_py())
-
-
-def _error(source: str, refused: Rejected) -> Row:
-    return (source, "", refused.reason, repr(refused.row))
 
 
 # To Arrow and back

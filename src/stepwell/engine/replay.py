@@ -144,9 +144,8 @@ class Replay:
         waiting, self._waiting, self._rows, self._alike = self._waiting, [], 0, Alike()
         if not waiting:
             return
-        steps = tuple(step for gathered, _ in waiting for step in gathered.steps)
         last, closed = waiting[-1]
-        gathered = replace(last, steps=steps, together=len(waiting))
+        gathered = replace(last, earlier=tuple(gathered for gathered, _ in waiting[:-1]))
         transact(self._state, lambda: gathered, lambda gathered: closed)
         event = Replayed(gathered.transaction, gathered.together, gathered.rows)
         self._state.events.emit(event)

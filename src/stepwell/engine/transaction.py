@@ -33,6 +33,7 @@ import pyarrow as pa
 from stepwell import threads
 from stepwell.engine.events import Committed, Events
 from stepwell.engine.fold import Keys, fold_intakes
+from stepwell.engine.letters import Came, GatheredLetters
 from stepwell.engine.outbox import Outbox
 from stepwell.engine.payload import PUSHED, Intake
 from stepwell.engine.ports import Executed, Executor
@@ -115,16 +116,30 @@ class Gathered:
     transaction: Transaction
     time: datetime
     steps: tuple[Step, ...]
-    together: int = 1
-    """How many transactions these are: more than one only in replay, where no sink cares."""
+    earlier: tuple[Gathered, ...] = ()
+    """Transactions before it that are fed with it: only in replay, where no sink cares."""
+
+    @property
+    def together(self) -> int:
+        """How many transactions these are."""
+        return len(self.earlier) + 1
 
     @property
     def intakes(self) -> tuple[Intake, ...]:
-        return tuple(chain.from_iterable(step.intakes for step in self.steps))
+        before = chain.from_iterable(gathered.intakes for gathered in self.earlier)
+        return (*before, *chain.from_iterable(step.intakes for step in self.steps))
+
+    @property
+    def came(self) -> tuple[Came, ...]:
+        """The intakes, each with the transaction it came with."""
+        before = chain.from_iterable(gathered.came for gathered in self.earlier)
+        own = chain.from_iterable(step.intakes for step in self.steps)
+        return (*before, *(Came(intake, self.transaction, self.time) for intake in own))
 
     @property
     def rows(self) -> int:
-        return sum(step.rows for step in self.steps)
+        before = sum(gathered.rows for gathered in self.earlier)
+        return before + sum(step.rows for step in self.steps)
 
 
 @dataclass(slots=True)
@@ -209,9 +224,10 @@ class Done:
     transaction: Transaction
     time: datetime
     rows: int
-    bad: Mapping[str, int]
-    """Rows of each table that were none when they came in; the executor may have rejected others.
-    """
+    rejected: tuple[int, ...]
+    """Of each intake, in order: how many of its rows went to the dead letters."""
+    tables: Mapping[str, int]
+    """The same for each table that has any."""
     executed: Executed
 
 
@@ -233,19 +249,22 @@ def transact(
     if gathered is None:
         return None
 
-    changes, bad = fold_intakes(gathered.intakes, state.keys)
-    executed = state.executor.execute(changes, gathered.time, bad)
+    came = gathered.came
+    tables = fold_intakes(gathered.intakes, state.keys)
+    letters = GatheredLetters(came, tables)
+    changes = {table: item.folded.change for table, item in tables.items()}
+    executed = state.executor.execute(changes, gathered.time, letters)
     if state.on_error == "fail":
         _refuse_bad(gathered, executed)
+    rejected = letters.counts(executed.rejected)
 
     closed = record(gathered)
 
     with _promised(state, gathered):
         state.executor.keep(executed)
-        _advance(state, gathered, executed)
+        counts = _advance(state, gathered, rejected)
         _publish(state, executed, closed)
-    counts = {table: len(rows) for table, rows in bad.items()}
-    return Done(gathered.transaction, gathered.time, gathered.rows, counts, executed)
+    return Done(gathered.transaction, gathered.time, gathered.rows, rejected, counts, executed)
 
 
 def settle(open: Open) -> Kind:
@@ -312,20 +331,22 @@ def _promised(state: State, gathered: Gathered) -> Iterator[None]:
         raise
 
 
-def _advance(state: State, gathered: Gathered, executed: Executed) -> None:
+def _advance(state: State, gathered: Gathered, rejected: Sequence[int]) -> Counter[str]:
+    """Move on; how many rows of each table were rejected."""
     ensure(
         gathered.transaction == state.transaction + gathered.together,
         f"transaction {gathered.transaction} comes after {state.transaction}",
     )
     state.transaction = gathered.transaction
     state.open = None
-    for intake in gathered.intakes:
+    counts: Counter[str] = Counter()
+    for intake, count in zip(gathered.intakes, rejected, strict=True):
         if intake.source != PUSHED:
             state.positions[intake.source] = intake.taken.position
-        if intake.taken.bad:
-            state.dead_letters[intake.table] += len(intake.taken.bad)
-    for rejected in executed.rejected:
-        state.dead_letters[rejected.table] += 1
+        if count:
+            counts[intake.table] += count
+    state.dead_letters.update(counts)
+    return counts
 
 
 def _publish(state: State, executed: Executed, closed: Cursor) -> None:
@@ -345,9 +366,8 @@ def committed(done: Done) -> Committed:
     """The event that tells of it."""
     executed = done.executed
     views = tuple(sorted(view for view, change in executed.changes.items() if change.num_rows))
-    rejected = Counter(done.bad) + Counter(row.table for row in executed.rejected)
-    tables = tuple(sorted(rejected))
-    return Committed(done.transaction, done.time, done.rows, rejected.total(), views, tables)
+    tables = tuple(sorted(done.tables))
+    return Committed(done.transaction, done.time, done.rows, sum(done.rejected), views, tables)
 
 
 def _refuse_bad(gathered: Gathered, executed: Executed) -> None:

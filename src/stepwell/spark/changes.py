@@ -62,10 +62,8 @@ def _keyed(
         return _weighted(put, 1), []
     old = lookup(touched, key)
     types = [stored_type(table.columns[i].type) for i in key]
-    rejected = [
-        Rejected(table.name, row, "delete of a key that is not there")
-        for row in _shown(deleted.take(_absent(deleted, discarded, old, types)))
-    ]
+    absent = _absent(deleted, discarded, old, types)
+    rejected = _rejected(table, "delete of a key that is not there", deleted, absent)
     if not old.num_rows:
         return _weighted(put, 1), rejected
     change = pa.concat_tables([_weighted(old.drop_columns([WEIGHT]), -1), _weighted(put, 1)])
@@ -113,12 +111,15 @@ def _bag(
             kept.append(place)
         else:
             absent.append(place)
-    rejected = [
-        Rejected(table.name, row, "delete of a row that is not there")
-        for row in _shown(deleted.take(pa.array(absent, pa.int64())))
-    ]
+    missing = pa.array(absent, pa.int64())
+    rejected = _rejected(table, "delete of a row that is not there", deleted, missing)
     gone = deleted.take(pa.array(kept, pa.int64()))
     return pa.concat_tables([_weighted(gone, -1), _weighted(put, 1)]), rejected
+
+
+def _rejected(table: Table, reason: str, deleted: pa.Table, places: pa.Array) -> list[Rejected]:
+    rows = zip(places.to_pylist(), _shown(deleted.take(places)), strict=True)
+    return [Rejected(table.name, row, reason, "delete", at) for at, row in rows]
 
 
 def _typed(table: Table, rows: pa.Table | None, columns: Sequence[int]) -> pa.Table:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from stepwell.engine.ports import ERRORS, BadRow, Change, Executed, ExecutorFactory, Pieces
+from stepwell.engine.ports import ERRORS, Change, Executed, ExecutorFactory, Letters, Pieces
 from stepwell.engine.tiers import alike, to_merge
 from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError, ensure
@@ -124,12 +124,8 @@ class SparkExecutor:
         self,
         changes: Mapping[str, Change],
         time: datetime,
-        bad: Mapping[str, Sequence[tuple[str, BadRow]]] | None = None,
+        letters: Letters | None = None,
     ) -> Executed:
-        letters = {
-            table: [(source, row.where, row.reason, row.text) for source, row in rows]
-            for table, rows in (bad or {}).items()
-        }
         prepared = self._views.prepare(changes, time=time, letters=letters)
         outcome = prepared.outcome
         return Executed(outcome.changes, outcome.rejected, outcome.recomputed, kept=prepared)

@@ -25,7 +25,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
-from stepwell.engine.ports import ERRORS, LETTER, Change, Pieces, Rejected
+from stepwell.engine.letters import letters_of
+from stepwell.engine.ports import (
+    ERRORS,
+    LETTER,
+    LETTER_TYPES,
+    Change,
+    Letter,
+    Letters,
+    Pieces,
+    Rejected,
+)
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import InvalidError
 from stepwell.query.algebra import Leaf, Scan, Values, When, relations, walk
@@ -69,7 +79,6 @@ __all__ = ["Change", "Outcome", "Views"]
 _FRESH = "`$stepwell$fresh`"
 _KEYS = "`$stepwell$keys`"
 _LOADED = "`$stepwell$loaded`"
-Letters = Mapping[str, Sequence[Sequence[str]]]
 MakeRuns = Callable[[SparkSession, Path], Runs]
 """How runs are kept, in a session, with a folder of this process."""
 
@@ -181,7 +190,7 @@ class Views:
         key = tuple(names.index(k.lower()) for k in table.key)
         self._tables[table.name.lower()] = table
         self._relations.add(Relation(table.name, types, key))
-        self._relations.add(Relation(table.name + ERRORS, ("string",) * len(LETTER), ()))
+        self._relations.add(Relation(table.name + ERRORS, LETTER_TYPES, ()))
         self._showing.empty(table.name, [c.name for c in table.columns], types)
 
     def _add_view(self, view: View) -> None:
@@ -309,8 +318,7 @@ class Views:
     ) -> Prepared:
         """Compute a transaction. Nothing has happened until `keep`.
 
-        `letters` are the dead letters of tables, as (source, position, reason, text); what is
-        rejected here joins them.
+        `letters` is given what is rejected here, and gives all dead letters.
         """
         before = self._time
         self._time = now = time or self._env.now()
@@ -318,18 +326,16 @@ class Views:
             prepared = self._prepare(changes, now)
         finally:
             self._time = before
-        dead = {table: list(rows) for table, rows in (letters or {}).items()}
-        for row in prepared.outcome.rejected:
-            dead.setdefault(row.table, []).append(("", "", row.reason, repr(row.row)))
+        dead = (letters or letters_of(changes, now))(prepared.outcome.rejected)
         errors = {t + ERRORS: self._errors(t, rows) for t, rows in dead.items() if rows}
         return Prepared(prepared.outcome, prepared.time, {**prepared.deltas, **errors})
 
-    def _errors(self, table: str, rows: Sequence[Sequence[str]]) -> Part:
-        columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
-        weight = pa.repeat(pa.scalar(1, pa.int64()), len(rows))
-        names = [*(f"c{i}" for i in range(len(LETTER))), WEIGHT]
+    def _errors(self, table: str, rows: Sequence[Letter]) -> Part:
+        schema = schema_table(LETTER_TYPES).schema
+        columns = [*zip(*rows, strict=True), [1] * len(rows)]
+        arrays = [pa.array(c, field.type) for c, field in zip(columns, schema, strict=True)]
         name = self._table_named(table).name + ERRORS
-        return self._relations.in_memory(name, pa.table([*columns, weight], names=names))
+        return self._relations.in_memory(name, pa.Table.from_arrays(arrays, schema=schema))
 
     def keep(self, prepared: Prepared) -> None:
         """Make what was prepared the state. It must have been prepared over the state there is."""
