@@ -26,6 +26,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(restore)
     app.command()(compact)
     app.command()(adopt)
+    app.command("test")(data_tests)
 
 
 @checkpoint.command("create")
@@ -169,3 +170,30 @@ def adopt(
     from stepwell.cli import adopt
 
     adopt.show(place(context, json), moved=moved, copy=copy)
+
+
+def data_tests(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEST]...", help="Those tests; by default all.")
+    ] = None,
+    rows: Annotated[
+        int,
+        typer.Option("--rows", min=0, metavar="N", help="Show up to N violations of each test."),
+    ] = 0,
+    timeout: Timeout = TIMEOUT,
+    json: Json = False,
+) -> None:
+    """Show how the data fares in its tests, those of `tests:` in stepwell.yml.
+
+    The pipeline counts violations as it goes, so this only looks. Exit code 0: every test passes;
+    1: there are violations. They are rows of the view <test>_violations.
+
+    \b
+    stepwell test
+    stepwell test no_negative --rows 10
+    """
+    from stepwell.cli import test
+
+    if code := test.show(place(context, json, timeout), names or [], rows):
+        raise typer.Exit(code)

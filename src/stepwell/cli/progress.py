@@ -148,6 +148,10 @@ class Progress:
                 rejected = count(event.rejected, "row")
                 where = plain(", ".join(f"{table}$errors" for table in event.tables))
                 self.say(f"transaction {event.transaction}: {rejected} rejected, see {where}")
+            for item in event.violations:
+                found = count(item.added, "new violation")
+                told = f"{found} of data test {item.test}, see {item.view}"
+                self.say(f"transaction {event.transaction}: {told}")
         elif isinstance(event, Published):
             self._tell()
         elif isinstance(event, Replayed):

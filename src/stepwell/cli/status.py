@@ -71,6 +71,7 @@ def _status(
     tables = {item.name: item.relation for item in project.sources}
     views = {item.name: item.relation for item in project.sinks}
     pending = [item.sink for item in progress.outbox]
+    violations = {item.view: item.rows for item in progress.violations}
     return {
         **status,
         "epoch": manifest.claim.epoch,
@@ -91,6 +92,15 @@ def _status(
             for at in progress.sinks
         ],
         "dead_letters": {item.table: item.rows for item in progress.dead_letters},
+        "tests": [
+            {
+                "name": test.name,
+                "view": test.violations,
+                "on_violation": test.on_violation,
+                "violations": violations.get(test.violations),
+            }
+            for test in project.tests
+        ],
     }
 
 
@@ -167,6 +177,8 @@ def _render(screen: Screen, status: Mapping[str, Any]) -> None:
     dead = {table: rows for table, rows in status["dead_letters"].items() if rows}
     rejected = ", ".join(f"{rows:,} of {table}, see {table}$errors" for table, rows in dead.items())
     facts.append(("rejected", rejected or "none"))
+    if status["tests"]:
+        facts.append(("tests", _tests(status["tests"])))
     facts += _relations(status)
     screen.facts(facts)
     if status["sources"]:
@@ -176,6 +188,17 @@ def _render(screen: Screen, status: Mapping[str, Any]) -> None:
         screen.line()
         headings = ["sink", "view", ">holds", ">pending", "state"]
         screen.table(headings, [_sink(item) for item in status["sinks"]])
+
+
+def _tests(tests: list[Mapping[str, Any]]) -> str:
+    """How data tests fare; one that was never counted is not mentioned."""
+    passing = sum(1 for test in tests if test["violations"] == 0)
+    failing = [
+        f"{test['name']} has {count(test['violations'], 'violation')}, see {test['view']}"
+        for test in tests
+        if test["violations"]
+    ]
+    return "; ".join([f"{passing} of {len(tests)} pass", *failing])
 
 
 def _relations(status: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from stepwell.deploy.unmatched import unmatched_sources
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import SqlError, StepwellError
 from stepwell.query.mistakes import unknown_calls, unreadable
-from stepwell.query.statements import MaterializedView, Statement, Table
+from stepwell.query.statements import MaterializedView, Statement, Table, fold
 from stepwell.store.memory import MemoryStore
 
 OFFLINE = "valid as far as the files tell; stepwell validate --spark asks Spark as well"
@@ -82,9 +82,14 @@ def _ask_spark(project: Project, env: Env) -> None:
 
 
 def _all(project: Project) -> list[tuple[str, str, str]]:
-    found = [(_kind(item), item.name, _place(item)) for item in project.statements]
+    made = {fold(test.violations) for test in project.tests}
+    stated = (item for item in project.statements if fold(item.name) not in made)
+    found = [(_kind(item), item.name, _place(item)) for item in stated]
     found += [("source", item.name, f"{item.type} -> {item.relation}") for item in project.sources]
     found += [("sink", item.name, f"{item.relation} -> {item.type}") for item in project.sinks]
+    found += [
+        ("data test", test.name, f"{test.relation or ''} {test.rule}") for test in project.tests
+    ]
     return found
 
 

@@ -134,7 +134,7 @@ class Changing:
             self._sources(deployed),
             [AbsentSink(name, views[name]) for name in begun if name in views],
             journal_store=self._project.open_journal_store(self._env),
-            settings=self._project.sections.settings(),
+            settings=deployed.settings(),
             create=False,
             program=manifest.program,
             seen=seen,

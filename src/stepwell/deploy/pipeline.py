@@ -78,7 +78,7 @@ class ProjectPipeline(Pipeline):
             sources=project.make_sources(env),
             sinks=project.make_sinks(env),
             journal_store=project.open_journal_store(env),
-            settings=project.sections.settings(),
+            settings=project.settings(),
             listener=listener,
             create=create,
             program=known or program_of(project, kind),

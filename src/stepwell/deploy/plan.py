@@ -383,6 +383,10 @@ class _Planner:
         if old.protected != new.protected:
             reason = "it is protected from now on" if new.protected else "it is not protected now"
             return Step(new.key, Action.UPDATE, reason)
+        if old.test is not None and new.test is not None and old.test != new.test:
+            policies = old.test.on_violation, new.test.on_violation
+            reason = "on_violation changes from {} to {}".format(*policies)
+            return Step(new.key, Action.UPDATE, reason)
         return Step(new.key, Action.UNCHANGED)
 
     # Knowing

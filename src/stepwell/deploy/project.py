@@ -14,17 +14,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stepwell.connectors.registry import make_sink, make_source
 from stepwell.deploy.connections import NAME, NAME_HINT, Connection, Connections
+from stepwell.deploy.data_tests import DeclaredTest, with_tests
 from stepwell.deploy.document import Node, read_document
 from stepwell.deploy.graph import in_order
 from stepwell.deploy.references import References, check_complete
 from stepwell.deploy.sections import Sections, check_shape, read_sections
 from stepwell.deploy.variables import resolved_variables
 from stepwell.engine.ports import Sink, Source
+from stepwell.engine.settings import Settings
 from stepwell.env import Env
 from stepwell.errors import ConfigError
 from stepwell.query.source import Source as Text
@@ -65,6 +67,7 @@ class Project:
     protected: frozenset[str]
     """Tables and views, in lower case, and sources and sinks that must not be dropped."""
     references: References = field(repr=False, compare=False)
+    tests: tuple[DeclaredTest, ...] = ()
     store_given: bool = False
     """Whether the store is another than the one that stepwell.yml names."""
 
@@ -113,6 +116,11 @@ class Project:
             reached |= new
             todo += new
         return reached
+
+    def settings(self) -> Settings:
+        """What the engine is told about the project."""
+        tests = tuple(test.for_engine() for test in self.tests)
+        return replace(self.sections.settings(), tests=tests)
 
     def make_sources(self, env: Env) -> list[Source]:
         """New ones each time; whoever opens a pipeline with them closes them with it."""
@@ -193,7 +201,8 @@ def load_project(
     address = _store(folder, entries, references, store, env)
     _check_journal_store(folder, entries, sections, env)
     texts = _sql_files(folder)
-    ordered = in_order(_statements(texts))
+    tested = with_tests(entries.get("tests"), _statements(texts))
+    ordered = in_order(tested.statements)
     statements = ordered.statements
     sql, sql_name = _joined(texts, statements)
     connections = Connections(folder, env, references, statements)
@@ -214,6 +223,7 @@ def load_project(
         reads=ordered.reads,
         protected=_protected(entries.get("protect"), names),
         references=references,
+        tests=tested.tests,
         store_given=store is not None,
     )
 

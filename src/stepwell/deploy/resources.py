@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from stepwell.deploy.connections import Connection
+from stepwell.deploy.data_tests import DeclaredTest
 from stepwell.deploy.project import Project
 from stepwell.deploy.references import Secret
 from stepwell.deploy.sections import SparkSection
@@ -44,6 +45,8 @@ class Resource:
     id: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Of a view: those of Spark that change what its query means, where the project has any."""
+    test: DeclaredTest | None = None
+    """Of a view of violations: the data test it was made for."""
 
     @property
     def key(self) -> str:
@@ -59,9 +62,10 @@ class Resource:
 
     def same(self, other: Resource | None) -> bool:
         """Whether nothing is to be done about it."""
-        return other is not None and (self.checksum, self.protected) == (
+        return other is not None and (self.checksum, self.protected, self.test) == (
             other.checksum,
             other.protected,
+            other.test,
         )
 
 
@@ -88,6 +92,7 @@ def resources_of(project: Project) -> dict[str, Resource]:
         fold(s.name): "table" if isinstance(s, Table) else "view" for s in project.statements
     }
     made: list[Resource] = []
+    tests = {fold(test.violations): test for test in project.tests}
     chosen = meaning(project.sections.spark.conf)
     for statement in project.statements:
         name = fold(statement.name)
@@ -102,6 +107,7 @@ def resources_of(project: Project) -> dict[str, Resource]:
                 name in project.protected,
                 statement.source.part(statement.span),
                 settings=settings,
+                test=tests.get(name),
             )
         )
     for kind, connections in (("source", project.sources), ("sink", project.sinks)):
@@ -189,6 +195,7 @@ def deployed_project(
         protected=frozenset(_protected_names(ordered)),
         sources=tuple(connections["source"]),
         sinks=tuple(connections["sink"]),
+        tests=tuple(resource.test for resource in ordered if resource.test is not None),
     )
 
 
@@ -252,7 +259,8 @@ def to_json(resource: Resource) -> dict[str, Json]:
     }
     if resource.kind in ("table", "view"):
         settings = {"settings": dict(resource.settings)} if resource.settings else {}
-        return {**common, "text": resource.text, **settings}
+        test = {"test": resource.test.to_json()} if resource.test is not None else {}
+        return {**common, "text": resource.text, **settings, **test}
     return {**common, "options": dict(resource.options)}
 
 
@@ -269,6 +277,7 @@ def from_json(key: str, item: Json, where: str) -> Resource:
             item.get("options", {}),
             str(item["id"]),
             dict(item.get("settings", {})),
+            DeclaredTest.from_json(item["test"], where) if "test" in item else None,
         )
     except (KeyError, TypeError, AttributeError, StopIteration) as error:
         raise CorruptError(where, f"{key} is no resource: {error!r}", field="resources") from error

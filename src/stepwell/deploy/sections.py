@@ -34,11 +34,14 @@ ROOT: Mapping[str, tuple[str, ...]] = {
     "spark": ("master", "driver_memory", "conf"),
     "sources": (),
     "sinks": (),
+    "tests": (),
     "protect": (),
     "variables": (),
     "targets": (),
 }
-"""Every key of a project, and the keys in it. Sources, sinks, variables, targets hold names."""
+"""Every key of a project, and the keys in it. Sources, sinks, tests, variables and targets hold
+names.
+"""
 
 MEMORY_MB_LEAST = 512
 _OWN_KEYS = {"spark.master": "master", "spark.driver.memory": "driver_memory"}

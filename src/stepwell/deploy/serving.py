@@ -117,7 +117,7 @@ class RunningPipeline(ProjectPipeline):
             project.make_sources(self._env),
             project.make_sinks(self._env),
             journal_store=project.open_journal_store(self._env),
-            settings=project.sections.settings(),
+            settings=project.settings(),
             listener=self._listener,
             create=False,
             program=program,

@@ -190,6 +190,8 @@ def change_program(
                     for item in progress.dead_letters
                     if item.table.lower() in change.letters
                 ),
+                # Those of views that are new or rebuilt are counted by the next opening.
+                violations=tuple(v for v in progress.violations if v.view.lower() in change.keep),
             ),
         )
 

@@ -141,7 +141,7 @@ class Core(Keeping):
             self._outbox(sink, manifest, self.events, lost) for sink in (() if goes_back else sinks)
         )
         begin = manifest if base is None else base.checkpoint.state
-        self.state = load_state(made, begin, outboxes, self.events)
+        self.state = load_state(made, begin, outboxes, self.events, self.settings.tests)
         if base is not None:
             self.state.origin = base.checkpoint
         for outbox in outboxes:
@@ -150,6 +150,7 @@ class Core(Keeping):
         self.state.outboxes = tuple(outbox for outbox in outboxes if self._is_whole(outbox))
         # Only now: what is recorded was taken in under the rules of its time.
         self.state.on_error = self.settings.on_error
+        self.state.gated = True
         self._writer = opening.serve()
         self._last_checkpoint = env.uptime()
         if goes_back:

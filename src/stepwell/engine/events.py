@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
+from stepwell.engine.data_tests import Violation
 from stepwell.model import Epoch, Position, Transaction
 
 
@@ -63,6 +64,8 @@ class Committed:
     """Those that changed."""
     tables: tuple[str, ...] = ()
     """Those of which rows were rejected."""
+    violations: tuple[Violation, ...] = ()
+    """What the transaction added to data tests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from stepwell.state.checkpoint import (
     write_checkpoint,
 )
 from stepwell.state.manifest import Change, Manifest, Stored
-from stepwell.state.progress import DeadLetters, Progress, SourceAt
+from stepwell.state.progress import DeadLetters, Progress, SourceAt, Violations
 from stepwell.state.timeline import diverged
 from stepwell.store.base import Store
 
@@ -127,6 +127,7 @@ def _progress(state: State) -> Progress:
         sinks=tuple(at for at, _ in kept),
         outbox=tuple(item for _, files in kept for item in files),
         dead_letters=tuple(DeadLetters(*item) for item in sorted(state.dead_letters.items())),
+        violations=tuple(Violations(*item) for item in sorted(state.violations.items())),
     )
 
 

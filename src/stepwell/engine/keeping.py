@@ -91,7 +91,8 @@ class Keeping(ABC):
         state, rows_max = self.state, self.settings.outbox.part_rows_max
         log = Log(self._journal_store, self.manifest.lineage)
         self._chores.end()
-        past = load_state(self._make(self._store, self.env), target.checkpoint.state)
+        made = self._make(self._store, self.env)
+        past = load_state(made, target.checkpoint.state, tests=state.tests)
         replay_to(target, past, self.sources, log, self.settings.replay_rows_max)
         try:
             with ExitStack() as stack:
@@ -110,6 +111,7 @@ class Keeping(ABC):
                     outbox.offer_parts(number, change.parts(rows_max), count, tip)
                 state.executor, state.origin = past.executor, target.checkpoint
                 state.positions, state.dead_letters = past.positions, past.dead_letters
+                state.violations = past.violations
                 state.transaction = number
                 ref = self.checkpoint()
         except BaseException as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from stepwell.engine.data_tests import DataTest
 from stepwell.engine.outbox import OutboxSettings
 from stepwell.engine.ports import Limits
 from stepwell.engine.transaction import OnError
@@ -25,6 +26,8 @@ class Settings:
     memory_bytes_max: int = 256 * 1024 * 1024
     """State that no run holds yet; more than that is flushed at once."""
     on_error: OnError = "dead_letter"
+    tests: tuple[DataTest, ...] = ()
+    """Data tests of the program, and what each does about a violation."""
     outbox: OutboxSettings = field(default_factory=OutboxSettings)
     sink_wait_s_max: float = 60.0
     """How long a push waits for a sink whose outbox is full."""

@@ -7,9 +7,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stepwell.engine.core import Core
+from stepwell.engine.data_tests import OnViolation
 from stepwell.engine.outbox import SinkStatus
 from stepwell.engine.sources import SourceStatus
 from stepwell.model import Epoch, Position, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class DataTestStatus:
+    name: str
+    view: str
+    """The view that holds the violations."""
+    on_violation: OnViolation
+    violations: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,7 @@ class Status:
     sinks: tuple[SinkStatus, ...]
     dead_letters: Mapping[str, int]
     """Rows that were rejected since the pipeline began, by table (J13)."""
+    tests: tuple[DataTestStatus, ...] = ()
 
 
 def status_of(core: Core) -> Status:
@@ -49,4 +60,10 @@ def status_of(core: Core) -> Status:
         sources=core.sources.status(state.positions),
         sinks=tuple(outbox.status() for outbox in state.outboxes),
         dead_letters=dict(state.dead_letters),
+        tests=tuple(
+            DataTestStatus(
+                test.name, test.violations, test.on_violation, state.violations[test.violations]
+            )
+            for test in state.tests
+        ),
     )

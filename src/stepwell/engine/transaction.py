@@ -31,6 +31,13 @@ from typing import Literal
 import pyarrow as pa
 
 from stepwell import threads
+from stepwell.engine.data_tests import (
+    DataTest,
+    Violation,
+    added_violations,
+    net_change,
+    refuse_violations,
+)
 from stepwell.engine.events import Committed, Events
 from stepwell.engine.fold import Keys, fold_intakes
 from stepwell.engine.letters import Came, GatheredLetters
@@ -173,6 +180,11 @@ class State:
     positions: dict[str, Json] = field(default_factory=dict)
     """Where each source stands after it."""
     dead_letters: Counter[str] = field(default_factory=Counter)
+    tests: tuple[DataTest, ...] = ()
+    gated: bool = False
+    """Whether tests refuse violations: not during replay, for what is recorded was accepted."""
+    violations: Counter[str] = field(default_factory=Counter)
+    """How many rows the view of each test holds."""
     open: Open | None = None
     origin: Checkpoint | None = None
     """The checkpoint that this state was loaded from, until a manifest holds it."""
@@ -203,9 +215,14 @@ def load_state(
     manifest: Manifest,
     outboxes: tuple[Outbox, ...] = (),
     events: Events | None = None,
+    tests: tuple[DataTest, ...] = (),
 ) -> State:
     """What a manifest holds, ready for what comes after it."""
     executor.load(manifest.runs)
+    counted = {item.view: item.rows for item in manifest.progress.violations}
+    for view in {test.violations for test in tests} - counted.keys():
+        # The test is new: its view was just built, or a query over empty tables has a row.
+        counted[view] = executor.pieces(view, _MANY).rows
     return State(
         executor=executor,
         keys=executor.tables(),
@@ -214,6 +231,8 @@ def load_state(
         transaction=manifest.transaction,
         positions={at.name: at.position for at in manifest.progress.sources},
         dead_letters=Counter({d.table: d.rows for d in manifest.progress.dead_letters}),
+        tests=tests,
+        violations=Counter({test.violations: counted[test.violations] for test in tests}),
     )
 
 
@@ -229,6 +248,8 @@ class Done:
     tables: Mapping[str, int]
     """The same for each table that has any."""
     executed: Executed
+    violations: tuple[Violation, ...] = ()
+    """What it added to data tests."""
 
 
 def transact(
@@ -256,6 +277,8 @@ def transact(
     executed = state.executor.execute(changes, gathered.time, letters)
     if state.on_error == "fail":
         _refuse_bad(gathered, executed)
+    if state.gated:
+        refuse_violations(state.tests, executed)
     rejected = letters.counts(executed.rejected)
 
     closed = record(gathered)
@@ -263,8 +286,18 @@ def transact(
     with _promised(state, gathered):
         state.executor.keep(executed)
         counts = _advance(state, gathered, rejected)
+        for test in state.tests:
+            state.violations[test.violations] += net_change(test, executed)
         _publish(state, executed, closed)
-    return Done(gathered.transaction, gathered.time, gathered.rows, rejected, counts, executed)
+    return Done(
+        gathered.transaction,
+        gathered.time,
+        gathered.rows,
+        rejected,
+        counts,
+        executed,
+        tuple(added_violations(state.tests, executed)),
+    )
 
 
 def settle(open: Open) -> Kind:
@@ -366,8 +399,15 @@ def committed(done: Done) -> Committed:
     """The event that tells of it."""
     executed = done.executed
     views = tuple(sorted(view for view, change in executed.changes.items() if change.num_rows))
-    tables = tuple(sorted(done.tables))
-    return Committed(done.transaction, done.time, done.rows, sum(done.rejected), views, tables)
+    return Committed(
+        done.transaction,
+        done.time,
+        done.rows,
+        sum(done.rejected),
+        views,
+        tuple(sorted(done.tables)),
+        done.violations,
+    )
 
 
 def _refuse_bad(gathered: Gathered, executed: Executed) -> None:

@@ -28,7 +28,6 @@ from stepwell.model import Transaction
 from stepwell.state.manifest import Manifest, Manifests, Pin, Place, Status
 from stepwell.state.pins import drop_pin, make_pin, needed_runs, parent_of
 from stepwell.state.places import Standing, mark_place, standing
-from stepwell.state.progress import Progress
 from stepwell.state.timeline import Timeline, diverged
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
@@ -130,7 +129,7 @@ def _on_its_own(manifest: Manifest) -> Manifest:
         manifest,
         pins=(),
         sinks_off=tuple(sorted(sinks)),
-        progress=Progress(sources=progress.sources, dead_letters=progress.dead_letters),
+        progress=replace(progress, sinks=(), outbox=()),
     )
 
 

@@ -36,7 +36,7 @@ from stepwell.state.timeline import Timelines
 from stepwell.store.base import Store
 from stepwell.store.sealed import reread, seal, unseal
 
-FORMAT = "stepwell-checkpoint/3"
+FORMAT = "stepwell-checkpoint/4"
 KEEP = 2
 """How many checkpoints without a name stay, if nobody says otherwise (K10)."""
 REPAIR = "stepwell restore repairs it from the newest whole checkpoint and the journal"

@@ -58,7 +58,6 @@ from stepwell.state.manifest import (
 )
 from stepwell.state.pins import checkpoint_name, free_pin, make_pin, release
 from stepwell.state.places import check_standing, in_the_way, mark_place, own_journal
-from stepwell.state.progress import Progress
 from stepwell.state.runs import read_run
 from stepwell.state.timeline import Timeline
 from stepwell.state.witness import mark_fresh
@@ -196,7 +195,7 @@ def _first(
         journal=JournalRef(),
         # One that lies elsewhere already stays there: a clone's clone needs no more hops.
         runs=tuple(replace(run, root=run.root or uri) for run in state.runs),
-        progress=Progress(sources=state.progress.sources, dead_letters=state.progress.dead_letters),
+        progress=replace(state.progress, sinks=(), outbox=()),
         checkpoints=(),
         pins=(),
         sinks_off=(),

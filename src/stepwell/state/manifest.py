@@ -47,7 +47,7 @@ from stepwell.store.retry import Retry
 from stepwell.store.sealed import Fields, Json
 from stepwell.store.sequenced import Boundary, Sequence, Version
 
-FORMAT = "stepwell-manifest/3"
+FORMAT = "stepwell-manifest/4"
 _OPTIONAL = ("writer", "boot", "namespace", "started")
 """What a claim says of its handle and its process, where that is known."""
 _TRIES = 100

@@ -7,6 +7,7 @@ the rows taken up to it cannot be told apart by a crash.
     sinks         the mark of the last transaction each is known to hold
     outbox        files with output that a sink did not hold when the replay position passed it
     dead_letters  how many rows were rejected, by table
+    violations    how many rows the views of data tests hold
 
 A manifest in which nothing of this is known lacks the field, as those did that were written before
 there were transactions.
@@ -106,11 +107,20 @@ class DeadLetters:
 
 
 @dataclass(frozen=True, slots=True)
+class Violations:
+    """How many rows the view of a data test holds."""
+
+    view: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     sources: tuple[SourceAt, ...] = ()
     sinks: tuple[SinkAt, ...] = ()
     outbox: tuple[Undelivered, ...] = ()
     dead_letters: tuple[DeadLetters, ...] = ()
+    violations: tuple[Violations, ...] = ()
 
 
 NO_PROGRESS = Progress()
@@ -129,7 +139,7 @@ def mark_to_json(mark: Delivered) -> dict[str, Json]:
     return {item.name: getattr(mark, item.name) for item in fields(mark)}
 
 
-def _flat(value: SourceAt | SinkAt | Undelivered | DeadLetters) -> dict[str, Json]:
+def _flat(value: SourceAt | SinkAt | Undelivered | DeadLetters | Violations) -> dict[str, Json]:
     named = {item.name: getattr(value, item.name) for item in fields(value)}
     return {
         name: mark_to_json(part) if isinstance(part, Delivered) else part
@@ -173,5 +183,9 @@ def progress_from_json(body: Fields) -> Progress:
         dead_letters=tuple(
             DeadLetters(table=item.text("table"), rows=item.number("rows"))
             for item in body.children("dead_letters")
+        ),
+        violations=tuple(
+            Violations(view=item.text("view"), rows=item.number("rows"))
+            for item in body.children("violations")
         ),
     )

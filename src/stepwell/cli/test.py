@@ -1,0 +1,170 @@
+"""`stepwell test`: does the data pass its tests? The exit code says so.
+
+The pipeline keeps the number of violations of every test up to date. So a process that runs the
+pipeline is asked for them; of a stopped one they stand in the manifest, unless the journal holds
+transactions above it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stepwell.cli.choices import QueryFormat
+from stepwell.cli.query import write
+from stepwell.cli.reach import latest, running
+from stepwell.cli.screen import Row, Screen, count
+from stepwell.cli.where import Where
+from stepwell.connectors.writing import json_lines
+from stepwell.deploy.data_tests import DeclaredTest
+from stepwell.deploy.look import Look, look, no_pipeline
+from stepwell.deploy.pipeline import Answer
+from stepwell.deploy.project import Project
+from stepwell.endpoint.client import Client
+from stepwell.env import Env, SystemEnv
+from stepwell.errors import ConfigError
+from stepwell.journal.log import Log
+from stepwell.model import Transaction
+from stepwell.query.source import did_you_mean, quote_name
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Violations by the view that holds them, as of a transaction."""
+
+    transaction: Transaction
+    violations: Mapping[str, int]
+
+
+def show(where: Where, names: Sequence[str], rows_max: int) -> int:
+    """Print the tests and how each fares; the exit code."""
+    env = SystemEnv()
+    project = where.deployed(env)
+    tests = _chosen(project, names)
+    state = _State(project, env, where)
+    try:
+        counted = state.counted(tests)
+        failing = [test for test in tests if counted.violations[test.violations]]
+        samples = {
+            test.name: state.ask(f"SELECT * FROM {quote_name(test.violations)} LIMIT {rows_max}")
+            for test in failing
+            if rows_max
+        }
+    finally:
+        state.close()
+    if where.json:
+        _document(tests, counted, samples)
+    else:
+        _render(tests, counted, samples)
+    return 1 if failing else 0
+
+
+def _chosen(project: Project, names: Sequence[str]) -> list[DeclaredTest]:
+    if not project.tests:
+        raise ConfigError(
+            f"{project.name} has no data tests",
+            hint="add some to stepwell.yml and deploy them: "
+            "tests: {known: {view: NAME, not_null: COLUMN}}",
+        )
+    by_name = {test.name: test for test in project.tests}
+    for name in names:
+        if name not in by_name:
+            hint = did_you_mean(name, by_name) or "tests are: " + ", ".join(by_name)
+            raise ConfigError(f"there is no data test {name}", hint=hint)
+    return [by_name[name] for name in names] if names else list(project.tests)
+
+
+class _State:
+    """The pipeline's answers, from the process that runs it or from its store."""
+
+    def __init__(self, project: Project, env: Env, where: Where) -> None:
+        self._project = project
+        self._env = env
+        self._quiet = where.json
+        self._client: Client | None = running(project, env, where.timeout_s)
+        self._look: Look | None = None
+
+    def counted(self, tests: Sequence[DeclaredTest]) -> Counted:
+        stored = self._live() if self._client is not None else self._stored()
+        if stored is not None and all(test.violations in stored.violations for test in tests):
+            return stored
+        found = {}
+        transaction = Transaction(0)
+        for test in tests:
+            answer = self.ask(f"SELECT COUNT(*) AS n FROM {quote_name(test.violations)}")
+            found[test.violations] = int(answer.rows.column(0)[0].as_py())
+            transaction = answer.transaction
+        return Counted(transaction, found)
+
+    def ask(self, sql: str) -> Answer:
+        if self._client is not None:
+            return Answer(*self._client.query(sql))
+        if self._look is None:
+            if self._project.sections.executor == "spark" and not self._quiet:
+                text = "nothing runs the pipeline, starting Spark to read its state"
+                print(text, file=sys.stderr)
+            self._look = look(self._project, self._env)
+        return self._look.ask(sql)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def _live(self) -> Counted | None:
+        status = {} if self._client is None else self._client.status()
+        if "tests" not in status:
+            return None  # It is being opened; a query waits for that.
+        counts = {item["view"]: int(item["violations"]) for item in status["tests"]}
+        return Counted(Transaction(status["transaction"]), counts)
+
+    def _stored(self) -> Counted | None:
+        """What the manifest says, if nothing has happened since."""
+        found = latest(self._project, self._env)
+        if found is None:
+            raise no_pipeline(self._project)
+        manifest = found.manifest
+        store = self._project.open_journal_store(self._env) or self._project.open_store(self._env)
+        last = Log(store, manifest.lineage).last(manifest.replay.position)
+        if last > manifest.replay.position:
+            return None
+        counts = {item.view: item.rows for item in manifest.progress.violations}
+        return Counted(manifest.transaction, counts)
+
+
+def _render(tests: Sequence[DeclaredTest], counted: Counted, samples: Mapping[str, Answer]) -> None:
+    screen = Screen()
+    rows = []
+    for test in tests:
+        number = counted.violations[test.violations]
+        verdict = f"fails, see {test.violations}" if number else "passes"
+        cells = (test.name, test.relation or "", test.rule, test.on_violation, f"{number:,}")
+        rows.append(Row(cells, verdict))
+    headings = ["test", "of", "rule", "on violation", ">violations", "result"]
+    screen.table(headings, rows)
+    for name, answer in samples.items():
+        screen.line()
+        screen.line(f"{name}:")
+        write(answer.rows, QueryFormat.TABLE)
+    sys.stdout.flush()
+    failing = sum(1 for test in tests if counted.violations[test.violations])
+    passing = count(len(tests) - failing, "test passes", "tests pass")
+    failed = f", {count(failing, 'test fails', 'tests fail')}" if failing else ""
+    print(f"{passing}{failed} as of transaction {counted.transaction}", file=sys.stderr)
+
+
+def _document(
+    tests: Sequence[DeclaredTest], counted: Counted, samples: Mapping[str, Answer]
+) -> None:
+    """One JSON document; the rows as they are written, because decimals keep every digit."""
+    items = []
+    for test in tests:
+        body = {**test.to_json(), "violations": counted.violations[test.violations]}
+        text = json.dumps({**body, "view": test.violations}, ensure_ascii=False)
+        if test.name in samples:
+            lines = ", ".join(line.rstrip("\n") for line in json_lines(samples[test.name].rows))
+            text = f'{text[:-1]}, "rows": [{lines}]}}'
+        items.append(text)
+    listed = ",\n".join(items)
+    print(f'{{"transaction": {counted.transaction}, "tests": [\n{listed}\n]}}')

@@ -1,0 +1,99 @@
+"""Data tests: views of violations that a pipeline maintains, counts, and may refuse to add to.
+
+A data test is a materialized view whose rows are violations, so it is evaluated incrementally like
+any other view. The engine adds three things:
+
+    count    how many violations there are, kept beside the dead letters in the manifest
+    report   what a transaction added, in its `Committed` event
+    gate     `on_violation: fail` refuses a transaction that adds one, before it is recorded
+
+Only the added rows are looked at. Violations that were there before a test was deployed do not
+stop a pipeline, and a transaction that removes some is always accepted. Replay passes no gate: what
+is recorded was accepted under the tests of its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stepwell.engine.ports import WEIGHT, Executed
+from stepwell.errors import InvalidError
+
+OnViolation = Literal["warn", "dead_letter", "fail"]
+_SHOWN_MAX = 3
+"""Violations that an error spells out."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataTest:
+    name: str
+    violations: str
+    """The materialized view that holds them."""
+    on_violation: OnViolation = "warn"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """What one transaction did to one test."""
+
+    test: str
+    view: str
+    """The view that holds the violations."""
+    added: int
+
+
+def net_change(test: DataTest, executed: Executed) -> int:
+    """By how much the number of violations changes."""
+    change = _change(test, executed)
+    return 0 if change is None else int(pc.sum(change.column(WEIGHT)).as_py() or 0)
+
+
+def added_violations(tests: Iterable[DataTest], executed: Executed) -> Iterator[Violation]:
+    """The tests to which a transaction adds violations."""
+    for test in tests:
+        added = _added(test, executed)
+        if added is not None:
+            count = int(pc.sum(added.column(WEIGHT)).as_py())
+            yield Violation(test.name, test.violations, count)
+
+
+def refuse_violations(tests: Iterable[DataTest], executed: Executed) -> None:
+    """Raise `InvalidError` if a test with `on_violation: fail` gains a violation."""
+    for test in tests:
+        if test.on_violation != "fail":
+            continue
+        added = _added(test, executed)
+        if added is None:
+            continue
+        count = int(pc.sum(added.column(WEIGHT)).as_py())
+        rows = added.drop_columns([WEIGHT]).slice(0, _SHOWN_MAX).to_pylist()
+        shown = "; ".join(
+            ", ".join(f"{name}={value!r}" for name, value in row.items())[:200] for row in rows
+        )
+        more = f" and {count - len(rows):,} more" if count > len(rows) else ""
+        raise InvalidError(
+            f"data test {test.name} fails: {count:,} "
+            f"{'violation' if count == 1 else 'violations'}: {shown}{more}",
+            hint="nothing was taken in: correct the rows, or deploy the test with "
+            "on_violation: warn to let them in",
+        )
+
+
+def _added(test: DataTest, executed: Executed) -> pa.Table | None:
+    change = _change(test, executed)
+    if change is None:
+        return None
+    added = change.filter(pc.greater(change.column(WEIGHT), 0))
+    return added if added.num_rows else None
+
+
+def _change(test: DataTest, executed: Executed) -> pa.Table | None:
+    for view, change in executed.changes.items():
+        if view.lower() == test.violations.lower() and change.num_rows:
+            return change
+    return None
