@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from tests.random_views.kinds import (
     BASE,
     BIGINT,
+    BOOLEAN,
+    DATE,
     DECIMAL,
     INT,
     KEYS,
@@ -48,6 +50,9 @@ class Queries(Sources):
         if self.chance(15) and depth >= 0:
             items.append(self.subquery_item(source.scope, depth))
         where = self.where(source.scope, depth)
+        days = [column for column in source.scope if column.kind == DATE]
+        if days and self.chance(25):
+            items.append(self.day_window(self.pick(days)))
         word = "SELECT DISTINCT" if distinct else "SELECT"
         return self.made(f"{word} {listed(items)} FROM {source.sql}{where}", items, source.size)
 
@@ -63,6 +68,12 @@ class Queries(Sources):
                 items.append(self.kept(column, items))
         return items
 
+    def day_window(self, column: Column) -> Column:
+        """When the time windows begin in which a day lies."""
+        window = self.pick(["'2 days'", "'3 days', '1 day'", "'2 days', '2 days', '6 hours'"])
+        call = f"window(CAST({column.sql} AS TIMESTAMP), {window})"
+        return Column(f"CAST({call}.start AS DATE)", DATE, self.name("z"))
+
     def kept(self, column: Column, among: Sequence[Column]) -> Column:
         """A column under its own name, unless that is taken."""
         taken = column.name in {item.name for item in among}
@@ -76,8 +87,15 @@ class Queries(Sources):
         keys = [key for i, key in enumerate(keys) if key.sql not in {k.sql for k in keys[:i]}]
         keys = [Column(key.sql, key.kind, self.name("k")) for key in keys]
         aggregates = [self.call(source.scope, exact) for _ in range(1 + self.below(3))]
+        if self._budget > 0 and self.chance(10):
+            aggregates.append(self.over_subquery(source.scope, depth))
         items = [*keys, *aggregates]
-        group = self.group_by(keys, items) if keys else ""
+        if self._budget > 0 and self.chance(6):
+            keys = [*keys, self.scalar_item(source.scope, depth)]
+            items = [*keys, *aggregates]
+            group = f" GROUP BY {', '.join(key.sql for key in keys)}"
+        else:
+            group = self.group_by(keys, items) if keys else ""
         having = ""
         if self.chance(20):
             test = self.call(source.scope, exact=True, only=(BIGINT, INT, DECIMAL, STRING))
@@ -90,6 +108,13 @@ class Queries(Sources):
         size = 1 if not keys else source.size
         text = f"SELECT {listed(items)} FROM {source.sql}{where}{group}{having}"
         return self.made(text, items, size)
+
+    def over_subquery(self, scope: Sequence[Column], depth: int) -> Column:
+        """An aggregate of a subquery for each row."""
+        inner = self.subquery_item(scope, depth)
+        if inner.kind == BOOLEAN:
+            return Column(f"count_if({inner.sql})", BIGINT, inner.name)
+        return Column(f"{self.pick(['max', 'min'])}({inner.sql})", inner.kind, inner.name)
 
     def group_key(self, column: Column, scope: Sequence[Column]) -> Column:
         if column.kind in BASE and self.chance(25):
@@ -159,6 +184,12 @@ class Queries(Sources):
         order = [item.name + self.pick(["", " DESC", " NULLS LAST"]) for item in items]
         text = f"SELECT {listed(items)} FROM {source.sql}{where} ORDER BY {', '.join(order)}"
         count = 1 + self.below(4)
+        if self.chance(20):
+            # Which rows there are is up to Spark, how many is not.
+            name = self.name("a")
+            text = f"SELECT {listed(items)} FROM {source.sql}{where} LIMIT {count}"
+            counted = [Column("count(*)", BIGINT, name)]
+            return self.made(f"SELECT count(*) AS {name} FROM ({text})", counted, 1)
         text += f" LIMIT {count}" + (f" OFFSET {1 + self.below(2)}" if self.chance(25) else "")
         return self.made(text, items, count)
 

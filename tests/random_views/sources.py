@@ -80,9 +80,43 @@ class Sources(Calls):
         for number in range(1, count):
             other = self.aliased(self.relation(depth, exact))
             source = self.joined(source, other, simple=count == 2 and number == 1)
+        if self._budget > 0 and self.chance(12):
+            source = self.lateral(source, depth)
         if self.chance(7):
             source = self.exploded(source)
         return source
+
+    def lateral(self, left: From, depth: int) -> From:
+        """A query that looks at the rows before it."""
+        inner = self.aliased(self.relation(depth - 1, exact=True))
+        columns = self.some([c for c in inner.scope if c.kind in KEYS], 1, 2)
+        if not columns or left.size * inner.size > SIZE_MAX:
+            return left
+        where = self.correlation(left.scope, inner)
+        alias = self.name("l")
+        items = [Column(c.sql, c.kind, self.name("y")) for c in columns]
+        text = f"SELECT {named(items)} FROM {inner.sql}{where}"
+        form = self.weighted({"rows": 25, "one": 35, "groups": 12, "distinct": 12, "first": 16})
+        if form in ("one", "groups"):
+            call = self.call(inner.scope, exact=True, only=(BIGINT, INT, DECIMAL, STRING))
+            items = [*(items if form == "groups" else []), call]
+            text = f"SELECT {named(items)} FROM {inner.sql}{where}"
+            if form == "groups":
+                text += f" GROUP BY {', '.join(c.sql for c in columns)}"
+        elif form == "distinct":
+            text = text.replace("SELECT ", "SELECT DISTINCT ", 1)
+        elif form == "first":
+            order = [c.sql + self.pick(["", " DESC", " NULLS LAST"]) for c in columns]
+            text += f" ORDER BY {', '.join(order)} LIMIT {1 + self.below(2)}"
+        word = self.pick([",", " JOIN", " LEFT JOIN", " LEFT JOIN"])
+        scope = tuple(Column(f"{alias}.{c.name}", c.kind, c.name) for c in items)
+        test = ""
+        if word != "," and self.chance(30):
+            test = f" ON {self.condition((*left.scope, *scope), 0)}"
+        if word == "," and " LATERAL VIEW " in left.sql:
+            word = " JOIN"
+        size = left.size * (2 if form == "first" else 1 if form == "one" else inner.size // 2 + 1)
+        return From(f"{left.sql}{word} LATERAL ({text}) {alias}{test}", left.scope + scope, size)
 
     def joined(self, left: From, right: From, simple: bool) -> From:
         size = left.size * right.size
@@ -217,5 +251,16 @@ class Sources(Calls):
             return Column(
                 f"{outer} IN (SELECT {column.sql} FROM {inner.sql}{where})", BOOLEAN, name
             )
+        return self.scalar(inner, where, name)
+
+    def scalar_item(self, scope: Sequence[Column], depth: int) -> Column:
+        inner = self.aliased(self.relation(depth - 1, exact=True))
+        return self.scalar(inner, self.correlation(scope, inner), self.name("q"))
+
+    def scalar(self, inner: From, where: str, name: str) -> Column:
         call = self.call(inner.scope, exact=True, only=(BIGINT, INT, DECIMAL, STRING))
         return Column(f"(SELECT {call.sql} FROM {inner.sql}{where})", call.kind, name)
+
+
+def named(items: Sequence[Column]) -> str:
+    return ", ".join(f"{item.sql} AS {item.name}" for item in items)

@@ -63,7 +63,7 @@ TRAPS: dict[int, tuple[str, set[str]]] = {
     21: ("aggregates over nothing", {"groups"}),
     22: ("averages", {"groups"}),
     23: ("minimum and maximum", {"groups", "nulls"}),
-    24: ("distinct aggregates", {"aggregates"}),
+    24: ("distinct aggregates", {"aggregates", "lateral"}),
     25: ("FILTER, CASE, expressions over aggregates", {"groups"}),
     26: ("deviation, covariance", {"aggregates"}),
     27: ("aggregates that depend on order", {"aggregates"}),
@@ -73,15 +73,15 @@ TRAPS: dict[int, tuple[str, set[str]]] = {
     # Joins and subqueries
     31: ("both sides of a join change", {"joins"}),
     32: ("one table in several places", {"joins"}),
-    33: ("outer joins", {"outer_joins"}),
+    33: ("outer joins", {"lateral", "outer_joins"}),
     34: ("semi and anti joins", {"subqueries"}),
     35: ("NOT IN, and IN with three answers", {"subqueries"}),
-    36: ("scalar subqueries", {"subqueries"}),
+    36: ("scalar subqueries", {"lateral", "subqueries"}),
     37: ("set operations", {"set_operations"}),
     38: ("cross, range, natural joins and USING", {"joins"}),
     # Order, time, names, life cycle
     39: ("window functions", {"windows"}),
-    40: ("ORDER BY with LIMIT", {"windows"}),
+    40: ("LIMIT", {"lateral", "windows"}),
     41: ("chance and the clock", {"time_and_session"}),
     42: ("settings of the session", {"time_and_session"}),
     43: ("names", {"names"}),
@@ -91,7 +91,7 @@ TRAPS: dict[int, tuple[str, set[str]]] = {
     # Here as far as it shows without a crash: a batch that fails leaves no trace.
     46: ("failures are atomic", {"chains"}),
     47: ("views on views", {"chains"}),
-    48: ("generators and functions of the user", {"generators"}),
+    48: ("generators, LATERAL, functions of the user", {"generators", "lateral"}),
 }
 # Numbers without a case yet, each with the reason. It can only shrink.
 NOT_YET: dict[int, str] = {}

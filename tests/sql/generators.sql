@@ -60,25 +60,6 @@ CREATE MATERIALIZED VIEW w AS SELECT t.id, e.col AS word FROM t, LATERAL explode
 -- expect w
 (1, 'c'), (2, 'b')
 
--- trap 48: a subquery in FROM that looks at the row before it
-CREATE TABLE a (k INT);
-CREATE TABLE b (k INT, y INT);
-CREATE MATERIALIZED VIEW v AS SELECT a.k, m.top FROM a, LATERAL (SELECT MAX(y) AS top FROM b WHERE b.k = a.k) m;
--- put a
-(1), (2)
--- put b
-(1, 5)
--- apply
--- expect v
-(1, 5), (2, NULL)
--- put b
-(2, 3)
--- delete b
-(1, 5)
--- apply
--- expect v
-(1, NULL), (2, 3)
-
 -- trap 48: a function written in SQL
 -- session CREATE OR REPLACE TEMPORARY FUNCTION twice(x INT) RETURNS INT RETURN x * 2
 CREATE TABLE t (k INT, x INT);

@@ -296,3 +296,105 @@ CREATE MATERIALIZED VIEW correlated AS
 (1), (2), (3)
 -- expect lost
 (1), (2), (3), (NULL)
+
+-- trap 36: a subquery in the argument of an aggregate
+CREATE TABLE t (i INT, k INT);
+CREATE TABLE u (i INT, k INT);
+CREATE MATERIALIZED VIEW most AS SELECT i, MAX((SELECT MAX(k) FROM u WHERE u.i = t.i)) AS m FROM t GROUP BY i;
+CREATE MATERIALIZED VIEW counted AS SELECT SUM((SELECT COUNT(*) FROM u WHERE u.i = t.i)) AS s FROM t;
+CREATE MATERIALIZED VIEW v AS SELECT k, COUNT(*) FILTER (WHERE EXISTS (SELECT 1 FROM u WHERE u.i = t.i)) AS n FROM t GROUP BY k HAVING SUM((SELECT COUNT(*) FROM u)) > 1;
+-- expect incremental most
+-- expect incremental counted
+-- expect incremental
+-- put t
+(1, 1), (1, 2), (2, 1), (NULL, 1)
+-- put u
+(1, 5), (1, 7)
+-- apply
+-- expect most
+(1, 7), (2, NULL), (NULL, NULL)
+-- expect counted
+(4)
+-- expect v
+(1, 1), (2, 1)
+-- delete u
+(1, 7)
+-- put u
+(2, NULL)
+-- apply
+-- expect most
+(1, 5), (2, NULL), (NULL, NULL)
+-- expect counted
+(3)
+-- expect v
+(1, 2), (2, 1)
+-- delete u
+(1, 5)
+-- delete t
+(1, 2)
+-- apply
+-- expect counted
+(1)
+-- expect v
+(1, 1)
+
+-- trap 36: a subquery in what is grouped by, written, by its name, and by ALL
+CREATE TABLE t (i INT, k INT);
+CREATE TABLE u (i INT, k INT);
+CREATE MATERIALIZED VIEW v AS WITH m AS (SELECT MAX(k) AS v FROM u) SELECT CASE WHEN t.k = (SELECT v FROM m) THEN 'top' ELSE 'rest' END AS c, COUNT(*) AS n FROM t GROUP BY CASE WHEN t.k = (SELECT v FROM m) THEN 'top' ELSE 'rest' END;
+CREATE MATERIALIZED VIEW named AS SELECT k IN (SELECT k FROM u) AS known, COUNT(*) AS n FROM t GROUP BY known;
+CREATE MATERIALIZED VIEW everything AS SELECT (SELECT MAX(k) FROM u WHERE u.i = t.i) AS m, SUM(k) AS s FROM t GROUP BY ALL;
+-- expect incremental v
+-- expect incremental named
+-- expect incremental everything
+-- put t
+(1, 3), (1, 4), (2, 4), (3, NULL)
+-- put u
+(1, 4), (2, 2)
+-- apply
+-- expect v
+('top', 2), ('rest', 2)
+-- expect named
+(TRUE, 2), (FALSE, 2)
+-- expect everything
+(4, 7), (2, 4), (NULL, NULL)
+-- delete u
+(1, 4)
+-- apply
+-- expect v
+('rest', 4)
+-- expect named
+(FALSE, 4)
+-- expect everything
+(NULL, 7), (2, 4)
+-- delete u
+(2, 2)
+-- put u
+(3, 3)
+-- apply
+-- expect v
+('top', 1), ('rest', 3)
+-- expect everything
+(NULL, 11), (3, NULL)
+
+-- trap 36: a correlated subquery with LIMIT, and one that groups what several values equal
+CREATE TABLE t (i INT);
+CREATE TABLE u (i INT, s STRING, k INT);
+CREATE MATERIALIZED VIEW v AS SELECT i, (SELECT k FROM u WHERE u.i = t.i ORDER BY k DESC LIMIT 1) AS k FROM t;
+CREATE MATERIALIZED VIEW texts AS SELECT i FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.s = t.i GROUP BY u.k HAVING COUNT(*) > 1);
+-- expect incremental v
+-- expect recompute UNSUPPORTED_SUBQUERY texts
+-- put t
+(1), (2)
+-- put u
+(1, '1', 7), (1, '01', 7), (1, '2', 9)
+-- apply
+-- expect v
+(1, 9), (2, NULL)
+-- expect texts
+(1)
+-- delete u
+(1, '2', 9)
+-- apply
+-- expect v
+(1, 7), (2, NULL)

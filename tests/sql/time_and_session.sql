@@ -180,15 +180,79 @@ CREATE MATERIALIZED VIEW v AS
 -- expect v
 (1, TIMESTAMP'2024-01-01 00:00:00'), (3, TIMESTAMP'2024-01-01 00:10:00')
 
--- trap 42: a window that is not grouped by makes rows, and is left to Spark
+-- trap 42: a window that is not grouped by makes rows, also where nobody asks for it
 CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP);
 CREATE MATERIALIZED VIEW v AS SELECT id FROM (SELECT id, window(ts, '10 minutes', '5 minutes') AS w FROM t);
--- expect recompute UNSUPPORTED_OPERATOR
+-- expect incremental
 -- put t
 (1, TIMESTAMP'2024-01-01 00:01:00'), (2, NULL)
 -- apply
 -- expect v
 (1), (1)
+-- put t
+(2, TIMESTAMP'2024-01-01 00:01:00')
+-- delete t
+(1)
+-- apply
+-- expect v
+(2), (2)
+
+-- trap 42: windows in SELECT, DISTINCT, WHERE, aggregates and keys, once for each clause
+CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP, x INT);
+CREATE MATERIALIZED VIEW listed AS SELECT id, window(ts, '10 minutes').start AS s, window(ts, '10 minutes').end AS e FROM t;
+CREATE MATERIALIZED VIEW named AS SELECT window.start AS s FROM (SELECT window(ts, '10 minutes') FROM t WHERE x > 0);
+CREATE MATERIALIZED VIEW known AS SELECT DISTINCT window(ts, '10 minutes').start AS s FROM t;
+CREATE MATERIALIZED VIEW chosen AS SELECT id FROM t WHERE window(ts, '10 minutes', '5 minutes').start >= TIMESTAMP'2024-01-01 00:00:00' AND x > 0;
+CREATE MATERIALIZED VIEW twice AS SELECT id, window(ts, '10 minutes', '5 minutes').start AS s FROM t WHERE window(ts, '10 minutes', '5 minutes').start >= TIMESTAMP'2024-01-01 00:05:00';
+CREATE MATERIALIZED VIEW latest AS SELECT x, MAX(window(ts, '10 minutes').end) AS e FROM t GROUP BY x;
+CREATE MATERIALIZED VIEW v AS SELECT window(ts, '10 minutes').start AS s, COUNT(*) AS n FROM t GROUP BY window(ts, '10 minutes').start;
+-- expect incremental listed
+-- expect incremental named
+-- expect incremental known
+-- expect incremental chosen
+-- expect incremental twice
+-- expect incremental latest
+-- expect incremental
+-- put t
+(1, TIMESTAMP'2024-01-01 00:01:00', 1), (2, TIMESTAMP'2024-01-01 00:09:00', 1), (3, NULL, 2), (4, TIMESTAMP'2024-01-01 00:12:00', 0)
+-- apply
+-- expect listed
+(1, TIMESTAMP'2024-01-01 00:00:00', TIMESTAMP'2024-01-01 00:10:00'), (2, TIMESTAMP'2024-01-01 00:00:00', TIMESTAMP'2024-01-01 00:10:00'), (4, TIMESTAMP'2024-01-01 00:10:00', TIMESTAMP'2024-01-01 00:20:00')
+-- expect named
+(TIMESTAMP'2024-01-01 00:00:00'), (TIMESTAMP'2024-01-01 00:00:00')
+-- expect known
+(TIMESTAMP'2024-01-01 00:00:00'), (TIMESTAMP'2024-01-01 00:10:00')
+-- expect chosen
+(1), (2), (2)
+-- expect twice
+(2, TIMESTAMP'2024-01-01 00:00:00'), (2, TIMESTAMP'2024-01-01 00:05:00'), (4, TIMESTAMP'2024-01-01 00:05:00'), (4, TIMESTAMP'2024-01-01 00:10:00'), (4, TIMESTAMP'2024-01-01 00:05:00'), (4, TIMESTAMP'2024-01-01 00:10:00')
+-- expect latest
+(1, TIMESTAMP'2024-01-01 00:10:00'), (0, TIMESTAMP'2024-01-01 00:20:00')
+-- expect v
+(TIMESTAMP'2024-01-01 00:00:00', 2), (TIMESTAMP'2024-01-01 00:10:00', 1)
+-- delete t
+(2), (4)
+-- put t
+(3, TIMESTAMP'2024-01-01 00:21:00', 2)
+-- apply
+-- expect known
+(TIMESTAMP'2024-01-01 00:00:00'), (TIMESTAMP'2024-01-01 00:20:00')
+-- expect chosen
+(1), (3), (3)
+-- expect latest
+(1, TIMESTAMP'2024-01-01 00:10:00'), (2, TIMESTAMP'2024-01-01 00:30:00')
+-- expect v
+(TIMESTAMP'2024-01-01 00:00:00', 1), (TIMESTAMP'2024-01-01 00:20:00', 1)
+
+-- trap 42: a time window beside window functions is left to Spark
+CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP);
+CREATE MATERIALIZED VIEW v AS SELECT id, window(ts, '10 minutes').start AS s, ROW_NUMBER() OVER (PARTITION BY ts ORDER BY id) AS n FROM t;
+-- expect recompute UNSUPPORTED_OPERATOR
+-- put t
+(1, TIMESTAMP'2024-01-01 00:01:00'), (2, NULL)
+-- apply
+-- expect v
+(1, TIMESTAMP'2024-01-01 00:00:00', 1)
 
 -- trap 42: sessions grow together, and are left to Spark
 CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP);

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import combinations, product
+from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from stepwell.query import functions
 from stepwell.query.algebra import Aggregate, Expr, Generate, Item, Names, Node
 from stepwell.query.conditions import parse_scalar
-from stepwell.query.decorrelate import Correlation
+from stepwell.query.correlation import Correlation
 from stepwell.query.reasons import Code, Unsupported
 from stepwell.query.scope import DIALECT, Rewriter, Visit, our_column, shorten, to_expr, transform
 from stepwell.query.shape import extend, narrow
+
+if TYPE_CHECKING:
+    from stepwell.query.decorrelate import Decorrelator
 
 Wrapper = exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls
 
@@ -91,6 +95,55 @@ def aggregate(
     return Aggregate(node, columns, tuple(items)), replaced
 
 
+def join_subqueries(
+    node: Node,
+    group: exp.Group | None,
+    parts: list[exp.Expr],
+    selected: int,
+    rewrite: Rewriter,
+    subqueries: Decorrelator,
+) -> tuple[Node, exp.Group | None, list[exp.Expr]]:
+    """Subqueries in keys and in arguments of aggregates become columns of the rows to be grouped.
+
+    Any other subquery is a value of a group, and left for later.
+    """
+    replaced: dict[str, exp.Expr] = {}
+
+    def joined(part: exp.Expr) -> exp.Expr:
+        nonlocal node
+        if not part.find(exp.Query):
+            return part
+        text = part.sql(dialect=DIALECT, comments=False)
+        if text not in replaced:
+            node, replaced[text] = subqueries.value(node, part)
+        return replaced[text].copy()
+
+    keys: set[str] = set()
+    if group is not None and group.find(exp.Query):
+        group = group.copy()
+        for key in group.expressions:
+            resolved = rewrite.columns(key)
+            keys.add(resolved.sql(dialect=DIALECT, comments=False))
+            if not isinstance(key, exp.Rollup | exp.Cube | exp.GroupingSets | exp.Tuple):
+                key.replace(joined(resolved))
+        if group.find(exp.Query):
+            raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "a subquery in grouping sets")
+    elif group is not None and group.args.get("all"):
+        alone = [part for part in parts[:selected] if not functions.contains_aggregate(part)]
+        keys = {part.sql(dialect=DIALECT, comments=False) for part in alone}
+
+    def visit(part: exp.Expr) -> exp.Expr:
+        if isinstance(part, exp.Window):
+            return _inside_window(part, visit) if part.find(exp.Query) else part
+        if _call(part) is not None or part.sql(dialect=DIALECT, comments=False) in keys:
+            return joined(part)
+        return part
+
+    if keys or any(part.find(exp.Query) for part in parts):
+        parts = [transform(part, visit) for part in parts]
+    return node, group, parts
+
+
 class _Keys:
     """The expressions grouped by, as columns."""
 
@@ -110,7 +163,10 @@ class _Keys:
         known = expr.column
         if known is None:
             known = self._names.new()
-            node = extend(node, ((known, expr),))
+            if functions.is_time_window(key):
+                node = Generate(node, expr, False, (known,))
+            else:
+                node = extend(node, ((known, expr),))
         self.columns[text] = known
         self.order.append(text)
         self.keys.append(known)

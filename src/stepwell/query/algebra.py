@@ -210,7 +210,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Every input row once per row of a generator: LATERAL VIEW [OUTER] explode(...)."""
+    """Every input row once per row of a generator: LATERAL VIEW [OUTER] explode(...).
+
+    `window(ts, ...)` is one too: it gives a row for each time window that the input row lies in.
+    """
 
     input: Node
     generator: Expr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import reduce
 
@@ -36,10 +37,11 @@ from stepwell.query.algebra import (
 )
 from stepwell.query.bags import Bag, Row, bag, matching, minus, named, picker, plus, present
 from stepwell.query.calls import aggregate
+from stepwell.query.functions import is_time_window
 from stepwell.query.row_order import ordering
 from stepwell.query.scalar import code, condition, constant, name_of, parsed, scalar
 from stepwell.query.spark_numbers import multiply, total
-from stepwell.query.spark_values import Value, order, unknown
+from stepwell.query.spark_values import TimeWindow, Value, order, unknown
 from stepwell.query.window_calls import window
 
 WEIGHT = "w"
@@ -143,6 +145,8 @@ def inner(node: Inner, inputs: list[Bag]) -> Bag:
 def generate(node: Generate, rows: Bag) -> Bag:
     call = parsed(node.generator.sql)
     name = name_of(call)
+    if is_time_window(call):
+        return time_windows(node, call.expressions, rows)
     if name.removesuffix("outer") not in GENERATORS:
         raise unknown(f"the generator {node.generator.sql}")
     make = GENERATORS[name.removesuffix("outer")]
@@ -157,6 +161,33 @@ def generate(node: Generate, rows: Bag) -> Bag:
             ensure(len(new) == len(node.made), f"{node.generator.sql} makes {node.made}")
             result[row + new] += weight
     return present(result)
+
+
+def time_windows(node: Generate, given: list[exp.Expr], rows: Bag) -> Bag:
+    """Every row once for each window that its time lies in; windows end before their end."""
+    moment = code(given[0])
+    length, *rest = (duration(constant(text)) for text in given[1:])
+    defaults = (length, timedelta())
+    step, shift = [*rest, *defaults[len(rest) :]]
+    result: Bag = Counter()
+    for row, weight in rows.items():
+        at = moment(named(node.input.columns, row))
+        if at is None:
+            continue
+        first = datetime(1970, 1, 1, tzinfo=at.tzinfo) + shift
+        start = at - (at - first) % step
+        while start + length > at:
+            made = (*row, TimeWindow(start, start + length))
+            result[made] += weight
+            start -= step
+    return present(result)
+
+
+def duration(text: Value) -> timedelta:
+    count, _, unit = str(text).partition(" ")
+    if unit.rstrip("s") not in ("second", "minute", "hour", "day") or not count.isdigit():
+        raise unknown(f"the duration {text}")
+    return timedelta(**{f"{unit.rstrip('s')}s": int(count)})
 
 
 GENERATORS: dict[str, Callable[[int, Value, Row], Row]] = {

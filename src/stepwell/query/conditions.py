@@ -60,8 +60,16 @@ def equal_columns(condition: Expr) -> tuple[str, str, bool] | None:
 
 
 def _side(node: exp.Expr, condition: Expr) -> Expr:
-    used = frozenset(c.name for c in node.find_all(exp.Column)) & condition.columns
-    return Expr(node.sql(dialect=_DIALECT), used)
+    return Expr(node.sql(dialect=_DIALECT), columns_in(node) & condition.columns)
+
+
+def columns_in(node: exp.Expr) -> frozenset[str]:
+    """The columns that an expression over our columns names; of a field of one, that one.
+
+    >>> sorted(columns_in(parse_scalar("_c1 + _c2.`start`")))
+    ['_c1', '_c2']
+    """
+    return frozenset(c.parts[0].name for c in node.find_all(exp.Column))
 
 
 def substitute(expr: Expr, names: Mapping[str, str]) -> Expr:
@@ -71,6 +79,7 @@ def substitute(expr: Expr, names: Mapping[str, str]) -> Expr:
         return Expr(new, frozenset({new}))
     tree = parse_scalar(expr.sql).copy()
     for part in list(tree.find_all(exp.Column)):
-        if part.name in expr.columns and not part.table:
-            part.set("this", exp.to_identifier(names[part.name]))
+        first = part.parts[0]
+        if first.name in expr.columns:
+            first.replace(exp.to_identifier(names[first.name]))
     return Expr(tree.sql(dialect=_DIALECT), frozenset(names[c] for c in expr.columns))

@@ -22,7 +22,8 @@ from sqlglot import exp
 
 from stepwell.query import functions
 from stepwell.query.algebra import Aggregate, Expr, Join, Node, Project, Side, column
-from stepwell.query.conditions import equality, parse_scalar
+from stepwell.query.conditions import parse_scalar
+from stepwell.query.correlation import Correlation, as_columns
 from stepwell.query.reasons import Code, Unsupported
 from stepwell.query.scope import (
     DIALECT,
@@ -37,57 +38,11 @@ from stepwell.query.scope import (
 from stepwell.query.shape import extend, inner, keep
 
 if TYPE_CHECKING:
-    from stepwell.query.algebra import Names
     from stepwell.query.select import Converter, Ctes
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
 _STRICT = (*_COMPARISONS, exp.Add, exp.Sub, exp.Mul, exp.Neg, exp.Paren, exp.Cast, exp.Subquery)
 """NULL in, NULL out."""
-
-
-class Correlation:
-    """How a subquery depends on the query around it; filled while it is converted."""
-
-    def __init__(self, names: Names) -> None:
-        self._names = names
-        self.pairs: list[tuple[Expr, str]] = []
-        """Equalities: an expression of the outer query, a column of the subquery."""
-        self.others: list[Expr] = []
-        self._inside: list[str] = []
-        self.grouped = False
-        self.single = False
-        """An aggregate without GROUP BY: one row, whatever there is."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns of the subquery that must not be lost on the way up."""
-        return tuple(dict.fromkeys([*(c for _, c in self.pairs), *self._inside]))
-
-    def take(self, node: Node, condition: exp.Expr, expr: Expr) -> Node:
-        """Set a condition aside for the join; the node may grow a column for it."""
-        inside = expr.columns & set(node.columns)
-        pair = equality(expr, expr.columns - inside, inside)
-        if pair is None:
-            self.others.append(expr)
-            self._inside += sorted(inside)
-            return node
-        outer, mine = pair
-        known = mine.column
-        if known is None:
-            known = self._names.new()
-            node = extend(node, ((known, mine),))
-        self.pairs.append((outer, known))
-        return node
-
-    def group(self, *, explicit: bool) -> None:
-        if self.others:
-            self.refuse("an aggregate over columns compared by other than equality")
-        self.grouped = True
-        self.single = not explicit
-
-    def refuse(self, what: str) -> None:
-        kind = "a correlated subquery" if self.pairs or self.others else "a subquery"
-        raise Unsupported(Code.UNSUPPORTED_SUBQUERY, f"{what} inside {kind}")
 
 
 class Decorrelator:
@@ -194,26 +149,12 @@ class Decorrelator:
         compared: list[tuple[Expr, str]],
         positive: bool,
     ) -> Node:
-        node, equal = self._equal(node, [*correlation.pairs, *compared])
+        if correlation.grouped and correlation.pairs:
+            node, checked = as_columns(node, correlation.pairs, self._names)
+            self._converter.grouped.append((node, right, checked))
+        node, equal = as_columns(node, [*correlation.pairs, *compared], self._names)
         side = Side.SEMI if positive else Side.ANTI
         return Join(side, node, right, equal, also=tuple(correlation.others))
-
-    def _equal(
-        self, node: Node, pairs: list[tuple[Expr, str]]
-    ) -> tuple[Node, tuple[tuple[str, str], ...]]:
-        """The pairs with the outer expressions as columns of the node."""
-        equal: list[tuple[str, str]] = []
-        for outer, mine in pairs:
-            if not outer.columns <= set(node.columns):
-                raise Unsupported(
-                    Code.UNSUPPORTED_SUBQUERY, "a subquery that reaches out over two levels"
-                )
-            known = outer.column
-            if known is None:
-                known = self._names.new()
-                node = extend(node, ((known, outer),))
-            equal.append((known, mine))
-        return node, tuple(equal)
 
     # Values
 
@@ -248,7 +189,7 @@ class Decorrelator:
             if not isinstance(made.node, Aggregate | Project):
                 raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "HAVING without GROUP BY as a value")
             return inner((node, made.node)), our_column(value)
-        default = _when_empty(made.node, value, self._names)
+        default = when_empty(made.node, value)
         if strict and default is None:
             return self._attach(node, made.node, correlation.pairs, True), our_column(value)
         found = self._names.new()
@@ -262,7 +203,7 @@ class Decorrelator:
         """Join what the subquery gives, so that no row of the node is lost unless `strict`."""
         if not pairs:
             return inner((node, right))
-        node, equal = self._equal(node, pairs)
+        node, equal = as_columns(node, pairs, self._names)
         self._converter.grouped.append((node, right, equal))
         if strict:
             on = tuple(Expr(f"{a} = {b}", frozenset({a, b})) for a, b in equal)
@@ -347,7 +288,7 @@ def _is_in(part: exp.Expr) -> bool:
     return isinstance(part, exp.In) and part.args.get("query") is not None
 
 
-def _when_empty(node: Node, value: str, names: Names) -> str | None:
+def when_empty(node: Node, value: str) -> str | None:
     """What the subquery's expression gives for no rows, unless that is simply NULL."""
     if isinstance(node, Aggregate):
         calls, expr = dict(node.calls), column(value)

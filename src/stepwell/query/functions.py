@@ -218,8 +218,21 @@ def time_windows(node: exp.Expr) -> list[exp.Anonymous]:
     return [call for call in node.find_all(exp.Anonymous) if call.name.lower() == "window"]
 
 
+def is_time_window(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name.lower() == "window"
+
+
 def has_time_window(node: exp.Expr) -> bool:
     return bool(time_windows(node))
+
+
+def own_time_windows(node: exp.Expr) -> list[exp.Anonymous]:
+    """The calls of `window(...)` outside subqueries."""
+    if isinstance(node, exp.Query):
+        return []
+    if isinstance(node, exp.Anonymous) and is_time_window(node):
+        return [node]
+    return [call for child in node.iter_expressions() for call in own_time_windows(child)]
 
 
 def reads_clock(node: exp.Expr) -> bool:

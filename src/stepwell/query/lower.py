@@ -206,6 +206,10 @@ class Lowering:
         source = self.lower(node.input)
         if not isinstance(_under(source), Scan):
             source = self._rows(source)
+        kinds = dict(zip(source.columns, self._types(source), strict=True))
+        for text in node.order:
+            if "map<" in kinds[text.split(" ", 1)[0]]:
+                raise Unsupported(Code.LIMIT_WITHOUT_ORDER, "LIMIT over a MAP, which has no order")
         lowered = replace(node, input=source)
         relation = self._name()
         self.blocks.append(Top(relation, tuple(map(Field, self._types(lowered))), lowered))

@@ -87,15 +87,19 @@ def _name_time_windows(tree: exp.Expr, catalog: Catalog) -> None:
     Spark knows the column by its name, which no table has.
     """
     calls = functions.time_windows(tree)
-    if calls and _calls_something_window(tree, catalog):
+    grouped = [call for call in calls if isinstance(call.parent, exp.Group)]
+    if grouped and _calls_something_window(tree, catalog):
         raise Unsupported(
             Code.UNSUPPORTED_OPERATOR, "a table or column called window beside window(...)"
         )
     for call in calls:
         group = call.parent
+        if isinstance(group, exp.Select) and call.arg_key == "expressions":
+            # So Spark calls it, and queries around this one.
+            call.replace(exp.alias_(call.copy(), "window"))
         if not isinstance(group, exp.Group) or not isinstance(group.parent, exp.Select):
-            raise Unsupported(Code.UNSUPPORTED_OPERATOR, "window(...) outside GROUP BY")
-        if sum(other.parent is group for other in calls) > 1:
+            continue
+        if sum(other.parent is group for other in grouped) > 1:
             raise Unsupported(Code.UNSUPPORTED_OPERATOR, "two time windows in one GROUP BY")
         for column in list(group.parent.find_all(exp.Column)):
             if column.find_ancestor(exp.Select) is not group.parent:

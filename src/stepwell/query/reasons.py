@@ -31,7 +31,7 @@ class Code(str, Enum):
 ADVICE = {
     Code.NON_DETERMINISTIC: "compute the value where the row is made, and store it in a column",
     Code.WINDOW_WITHOUT_PARTITION: "add PARTITION BY: then only partitions that changed are read",
-    Code.LIMIT_WITHOUT_ORDER: "add ORDER BY: without it any rows are a right answer",
+    Code.LIMIT_WITHOUT_ORDER: "leave out columns by which rows cannot be sorted (MAP)",
     Code.UNSUPPORTED_SUBQUERY: "write the subquery as a join, or as a view of its own",
     Code.UNSUPPORTED_OPERATOR: "move this part into a view of its own: only that is recomputed",
     Code.PARSE_MISMATCH: "report the query: Spark and Stepwell read it differently",

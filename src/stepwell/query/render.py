@@ -40,6 +40,8 @@ from stepwell.query.algebra import (
     When,
     Window,
 )
+from stepwell.query.conditions import parse_scalar
+from stepwell.query.functions import is_time_window
 from stepwell.query.sums import signed
 
 Table = Callable[[str, When], str]
@@ -275,6 +277,13 @@ class _Renderer:
         names, made = ", ".join(node.input.columns), ", ".join(node.made)
         passed = f"{names}, " if names else ""
         outer = "OUTER " if node.outer else ""
+        if is_time_window(parse_scalar(node.generator.sql)):
+            return Query(
+                f"SELECT {passed}{node.generator.sql} AS {made}, {source.weights} "
+                f"FROM ({source.sql})",
+                source.paired,
+                source.ones,
+            )
         return Query(
             f"SELECT {passed}{made}, {source.weights} FROM ({source.sql}) "
             f"LATERAL VIEW {outer}{node.generator.sql} g AS {made}",

@@ -28,6 +28,7 @@ from stepwell.query.scalar_types import common, declared
 from stepwell.query.spark_numbers import divide
 from stepwell.query.spark_values import (
     INT_MAX,
+    TimeWindow,
     Value,
     cast,
     clean,
@@ -156,13 +157,35 @@ def _truth(value: Value) -> bool | None:
 
 
 def _column(node: exp.Expr) -> Code:
-    if node.args.get("table"):
+    if node.args.get("db"):
         raise unknown(f"the qualified name {written(node)}")
+    if node.args.get("table"):
+        # Columns of ours have no table: it is a field of one.
+        return _field_of(_column(exp.column(node.args["table"].copy())), node)
     name = node.name
 
     def run(row: Row) -> Value:
         ensure(name in row, f"the column {name} is one of {sorted(row)}")
         return row[name]
+
+    return run
+
+
+def _field(node: exp.Expr) -> Code:
+    return _field_of(_code(node.this), node.expression)
+
+
+def _field_of(struct: Code, field: exp.Expr) -> Code:
+    """The begin or the end of a time window; other structs have no names here."""
+    name = field.name.lower()
+
+    def run(row: Row) -> Value:
+        value = struct(row)
+        if value is None:
+            return None
+        if not isinstance(value, TimeWindow) or name not in value._fields:
+            raise unknown(f"the field {name} of {value!r}")
+        return getattr(value, name)
 
     return run
 
@@ -374,6 +397,7 @@ _FORMS: dict[str, Form] = {
     "coalesce": _coalesce,
     "column": _column,
     "div": _div,
+    "dot": _field,
     "escape": _escape,
     "greatest": _gathered(lambda values: max(_present(values), key=order, default=None)),
     "hexstring": _fixed(lambda node: bytes.fromhex(node.name)),

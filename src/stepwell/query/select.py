@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from stepwell.query import functions
-from stepwell.query.aggregation import aggregate
+from stepwell.query.aggregation import aggregate, join_subqueries
 from stepwell.query.algebra import (
     Distinct,
     Expr,
+    Filter,
     Generate,
     Item,
-    Join,
     Names,
     Node,
     Project,
@@ -33,10 +33,12 @@ from stepwell.query.algebra import (
     TopN,
     Union,
     Values,
+    Window,
     column,
 )
-from stepwell.query.conditions import equality
-from stepwell.query.decorrelate import Correlation, Decorrelator
+from stepwell.query.correlation import Correlation
+from stepwell.query.decorrelate import Decorrelator
+from stepwell.query.lateral import Lateral
 from stepwell.query.reasons import Code, Unsupported
 from stepwell.query.scope import (
     DIALECT,
@@ -51,7 +53,8 @@ from stepwell.query.scope import (
     to_expr,
     transform,
 )
-from stepwell.query.shape import extend, inner, keep, narrow
+from stepwell.query.shape import extend, inner, join, keep, narrow
+from stepwell.query.time_windows import as_column, in_select
 from stepwell.query.windows import windows
 
 
@@ -95,7 +98,9 @@ class Converter:
         ctes = self._with(query, ctes or {})
         if isinstance(query, exp.Subquery):
             inside = self.query(query.this, outer, ctes, correlation)
-            if query.args.get("order") or query.args.get("limit") or query.args.get("offset"):
+            if query.args.get("limit") or query.args.get("offset"):
+                if correlation is not None and correlation.columns:
+                    correlation.refuse("LIMIT behind parentheses")
                 return self._top(query, inside, Rewriter(self.names, Scope(outer=outer)))
             return inside
         if isinstance(query, exp.Select):
@@ -214,8 +219,6 @@ class Converter:
         order, limit, offset = (query.args.get(k) for k in ("order", "limit", "offset"))
         if limit is None and offset is None:
             return made
-        if order is None:
-            raise Unsupported(Code.LIMIT_WITHOUT_ORDER, "LIMIT without ORDER BY")
         by_name = dict(made.outputs)
 
         def visit(part: exp.Expr) -> exp.Expr:
@@ -223,9 +226,9 @@ class Converter:
                 return our_column(by_name[name(part.name)])
             return part
 
-        resolved = [transform(o, visit) for o in order.expressions]
+        resolved = [transform(o, visit) for o in (order.expressions if order else ())]
         node, texts = self.ordering(made.node, resolved, rewrite)
-        return top(node, texts, query, made)
+        return top(node, texts, query, made, self.names)
 
     def ordering(
         self, node: Node, order: list[exp.Expr], rewrite: Rewriter
@@ -248,15 +251,33 @@ class Converter:
         return node, tuple(texts)
 
 
-def top(node: Node, order: tuple[str, ...], query: exp.Expr, made: Relation) -> Relation:
-    """LIMIT and OFFSET; columns of the result break ties, so that there is one answer."""
-    limit, offset = _number(query.args.get("limit")), _number(query.args.get("offset"))
+def top(
+    node: Node,
+    order: tuple[str, ...],
+    query: exp.Expr,
+    made: Relation,
+    names: Names,
+    apart: tuple[str, ...] = (),
+) -> Relation:
+    """LIMIT and OFFSET; columns of the result break ties, so that there is one answer.
+
+    Without ORDER BY they are the order. With `apart`, the first rows for each of its values.
+    """
+    limit, offset = _number(query.args.get("limit")), _number(query.args.get("offset")) or 0
     sorted_by = {text.split(" ", 1)[0] for text in order}
     ties = dict.fromkeys(c for c in made.columns if c not in sorted_by)
     total = order + tuple(f"{c} ASC NULLS FIRST" for c in ties)
-    wanted = tuple(dict.fromkeys((*made.columns, *(t.split(" ", 1)[0] for t in order))))
-    cut = TopN(narrow(node, wanted), total, limit, offset or 0)
-    return Relation(cut, made.outputs)
+    used = dict.fromkeys((*made.columns, *(t.split(" ", 1)[0] for t in total), *apart))
+    cut = narrow(node, tuple(used))
+    if not apart:
+        return Relation(TopN(cut, total, limit, offset), made.outputs)
+    place = names.new()
+    over = f"ROW_NUMBER() OVER (PARTITION BY {', '.join(apart)} ORDER BY {', '.join(total)})"
+    numbered = Window(cut, tuple(sorted(apart)), ((place, Expr(over, frozenset(used))),))
+    test = f"{place} > {offset}" + (
+        f" AND {place} <= {offset + limit}" if limit is not None else ""
+    )
+    return Relation(Filter(numbered, Expr(test, frozenset({place}))), made.outputs)
 
 
 def _reaches_out(query: exp.Query) -> bool:
@@ -295,6 +316,7 @@ class _Select:
         self.scope = Scope(outer=outer)
         self.rewrite = Rewriter(self.names, self.scope)
         self.subqueries = Decorrelator(converter, self.scope, ctes, self.rewrite)
+        self.laterals = Lateral(converter, self.scope, ctes, self.rewrite)
 
     def convert(self) -> Relation:
         self._refuse()
@@ -314,11 +336,15 @@ class _Select:
         orders = [self._by_alias(o, selected, parts) for o in (order.expressions if order else [])]
 
         everything = [*parts, *havings, *qualifies, *orders]
+        node, group, everything = in_select(node, group, everything, self.rewrite, self.names)
         if (
             group is not None
             or having is not None
             or any(map(functions.contains_aggregate, everything))
         ):
+            node, group, everything = join_subqueries(
+                node, group, everything, len(parts), self.rewrite, self.subqueries
+            )
             node, everything = aggregate(
                 node,
                 group,
@@ -338,10 +364,9 @@ class _Select:
             node = self._condition(node, condition)
         node, replaced = self._subqueries(node, [*parts, *qualifies, *orders])
         if any(part.find(exp.Window) for part in replaced):
-            if self.correlation is not None and self.correlation.pairs:
-                self.correlation.refuse("a window function")
+            apart = self.correlation.together("a window") if self.correlation else ()
             named = {name(w.name): w for w in self.query.args.get("windows") or []}
-            node, replaced = windows(node, replaced, named, self.rewrite, self.names)
+            node, replaced = windows(node, replaced, named, self.rewrite, self.names, apart)
         parts = replaced[: len(parts)]
         qualifies = replaced[len(parts) : len(parts) + len(qualifies)]
         orders = replaced[len(parts) + len(qualifies) :]
@@ -397,11 +422,11 @@ class _Select:
             node: Node = Values("VALUES (1)", (self.names.new(),))
         else:
             node = self._item(clause.this)
-        for join in self.query.args.get("joins") or []:
-            node = self._join(node, join)
+        for joined in self.query.args.get("joins") or []:
+            node = self._join(node, joined)
         for lateral in self.query.args.get("laterals") or []:
             node = self._lateral(node, lateral)
-        return node
+        return node if self.correlation is None else self.correlation.start(node)
 
     def _item(self, item: exp.Expr) -> Node:
         """A table, a query, or a join in parentheses, whose tables keep their names."""
@@ -413,39 +438,40 @@ class _Select:
         joins = first.args.get("joins") or []
         first.set("joins", None)
         node = self._item(first)
-        for join in [*joins, *(item.args.get("joins") or [])]:
-            node = self._join(node, join)
+        for joined in [*joins, *(item.args.get("joins") or [])]:
+            node = self._join(node, joined)
         return node
 
-    def _join(self, left: Node, join: exp.Join) -> Node:
-        side, kind = (join.side or "").upper(), (join.kind or "").upper()
-        if join.args.get("using") or join.method:
-            raise Unsupported(Code.UNSUPPORTED_OPERATOR, f"{shorten(join.sql(DIALECT))}")
-        if isinstance(join.this, exp.Lateral):
-            return self._lateral(left, join.this)
+    def _join(self, left: Node, clause: exp.Join) -> Node:
+        side, kind = (clause.side or "").upper(), (clause.kind or "").upper()
+        if clause.args.get("using") or clause.method:
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, f"{shorten(clause.sql(DIALECT))}")
+        if isinstance(clause.this, exp.Lateral) and isinstance(clause.this.this, exp.Subquery):
+            return self.laterals.attach(left, clause)
+        if isinstance(clause.this, exp.Lateral):
+            if side or clause.args.get("on"):
+                raise Unsupported(Code.UNSUPPORTED_OPERATOR, "a table function joined with ON")
+            return self._lateral(left, clause.this)
         seen = dict(self.scope.tables)
-        right = self._item(join.this)
-        on = [self.rewrite.expr(c) for c in conjuncts(join.args.get("on"))]
+        right = self._item(clause.this)
+        on = [self.rewrite.expr(c) for c in conjuncts(clause.args.get("on"))]
         if kind in ("SEMI", "ANTI"):
             # The right side can be named in ON, but not after it.
             self.scope.tables = seen
             made = Side.SEMI if kind == "SEMI" else Side.ANTI
-            return self.join(made, left, right, on)
+            return join(made, left, right, on, self.names)
         if side == "LEFT":
-            return self.join(Side.LEFT, left, right, on)
+            return join(Side.LEFT, left, right, on, self.names)
         if side == "RIGHT":
-            return self.join(Side.LEFT, right, left, on)
+            return join(Side.LEFT, right, left, on, self.names)
         if side == "FULL":
-            return self.join(Side.FULL, left, right, on)
+            return join(Side.FULL, left, right, on, self.names)
         return inner((left, right), tuple(on))
-
-    def join(self, side: Side, left: Node, right: Node, on: list[Expr]) -> Node:
-        return join(side, left, right, on, self.converter.names)
 
     def _lateral(self, node: Node, lateral: exp.Lateral) -> Node:
         generator = lateral.this
         if isinstance(generator, exp.Expr) and generator.find(exp.Query):
-            raise Unsupported(Code.UNSUPPORTED_OPERATOR, "a LATERAL subquery")
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, "a subquery in a table function")
         alias = lateral.args.get("alias")
         called = [name(c.name) for c in alias.columns] if alias is not None else []
         if not called:
@@ -466,12 +492,18 @@ class _Select:
             if self.correlation is not None and not rewritten.find(exp.Query):
                 expr = to_expr(rewritten, self.names)
                 if not expr.columns <= set(node.columns):
-                    node = self.correlation.take(node, rewritten, expr)
+                    node = self.correlation.take(node, expr)
                     continue
             mine.append(rewritten)
         # Plain conditions first: they make what the subqueries are joined with smaller.
-        for conjunct in sorted(mine, key=lambda c: c.find(exp.Query) is not None):
+        plain = [c for c in mine if not functions.own_time_windows(c)]
+        for conjunct in sorted(plain, key=lambda c: c.find(exp.Query) is not None):
             node = self._condition(node, conjunct)
+        if len(plain) < len(mine):
+            late = [c for c in mine if functions.own_time_windows(c)]
+            node, late = as_column(node, late, self.names)
+            for conjunct in late:
+                node = self._condition(node, conjunct)
         return node
 
     def _condition(self, node: Node, condition: exp.Expr) -> Node:
@@ -503,6 +535,10 @@ class _Select:
             if functions.is_generator(part):
                 node, part = self._generate(node, part)
             expr = to_expr(part, self.names)
+            if self.correlation is not None and not expr.columns <= set(node.columns):
+                outputs.append((title, self.names.new()))
+                self.correlation.defer((outputs[-1][1], expr), node)
+                continue
             if part.find(exp.Explode, exp.Posexplode, exp.Inline, exp.Stack):
                 raise Unsupported(Code.UNSUPPORTED_OPERATOR, shorten(expr.sql))
             known = expr.column or made.get(expr.sql)
@@ -512,20 +548,16 @@ class _Select:
                 items.append((known, expr))
             outputs.append((title, known))
         node = extend(node, tuple(items))
-        kept = tuple(self.correlation.columns) if self.correlation is not None else ()
         result = Relation(node, tuple(outputs))
         distinct = self.query.args.get("distinct")
         limited = self.query.args.get("limit") or self.query.args.get("offset")
         if distinct is not None:
+            kept = self.correlation.distinct() if self.correlation is not None else ()
             if distinct.args.get("on"):
                 raise Unsupported(Code.UNSUPPORTED_OPERATOR, "DISTINCT ON")
             wanted = tuple(dict.fromkeys((*result.columns, *kept)))
             result = replace(result, node=Distinct(narrow(result.node, wanted)))
         if limited:
-            if kept and self.correlation is not None:
-                self.correlation.refuse("LIMIT")
-            if not orders:
-                raise Unsupported(Code.LIMIT_WITHOUT_ORDER, "LIMIT without ORDER BY")
             by_sql = {
                 to_expr(p, self.names).sql: our_column(c)
                 for p, (_, c) in zip(parts, outputs, strict=True)
@@ -539,7 +571,8 @@ class _Select:
             sorted_node, texts = self.converter.ordering(result.node, orders, self.rewrite)
             if distinct is not None and sorted_node is not result.node:
                 raise Unsupported(Code.UNSUPPORTED_OPERATOR, "ORDER BY over DISTINCT")
-            result = top(sorted_node, texts, self.query, result)
+            apart = self.correlation.together("LIMIT") if self.correlation is not None else ()
+            result = top(sorted_node, texts, self.query, result, self.names, apart)
         return result
 
     def _generate(self, node: Node, part: exp.Expr) -> tuple[Node, exp.Expr]:
@@ -550,32 +583,3 @@ class _Select:
         made = self.names.new()
         expr = to_expr(part, self.names)
         return Generate(node, expr, False, (made,)), our_column(made)
-
-
-def join(side: Side, left: Node, right: Node, on: list[Expr], names: Names) -> Node:
-    """A join that is not linear, with its equalities told apart from its other conditions."""
-    equal: list[tuple[str, str]] = []
-    also: list[Expr] = []
-    for condition in on:
-        if side is not Side.FULL and condition.columns and condition.columns <= set(right.columns):
-            right = keep(right, condition)
-            continue
-        if side is Side.SEMI and condition.columns and condition.columns <= set(left.columns):
-            left = keep(left, condition)
-            continue
-        sides = equality(condition, left.columns, right.columns)
-        if sides is None:
-            also.append(condition)
-            continue
-        pair = []
-        for expr, index in zip(sides, (0, 1), strict=True):
-            plain = expr.column
-            if plain is None:
-                plain = names.new()
-                if index == 0:
-                    left = extend(left, ((plain, expr),))
-                else:
-                    right = extend(right, ((plain, expr),))
-            pair.append(plain)
-        equal.append((pair[0], pair[1]))
-    return Join(side, left, right, tuple(equal), also=tuple(also))

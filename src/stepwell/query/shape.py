@@ -15,11 +15,13 @@ from stepwell.query.algebra import (
     Inner,
     Item,
     Join,
+    Names,
     Node,
     Project,
     Side,
     column,
 )
+from stepwell.query.conditions import equality
 
 
 def extend(node: Node, items: tuple[Item, ...]) -> Node:
@@ -90,3 +92,32 @@ def keep(node: Node, condition: Expr) -> Node:
         case _:
             pass
     return Filter(node, condition)
+
+
+def join(side: Side, left: Node, right: Node, on: list[Expr], names: Names) -> Node:
+    """A join that is not linear, with its equalities told apart from its other conditions."""
+    equal: list[tuple[str, str]] = []
+    also: list[Expr] = []
+    for condition in on:
+        if side is not Side.FULL and condition.columns and condition.columns <= set(right.columns):
+            right = keep(right, condition)
+            continue
+        if side is Side.SEMI and condition.columns and condition.columns <= set(left.columns):
+            left = keep(left, condition)
+            continue
+        sides = equality(condition, left.columns, right.columns)
+        if sides is None:
+            also.append(condition)
+            continue
+        pair = []
+        for expr, index in zip(sides, (0, 1), strict=True):
+            plain = expr.column
+            if plain is None:
+                plain = names.new()
+                if index == 0:
+                    left = extend(left, ((plain, expr),))
+                else:
+                    right = extend(right, ((plain, expr),))
+            pair.append(plain)
+        equal.append((pair[0], pair[1]))
+    return Join(side, left, right, tuple(equal), also=tuple(also))

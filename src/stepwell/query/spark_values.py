@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from stepwell.errors import InvalidError, UserCodeError
 
@@ -28,6 +28,14 @@ DECIMALS = Context(prec=100, rounding=ROUND_HALF_UP)
 DIGITS_MAX = 38
 INT_MAX = {"TINYINT": 2**7, "SMALLINT": 2**15, "INT": 2**31, "BIGINT": 2**63}
 
+
+class TimeWindow(NamedTuple):
+    """What `window(...)` makes: a struct of two times."""
+
+    start: datetime
+    end: datetime
+
+
 _KINDS = {
     bool: "boolean",
     int: "number",
@@ -38,6 +46,7 @@ _KINDS = {
     date: "date",
     datetime: "timestamp",
     tuple: "array or struct",
+    TimeWindow: "array or struct",
 }
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -56,6 +65,8 @@ def unknown(what: str) -> InvalidError:
 
 def clean(value: Value) -> Value:
     """The value under which Python finds it again wherever Spark would."""
+    if isinstance(value, TimeWindow):
+        return value
     if isinstance(value, float):
         # Adding zero takes the sign off negative zero and changes nothing else.
         return NAN if value != value else value + 0.0

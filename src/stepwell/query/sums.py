@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from stepwell.query import functions
 from stepwell.query.algebra import Expr
-from stepwell.query.conditions import parse_scalar
+from stepwell.query.conditions import columns_in, parse_scalar
 
 _DIALECT = "spark"
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
@@ -157,5 +157,4 @@ def _both(a: Expr, b: Expr | None) -> Expr:
 
 
 def _expr(node: exp.Expr, call: Expr) -> Expr:
-    used = frozenset(c.name for c in node.find_all(exp.Column)) & call.columns
-    return Expr(node.sql(dialect=_DIALECT), used)
+    return Expr(node.sql(dialect=_DIALECT), columns_in(node) & call.columns)

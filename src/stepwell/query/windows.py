@@ -35,10 +35,11 @@ def windows(
     named: Mapping[str, exp.Window],
     rewrite: Rewriter,
     names: Names,
+    apart: tuple[str, ...] = (),
 ) -> tuple[Node, list[exp.Expr]]:
     """The node with a column for every window function, and the parts over those columns.
 
-    `named` are the definitions of the WINDOW clause.
+    `named` are the definitions of the WINDOW clause, `apart` are more columns to partition by.
     """
     found: dict[str, tuple[str, exp.Window]] = {}
 
@@ -54,7 +55,7 @@ def windows(
     replaced = [transform(part, visit) for part in parts]
     calls: dict[tuple[str, ...], list[tuple[str, exp.Window]]] = {}
     for new, window in found.values():
-        node, partition, ready = _by_columns(node, window, names)
+        node, partition, ready = _by_columns(node, window, names, apart)
         calls.setdefault(partition, []).append((new, ready))
     for partition, group in calls.items():
         items = tuple((new, to_expr(_total(w, node.columns), names)) for new, w in group)
@@ -79,7 +80,7 @@ def _resolved(part: exp.Window, named: Mapping[str, exp.Window], rewrite: Rewrit
 
 
 def _by_columns(
-    node: Node, window: exp.Window, names: Names
+    node: Node, window: exp.Window, names: Names, apart: tuple[str, ...]
 ) -> tuple[Node, tuple[str, ...], exp.Window]:
     """Partition keys as columns of the input."""
     window = window.copy()
@@ -94,6 +95,7 @@ def _by_columns(
             keys.append(our_column(made))
         else:
             keys.append(key)
+    keys += [our_column(c) for c in apart if c not in {key.name for key in keys}]
     window.set("partition_by", keys or None)
     if not keys:
         raise Unsupported(Code.WINDOW_WITHOUT_PARTITION, shorten(window.sql(dialect=DIALECT)))

@@ -1,0 +1,154 @@
+"""How a subquery depends on the query around it.
+
+Most subqueries compare columns of their own with columns of the outer query in WHERE. Such a
+subquery is converted by itself, and the comparisons are set aside for the join with the outer
+query:
+
+    (SELECT max(u.x) FROM u WHERE u.k = t.k)      u grouped by k, joined to t on k
+
+What groups, orders or numbers the rows of the subquery does so for each value of the columns
+compared, which is right only if a row of the outer query meets no more than one value: equality, of
+types whose values are equal one to one (`Converter.grouped`).
+
+Any other subquery is converted over its *domain*: the distinct values of the outer columns that it
+names, joined to its FROM. Then nothing in it is an outer column any more, all of it is computed for
+each row of the domain, and the result is joined to the outer query by these values.
+
+    (SELECT max(u.x) FROM u WHERE u.k < t.k)      (SELECT d.k, max(u.x) FROM d, u WHERE u.k < d.k
+                                                   GROUP BY d.k), d = SELECT DISTINCT k FROM t
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from stepwell.query.algebra import Distinct, Expr, Item, Names, Node, Project, column
+from stepwell.query.conditions import equality
+from stepwell.query.reasons import Code, Unsupported
+from stepwell.query.scope import Scope, name
+from stepwell.query.shape import extend, inner, narrow
+
+
+class Correlation:
+    """How one subquery depends on the query around it; filled while it is converted."""
+
+    def __init__(self, names: Names, *, lateral: bool = False) -> None:
+        self._names = names
+        self._lateral = lateral
+        """Whether its SELECT list may name columns of the outer query."""
+        self._domain: Node | None = None
+        self.pairs: list[tuple[Expr, str]] = []
+        """Equalities: an expression of the outer query, a column of the subquery."""
+        self.others: list[Expr] = []
+        self._inside: list[str] = []
+        self.after: list[Item] = []
+        """Columns of the result that are made after the join, because they need both sides."""
+        self.grouped = False
+        """Whether the rows for one value of the columns compared are computed with together."""
+        self.single = False
+        """An aggregate without GROUP BY: one row, whatever there is."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the subquery that must not be lost on the way up."""
+        return tuple(dict.fromkeys([*(c for _, c in self.pairs), *self._inside]))
+
+    @property
+    def null_safe(self) -> bool:
+        """Whether NULL equals NULL in `pairs`."""
+        return self._domain is not None
+
+    def start(self, node: Node) -> Node:
+        """What the subquery selects from: its FROM, for each row of the domain if there is one."""
+        return node if self._domain is None else inner((self._domain, node))
+
+    def take(self, node: Node, expr: Expr) -> Node:
+        """Set a condition aside for the join; the node may grow a column for it."""
+        inside = expr.columns & set(node.columns)
+        pair = equality(expr, expr.columns - inside, inside)
+        if pair is None:
+            self.others.append(expr)
+            self._inside += sorted(inside)
+            return node
+        outer, mine = pair
+        known = mine.column
+        if known is None:
+            known = self._names.new()
+            node = extend(node, ((known, mine),))
+        self.pairs.append((outer, known))
+        return node
+
+    def defer(self, item: Item, node: Node) -> None:
+        """Make a column of the result after the join."""
+        if not self._lateral:
+            self.refuse("a column of the outer query in the SELECT list")
+        self.after.append(item)
+        self._inside += sorted(item[1].columns & set(node.columns))
+
+    def together(self, what: str) -> tuple[str, ...]:
+        """The columns by which rows are to be told apart that are computed with together."""
+        if self.others or self.after:
+            self.refuse(f"{what} over columns compared by other than equality")
+        if self.pairs:
+            self.grouped = True
+        return self.columns
+
+    def distinct(self) -> tuple[str, ...]:
+        """The columns to add to those of a DISTINCT.
+
+        It says nothing about whether there is a row, which is all that EXISTS and IN ask.
+        """
+        return self.together("DISTINCT") if self._lateral else self.columns
+
+    def group(self, *, explicit: bool) -> None:
+        self.together("an aggregate")
+        self.grouped = True
+        self.single = not explicit
+
+    def refuse(self, what: str) -> None:
+        kind = "a correlated subquery" if self.pairs or self.others else "a subquery"
+        raise Unsupported(Code.UNSUPPORTED_SUBQUERY, f"{what} inside {kind}")
+
+
+def over_domain(
+    query: exp.Expr, node: Node, scope: Scope, names: Names
+) -> tuple[Correlation, Scope] | None:
+    """The correlation of a query over its domain, and a scope in which to convert it.
+
+    `node` is what the query looks at, `scope` names its columns. None if it names none of them.
+    """
+    inside = Scope(outer=scope.outer)
+    fresh: dict[str, str] = {}
+    for part in query.find_all(exp.Column):
+        found = scope.tables.get(name(part.table), {}).get(name(part.name))
+        if found is not None and found in node.columns:
+            fresh.setdefault(found, names.new())
+    if not fresh:
+        return None
+    for alias, columns in scope.tables.items():
+        inside.add(alias, {called: fresh[c] for called, c in columns.items() if c in fresh})
+    correlation = Correlation(names)
+    outer = Distinct(narrow(node, tuple(fresh)))
+    correlation._domain = Project(outer, tuple((new, column(c)) for c, new in fresh.items()))
+    correlation.pairs = [(column(c), new) for c, new in fresh.items()]
+    return correlation, inside
+
+
+def as_columns(
+    node: Node, pairs: Sequence[tuple[Expr, str]], names: Names
+) -> tuple[Node, tuple[tuple[str, str], ...]]:
+    """The pairs with the outer expressions as columns of the node."""
+    equal: list[tuple[str, str]] = []
+    for outer, mine in pairs:
+        if not outer.columns <= set(node.columns):
+            raise Unsupported(
+                Code.UNSUPPORTED_SUBQUERY, "a subquery that reaches out over two levels"
+            )
+        known = outer.column
+        if known is None:
+            known = names.new()
+            node = extend(node, ((known, outer),))
+        equal.append((known, mine))
+    return node, tuple(equal)
