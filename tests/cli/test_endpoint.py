@@ -182,9 +182,9 @@ def test_another_format_is_named() -> None:
     with ours, theirs:
         head = json.dumps({"format": 9, "parts": []}).encode()
         theirs.sendall(struct.pack(">I", len(head)) + head)
-        with pytest.raises(InvalidError, match="speaks format 9, this one 2"):
+        with pytest.raises(InvalidError, match="speaks format 9, this one 3"):
             wire.receive(ours, 10)
-        head = json.dumps({"format": 2, "parts": [3]}).encode()
+        head = json.dumps({"format": 3, "parts": [3]}).encode()
         theirs.sendall(struct.pack(">I", len(head)) + head + b"abc")
         with pytest.raises(CorruptError, match="cannot be read"):
             wire.receive(ours, 10)

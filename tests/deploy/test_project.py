@@ -21,6 +21,7 @@ EVERYTHING = (
     + """\
 journal: {store: ./journal, keep: 2h}
 transaction: {max_rows: 500, max_bytes: 64MiB, max_latency: 1.5s, on_error: fail}
+push: {keep: 3d}
 checkpoint: {every: 5m, keep: 3}
 executor: reference
 spark: {master: "local[2]", conf: {spark.executor.memory: 1g, spark.ui.enabled: false}}
@@ -51,6 +52,7 @@ def test_every_key_becomes_a_setting(write: Write) -> None:
     assert settings.latency_s_max == 1.5
     assert settings.on_error == "fail"
     assert settings.checkpoint_every_s == 300
+    assert settings.push_keep_s == 3 * 86400
     assert project.sections.executor == "reference"
     assert project.sections.spark.master == "local[2]"
     assert project.sections.spark.conf["spark.ui.enabled"] is False

@@ -133,7 +133,7 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
     (
         "targets: {prod: {nam: x}}",
         "stepwell.yml:7:18: target prod has no key nam",
-        "keys are: store, journal, transaction, checkpoint, gc, executor, spark, sources, sinks, protect, "
+        "keys are: store, journal, transaction, push, checkpoint, gc, executor, spark, sources, sinks, protect, "
         "variables",
     ),
     (

@@ -361,7 +361,7 @@ def test_who_cannot_read_the_end_of_the_journal_fences_nobody(damage: str) -> No
     good = store.get(path)
     assert good is not None
     bad = {
-        "later format": good.data.replace(b"stepwell-journal/1", b"stepwell-journal/2"),
+        "later format": good.data.replace(b"stepwell-journal/2", b"stepwell-journal/3"),
         "flipped": good.data[:900] + b"\xff" + good.data[901:],
         "cut": good.data[:-1],
     }[damage]

@@ -95,7 +95,7 @@ def build_parent(project: Project, env: ManualEnv) -> tuple[dict[str, bytes], Ro
     (project.folder / "down").rename(project.folder / "kept")
     write_file(project.folder / "down", b"")
     with ProjectPipeline(project, env) as pipeline:
-        pipeline.push("clicks", [click("ada", 0.3)])
+        pipeline.push("clicks", [click("ada", 0.3)], key="third")
     # Trims the journal, and leaves its notes about barriers.
     at_once = Settings(grace_s=0, journal_keep_s=0)
     Collector(SHARED["memory://parent"], env, settings=at_once).collect()
@@ -108,7 +108,7 @@ def build_parent(project: Project, env: ManualEnv) -> tuple[dict[str, bytes], Ro
     pipeline = ProjectPipeline(project, env, listener=listen)
     pipeline.push("orders", [order(3, "bob", "41.00")])
     pipeline.push("orders", delete=[{"id": 1}, {"id": 77}])
-    with pipeline.transaction() as transaction:
+    with pipeline.transaction(key="zoë") as transaction:
         transaction.push("orders", [order(6, "zoë", "0.01")])
         transaction.push("clicks", [click("zoë", 1e300)])
     write_file(project.folder / "data" / "b.json", LATER.encode())

@@ -19,6 +19,7 @@ from stepwell.deploy.plan import Action, decode_plan
 from stepwell.deploy.program import as_deployed
 from stepwell.deploy.project import Project, load_project
 from stepwell.deploy.verify import verify_deployed
+from stepwell.errors import InvalidError
 from stepwell.journal.paths import parse
 from stepwell.state.clone import clone
 from stepwell.state.manifest import Manifest, Manifests
@@ -110,6 +111,10 @@ def test_a_stored_pipeline_is_replayed_and_its_sinks_catch_up(
         assert rows_of(pipeline) == stored.expected[name]
         pipeline.run(once=True)
         assert rows_of(pipeline) == stored.expected[name]
+        # Flushed, and in the journal only: both keys are known.
+        for key in ("third", "zoë"):
+            with pytest.raises(InvalidError, match="was used before"):
+                pipeline.push("clicks", [{"customer": "other", "page": "/"}], key=key)
         pipeline.push("clicks", [{"customer": "late", "page": "/"}])
         pipeline.run(once=True)
         # A clone begins without the sinks of its parent.

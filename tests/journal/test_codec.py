@@ -99,7 +99,7 @@ def test_the_quick_way_of_writing_gives_the_bytes_of_arrows_own_writer(
     written = replace(written, draft=changed)
     metadata = {
         "checksum": "xxh3-128:" + NO_CHECKSUM,
-        "format": "stepwell-journal/1",
+        "format": "stepwell-journal/2",
         "lineage": written.lineage,
         "kind": kind.value,
         "closes": "true" if closes else "false",
@@ -132,7 +132,7 @@ def test_any_arrow_reader_opens_an_entry() -> None:
     """J12: an entry is a plain Arrow IPC file, with what it is in the schema's metadata."""
     reader = pa.ipc.open_file(pa.BufferReader(SMALL))
     metadata = {key.decode(): value.decode() for key, value in reader.schema.metadata.items()}
-    assert metadata["format"] == "stepwell-journal/1"
+    assert metadata["format"] == "stepwell-journal/2"
     assert (metadata["position"], metadata["epoch"], metadata["kind"]) == ("7", "3", "step")
     table = reader.read_all()
     assert table.column_names == ["source", "table", "rows", "checksum", "reference", "data"]
@@ -188,9 +188,9 @@ def resealed(metadata: dict[str, str | None]) -> bytes:
 def test_an_unknown_version_is_refused_with_both_versions_named() -> None:
     """J12: an entry of a later format is not damage; the message names both formats."""
     with pytest.raises(InvalidError) as refused:
-        codec.decode(resealed({"format": "stepwell-journal/2"}), WHERE)
-    assert "format 2" in str(refused.value)
-    assert "reads format 1" in str(refused.value)
+        codec.decode(resealed({"format": "stepwell-journal/3"}), WHERE)
+    assert "format 3" in str(refused.value)
+    assert "reads format 2" in str(refused.value)
     assert "upgrade" in str(refused.value)
 
 

@@ -285,6 +285,9 @@ def push(
     delimiter: Annotated[
         str, typer.Option("--delimiter", metavar="C", help="What separates the fields of CSV.")
     ] = ",",
+    key: Annotated[
+        str | None, typer.Option("--key", help="Take these rows once, however often they are sent.")
+    ] = None,
     take_over: Annotated[
         bool,
         typer.Option("--take-over", help="Fence a writer that may be alive and does not answer."),
@@ -297,8 +300,12 @@ def push(
     The process that runs the pipeline takes them in; if none does, the pipeline is opened here. A
     row that cannot be read goes to <table>$errors. Large input is several transactions.
 
+    With a key that was used before, for the same rows, it answers what it answered then, and takes
+    nothing in.
+
     \b
     stepwell push orders more.json
+    stepwell push orders 2026-11-18.csv --key orders-2026-11-18
     echo '{"id": 7, "customer": "ada", "amount": 12}' | stepwell push orders -
     """
     from stepwell.cli import push
@@ -311,6 +318,7 @@ def push(
         changes=changes,
         delimiter=delimiter,
         take_over=take_over,
+        key=key,
     )
 
 

@@ -1,12 +1,14 @@
 """`stepwell push`: rows of a file, or of standard input, into a table; durable when it ends.
 
-Large input goes in piece by piece, each a transaction of its own. If it stops in the middle, what
-was told to be in is in; pushing the same file again is harmless where the table has a key.
+Large input goes in piece by piece, each a transaction of its own. Every push has a key, given or
+new, and each piece one that follows from it. If it stops in the middle, pushing the same input
+again with that key takes in only what is missing.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +24,9 @@ from stepwell.cli.where import Where
 from stepwell.connectors.formats import ChangeFormat
 from stepwell.connectors.push import format_of, read_pushed
 from stepwell.connectors.writing import FileFormat
+from stepwell.engine.push_keys import check_key, piece_key
 from stepwell.env import SystemEnv
-from stepwell.errors import InvalidError
+from stepwell.errors import InvalidError, UnknownOutcomeError
 from stepwell.model import Transaction
 
 STDIN = "-"
@@ -38,6 +41,7 @@ def show(
     changes: Changes,
     delimiter: str,
     take_over: bool,
+    key: str | None = None,
 ) -> None:
     env = SystemEnv()
     project = where.deployed(env)
@@ -50,6 +54,7 @@ def show(
     else:
         kind = FileFormat.JSON if file == STDIN else format_of(file)
     limits = project.sections.settings().limits
+    key = env.new_id() if key is None else check_key(key)
     rows = bad = 0
     transactions: list[Transaction] = []
     reach = Reach(project, env, take_over=take_over, timeout_s=where.timeout_s)
@@ -64,14 +69,18 @@ def show(
                 name=name,
                 limits=limits,
             )
-            for piece in pieces:
-                transactions.append(reach.push(declared.name, piece.change, piece.bad))
+            for number, piece in enumerate(pieces, 1):
+                once = piece_key(key, number)
+                transactions.append(reach.push(declared.name, piece.change, piece.bad, once))
                 rows, bad = rows + piece.rows, bad + len(piece.bad)
                 if sys.stderr.isatty() and not where.json:
                     print(f"\r{count(rows, 'row')} in", end="", file=sys.stderr, flush=True)
+    except UnknownOutcomeError as error:
+        _tell_progress(rows, name, key)
+        error.hint = _again(table, file, key)
+        raise
     except BaseException:
-        if rows:
-            print(f"{count(rows, 'row')} of {name} are in, then it stopped", file=sys.stderr)
+        _tell_progress(rows, name, key)
         raise
     finally:
         reach.close()
@@ -85,6 +94,17 @@ def show(
     screen.line(f"pushed {count(rows - bad, 'row')} to {declared.name}{_in(transactions)}")
     if bad:
         print(f"{count(bad, 'row')} could not be read: see {declared.name}$errors", file=sys.stderr)
+
+
+def _tell_progress(rows: int, name: str, key: str) -> None:
+    if rows:
+        told = f"{count(rows, 'row')} of {name} are in, then it stopped"
+        print(f"{told}; with --key {shlex.quote(key)} only the rest is taken in", file=sys.stderr)
+
+
+def _again(table: str, file: str, key: str) -> str:
+    command = shlex.join(["stepwell", "push", table, file, "--key", key])
+    return f"these rows may be in, or not; with the same key they are not taken twice: {command}"
 
 
 def _in(transactions: list[Transaction]) -> str:

@@ -15,10 +15,18 @@ from stepwell.deploy.holding import seen_of, writer_liveness
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.project import Project
 from stepwell.endpoint.client import TIMEOUT_S, Client, Opening, connect
+from stepwell.endpoint.wire import Silent
 from stepwell.engine.open import Seen
 from stepwell.engine.ports import BadRow, Change
 from stepwell.env import Env
-from stepwell.errors import ClaimedError, ConflictError, FencedError, UnavailableError
+from stepwell.errors import (
+    ClaimedError,
+    ConflictError,
+    FencedError,
+    StepwellError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from stepwell.model import Claim, Transaction, format_time
 from stepwell.process import Liveness
 from stepwell.state.manifest import Manifests, Stored
@@ -104,8 +112,24 @@ class Reach:
         self._timeout_s = timeout_s
         self._own: ProjectPipeline | None = None
 
-    def push(self, table: str, change: Change, bad: Sequence[BadRow]) -> Transaction:
-        """Durable when it returns."""
+    def push(
+        self, table: str, change: Change, bad: Sequence[BadRow], key: str | None = None
+    ) -> Transaction:
+        """Durable when it returns. With a key, it is sent once more if who was asked has gone."""
+        try:
+            return self._push(table, change, bad, key)
+        except UnknownOutcomeError as unknown:
+            once = key is None or self._own is not None
+            if once or isinstance(unknown.__cause__, Silent):
+                raise
+            try:
+                return self._push(table, change, bad, key)
+            except StepwellError:
+                raise unknown from None  # The first one may be in, whatever became of this one.
+
+    def _push(
+        self, table: str, change: Change, bad: Sequence[BadRow], key: str | None
+    ) -> Transaction:
         goes = {"delete": change.delete, "discard": change.discard}
         while True:
             try:
@@ -113,9 +137,9 @@ class Reach:
                     client, seen = self._client()
                     if client is not None:
                         with client:
-                            return client.push(table, change.put, **goes, bad=bad)
+                            return client.push(table, change.put, **goes, bad=bad, key=key)
                     self._own = ProjectPipeline(self._project, self._env, seen=seen)
-                return self._own.push(table, change.put, **goes, bad=bad)
+                return self._own.push(table, change.put, **goes, bad=bad, key=key)
             except ClaimedError:
                 continue  # Nothing was changed. Whoever was faster is asked.
             except FencedError:

@@ -35,6 +35,7 @@ from stepwell.engine.core import Core
 from stepwell.engine.lazy import LazyExecutor
 from stepwell.engine.open import Seen
 from stepwell.engine.ports import Delivered, Executor, Source
+from stepwell.engine.push_keys import PushKeys, table_runs
 from stepwell.engine.sources import Sources
 from stepwell.env import Env, Rising
 from stepwell.errors import (
@@ -249,6 +250,7 @@ class Changing:
                 checkpoint,
                 Sources(sources, tuple(made.tables()), self._env),
                 Log(place, manifest.lineage),
+                PushKeys(core.store, core.env),
                 rows_max=self._project.sections.settings().limits.rows_max,
                 building=self._building,
             )
@@ -304,7 +306,11 @@ class Changing:
         """
         _check_settings(deployed, target)
         part = dict(target)
-        if core.manifest.runs and _same_tables(deployed, target) and not _names_anything(target):
+        if (
+            table_runs(core.manifest.runs)
+            and _same_tables(deployed, target)
+            and not _names_anything(target)
+        ):
             changed = {
                 key
                 for key, r in target.items()

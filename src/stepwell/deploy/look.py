@@ -12,6 +12,7 @@ from stepwell.deploy.pipeline import Answer, MakeExecutor, answer, check_one_que
 from stepwell.deploy.program import check_program
 from stepwell.deploy.project import Project
 from stepwell.engine.ports import Executor
+from stepwell.engine.push_keys import PushKeys
 from stepwell.engine.replay import Replay
 from stepwell.engine.sources import Sources
 from stepwell.engine.transaction import load_state
@@ -79,7 +80,7 @@ def _read(project: Project, env: Env, found: Stored, executor: MakeExecutor) -> 
     if latest.id > found.id:
         return _read(project, env, latest, executor)
     made = executor(project, None)(store, env)
-    state = load_state(made, manifest)
+    state = load_state(made, manifest, PushKeys(store, env))
     sources = Sources(project.make_sources(env), tuple(made.tables()), env)
     try:
         replay = Replay(state, sources, rows_max=project.sections.settings().replay_rows_max)

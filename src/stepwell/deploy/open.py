@@ -76,6 +76,7 @@ def project_at(address: str, env: Env) -> Project:
             usual,
             journal=replace(usual.journal, keep_s=_ALL),
             checkpoint=replace(usual.checkpoint, keep=_ALL),
+            push=replace(usual.push, keep_s=_ALL),
             gc=replace(usual.gc, every_s=_ALL),
         ),
         statements=(),

@@ -14,6 +14,7 @@ from typing import Literal, TypeVar, get_args
 from stepwell.deploy.document import Node, check_keys
 from stepwell.deploy.references import References
 from stepwell.engine.ports import Limits
+from stepwell.engine.push_keys import KEEP_S
 from stepwell.engine.settings import Settings
 from stepwell.engine.transaction import OnError
 from stepwell.query.source import did_you_mean
@@ -28,6 +29,7 @@ ROOT: Mapping[str, tuple[str, ...]] = {
     "store": (),
     "journal": ("store", "keep"),
     "transaction": ("max_rows", "max_bytes", "max_latency", "on_error"),
+    "push": ("keep",),
     "checkpoint": ("every", "keep"),
     "gc": ("every", "grace"),
     "executor": (),
@@ -65,6 +67,11 @@ class TransactionSection:
 
 
 @dataclass(frozen=True, slots=True)
+class PushSection:
+    keep_s: float = KEEP_S
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointSection:
     every_s: float = 60.0
     keep: int = 2
@@ -87,6 +94,7 @@ class SparkSection:
 class Sections:
     journal: JournalSection
     transaction: TransactionSection
+    push: PushSection
     checkpoint: CheckpointSection
     gc: GcSection
     spark: SparkSection
@@ -97,6 +105,7 @@ class Sections:
         return Settings(
             limits=Limits(self.transaction.rows_max, self.transaction.bytes_max),
             latency_s_max=self.transaction.latency_s_max,
+            push_keep_s=self.push.keep_s,
             checkpoint_every_s=self.checkpoint.every_s,
             checkpoint_keep=self.checkpoint.keep,
             on_error=self.transaction.on_error,
@@ -147,6 +156,7 @@ def read_sections(entries: Mapping[str, Node], references: References) -> Sectio
             transaction.seconds("max_latency", usual.latency_s_max, least=0),
             transaction.choice("on_error", get_args(OnError), usual.on_error),
         ),
+        PushSection(section("push").seconds("keep", PushSection().keep_s, least=1)),
         CheckpointSection(
             checkpoint.seconds("every", CheckpointSection().every_s, least=1),
             checkpoint.count("keep", CheckpointSection().keep, least=1),

@@ -31,6 +31,11 @@ from stepwell.errors import UnavailableError, UnknownOutcomeError
 from stepwell.model import Transaction
 
 TIMEOUT_S = 30.0
+PUSH_AGAIN = "push again with the same key: what is in already is not taken a second time"
+_LOOK_FIRST = (
+    "these rows may be in, or not: look with stepwell query before pushing again; a push with a "
+    "key can be repeated without looking"
+)
 _RETRY_S = 0.05
 
 Opening = Mapping[str, Any]
@@ -100,17 +105,20 @@ class Client:
         delete: pa.Table | None = None,
         discard: pa.Table | None = None,
         bad: Sequence[BadRow] = (),
+        key: str | None = None,
     ) -> Transaction:
-        """Durable when it returns. `UnknownOutcomeError` if the process went away before."""
+        """Durable when it returns. `UnknownOutcomeError` if the process went away before: with a
+        `key` the same push can be sent again.
+        """
         told = [(item.where, item.reason, item.text) for item in bad]
-        request = {"op": "push", "table": table, "bad": told}
+        request = {"op": "push", "table": table, "bad": told, "key": key}
         try:
             send(self._connection, request, [rows, delete, discard])
             answer = self._answer()
         except Gone as gone:
             raise UnknownOutcomeError(
                 self._lost(gone),
-                hint="these rows may be in, or not: look with stepwell query before pushing again",
+                hint=PUSH_AGAIN if key is not None else _LOOK_FIRST,
             ) from gone
         return Transaction(int(answer.header["transaction"]))
 

@@ -70,6 +70,7 @@ class Served(Protocol):
         delete: Any | None = None,
         discard: Any | None = None,
         bad: Any = (),
+        key: str | None = None,
     ) -> Transaction: ...
 
 
@@ -224,7 +225,10 @@ class Endpoint:
             for item in request.header.get("bad", ())
         ]
         table = _text(request, "table")
-        transaction = self._ready().push(table, put, delete=delete, discard=discard, bad=bad)
+        key = None if request.header.get("key") is None else _text(request, "key")
+        transaction = self._ready().push(
+            table, put, delete=delete, discard=discard, bad=bad, key=key
+        )
         connection.send({"transaction": transaction})
 
     def _explain(self, connection: Connection, request: Message) -> None:

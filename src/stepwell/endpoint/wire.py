@@ -1,7 +1,7 @@
 """What goes over the socket: a JSON header with a few Arrow tables behind it, sizes first.
 
     4 bytes   length of the header, big-endian
-    header    JSON: {"format": 2, "parts": [sizes; -1: none], ...}
+    header    JSON: {"format": 3, "parts": [sizes; -1: none], ...}
     parts     Arrow IPC streams, one after another
 
 While a request is worked on, `{"beat": ...}` comes every second: a process that says nothing for
@@ -26,7 +26,7 @@ import stepwell.errors as errors
 from stepwell.engine.arrow_input import read_table
 from stepwell.errors import CorruptError, InvalidError, StepwellError
 
-FORMAT = 2
+FORMAT = 3
 HEADER_BYTES_MAX = 16 * 2**20
 REQUEST_BYTES_MAX = 1 * 2**30
 ANSWER_BYTES_MAX = 16 * 2**30

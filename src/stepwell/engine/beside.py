@@ -17,6 +17,7 @@ from stepwell.engine.change import ProgramChange, kept_runs
 from stepwell.engine.core import Core
 from stepwell.engine.events import Events
 from stepwell.engine.ports import Executor
+from stepwell.engine.push_keys import PushKeys
 from stepwell.engine.replay import Replay
 from stepwell.engine.sources import Sources
 from stepwell.engine.transaction import State
@@ -38,12 +39,14 @@ class Beside:
         checkpoint: CheckpointRef,
         sources: Sources,
         log: Log,
+        pushes: PushKeys,
         *,
         rows_max: int,
         building: Callable[[str], None] = lambda name: None,
     ) -> None:
         """`manifest` is the one that holds the checkpoint. `sources` are those of the old program,
-        and nobody else's: they are read from another thread.
+        and nobody else's: they are read from another thread. `pushes` is of no use to anybody:
+        the pipeline knows the keys.
         """
         self.executor = executor
         self.checkpoint = checkpoint
@@ -54,6 +57,7 @@ class Beside:
         self._state = State(
             executor=executor,
             keys=executor.tables(),
+            pushes=pushes,
             outboxes=(),
             events=Events(),
             transaction=manifest.transaction,

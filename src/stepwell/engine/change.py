@@ -29,6 +29,7 @@ from stepwell.engine.lazy import LazyExecutor
 from stepwell.engine.pieces import Difference, difference
 from stepwell.engine.ports import Change as TableRows
 from stepwell.engine.ports import Executor
+from stepwell.engine.push_keys import key_runs
 from stepwell.env import Env
 from stepwell.errors import (
     FencedError,
@@ -144,7 +145,7 @@ def change_program(
         transaction = Transaction(transaction + max([1, *counts]))
     runs = before.runs
     if executor is not None:
-        runs = (*executor.flush(), *_aside(before.runs, change))
+        runs = (*executor.flush(), *_aside(before.runs, change), *key_runs(before.runs))
     tip = core.tip
     added = tuple(
         write_kept(core.store, core.env, sink, _mark(before, number, tip), part)

@@ -32,6 +32,7 @@ from stepwell.engine.open import Opening, Seen, Writer, take_over
 from stepwell.engine.outbox import Outbox
 from stepwell.engine.payload import Intake
 from stepwell.engine.ports import ExecutorFactory, Limits, Sink, Source
+from stepwell.engine.push_keys import PushKey
 from stepwell.engine.replay import Replay
 from stepwell.engine.settings import Settings
 from stepwell.engine.sink_history import is_recorded
@@ -141,7 +142,9 @@ class Core(Keeping):
             self._outbox(sink, manifest, self.events, lost) for sink in (() if goes_back else sinks)
         )
         begin = manifest if base is None else base.checkpoint.state
-        self.state = load_state(made, begin, outboxes, self.events, self.settings.tests)
+        self.state = load_state(
+            made, begin, self._push_keys(begin), outboxes, self.events, self.settings.tests
+        )
         if base is not None:
             self.state.origin = base.checkpoint
         for outbox in outboxes:
@@ -326,6 +329,23 @@ class Core(Keeping):
         ensure(self.state.open is None, "a transaction begins after the one before it has ended")
         return self._transact((step,), 0)
 
+    def answer(self, key: PushKey) -> Transaction | None:
+        """The transaction that took in a push which is repeated with its key; None: it is new.
+
+        To answer is to promise once more, so the store is asked whether the pipeline is still ours:
+        another writer may have undone that transaction.
+        """
+        self.check()
+        known = self.state.pushes.answer(key, self.env.now())
+        if known is not None:
+            self._writer.check("nothing was taken in")
+        return known
+
+    def is_known(self, key: str) -> bool:
+        """Whether something was pushed with a key, and is remembered."""
+        self.check()
+        return self.state.pushes.find(key, self.env.now()) is not None
+
     def begin(self, *, explicit: bool) -> Open:
         """Open a transaction of several steps. Of an explicit one the journal is told."""
         self.check()
@@ -360,7 +380,7 @@ class Core(Keeping):
             self.state.open = None
             return None
         try:
-            return self._transact(steps, len(open.steps))
+            return self._transact(steps, len(open.steps), open.key)
         except (InvalidError, UserCodeError):
             if open.recorded and self.state.open is open:
                 with suppress(StepwellError):  # It is tried again before the next transaction.
@@ -395,9 +415,9 @@ class Core(Keeping):
     def _append(self, draft: Draft) -> Cursor:
         return self._writer.append(draft).cursor
 
-    def _transact(self, steps: tuple[Step, ...], recorded: int) -> Done:
+    def _transact(self, steps: tuple[Step, ...], recorded: int, key: PushKey | None = None) -> Done:
         def gather() -> Gathered:
-            return Gathered(self.state.next, self.env.now(), steps)
+            return Gathered(self.state.next, self.env.now(), steps, key=key)
 
         done = transact(
             self.state, gather, lambda gathered: self._append(closing(gathered, recorded))

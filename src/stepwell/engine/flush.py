@@ -1,7 +1,7 @@
 """Making the manifest hold what is in memory, so that replay need not.
 
     1 outbox files       of output that a sink does not hold yet
-    2 runs               of what no run holds yet
+    2 runs               of what no run holds yet: rows, and the keys of pushes
     3 checkpoint         if one is wanted: the state that the next step commits, as an object
     4 manifest commit    runs, replay position, transaction, progress, checkpoint: all, or nothing
 
@@ -75,7 +75,8 @@ def flush(
     progress = _progress(state)
     if wanted is None and not always and _holds(before, state, cursor, progress):
         return None
-    runs = state.executor.flush()
+    stored = state.executor.flush()
+    runs = (*stored, *state.pushes.flush())
     origin = state.origin
     # They are named again by this commit.
     revived = frozenset(run.path for run in origin.state.runs) if origin else frozenset()
@@ -109,7 +110,8 @@ def flush(
         after = commit(lambda manifest: add(change(manifest)), "checkpoint", revived)
     state.origin = state.diverged = None
     try:
-        state.executor.flushed(runs)
+        state.executor.flushed(stored)
+        state.pushes.flushed()
     except BaseException as error:
         state.broken = UnknownOutcomeError(
             f"the manifest was committed, but memory was not told: {error}",

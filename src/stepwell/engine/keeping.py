@@ -17,6 +17,7 @@ from stepwell.engine.flush import Wanted, flush
 from stepwell.engine.open import Writer
 from stepwell.engine.pieces import difference
 from stepwell.engine.ports import ExecutorFactory
+from stepwell.engine.push_keys import PushKeys
 from stepwell.engine.settings import Settings
 from stepwell.engine.sources import Sources
 from stepwell.engine.target import Goal, Target, choose, replay_to
@@ -91,8 +92,8 @@ class Keeping(ABC):
         state, rows_max = self.state, self.settings.outbox.part_rows_max
         log = Log(self._journal_store, self.manifest.lineage)
         self._chores.end()
-        made = self._make(self._store, self.env)
-        past = load_state(made, target.checkpoint.state, tests=state.tests)
+        begin, made = target.checkpoint.state, self._make(self._store, self.env)
+        past = load_state(made, begin, self._push_keys(begin), tests=state.tests)
         replay_to(target, past, self.sources, log, self.settings.replay_rows_max)
         try:
             with ExitStack() as stack:
@@ -110,6 +111,8 @@ class Keeping(ABC):
                     tip = self._writer.journal.tip
                     outbox.offer_parts(number, change.parts(rows_max), count, tip)
                 state.executor, state.origin = past.executor, target.checkpoint
+                # With the rows of what is undone go its keys.
+                state.pushes = past.pushes
                 state.positions, state.dead_letters = past.positions, past.dead_letters
                 state.violations = past.violations
                 state.transaction = number
@@ -136,11 +139,16 @@ class Keeping(ABC):
         self.boundary()
         self._chores.finish()
         self.state.executor.compact(own=detach)
+        self.state.pushes.compact()
         if detach:
             self.checkpoint()
         else:
             self._flush(always=True)
         return True
+
+    def _push_keys(self, manifest: Manifest) -> PushKeys:
+        keep_s = self.settings.push_keep_s
+        return PushKeys(self._store, self.env, manifest.runs, keep_s=keep_s)
 
     def collector(self) -> Collector:
         """Removes what nothing needs; it needs no turn."""

@@ -6,23 +6,27 @@
                 put, delete, discard, bad; only those that hold rows. A last column `$position`
                 of delete says where each record stood, if that is known
 
-Rows that were pushed have no position. The position stands beside the reference, so that replaying
-the journal is enough to know where every source is.
+Rows that were pushed have no position. If they came with a key, `reference` is that, with a digest
+of the push: {"key": ..., "digest": ...}. The key of an explicit transaction stands in the entry
+that closes it, in a line that takes nothing in. The position stands beside the reference, so that
+replaying the journal is enough to know where every source is.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 import pyarrow as pa
 
 from stepwell.engine.checksum import add_checksums, checksum_rows
 from stepwell.engine.ports import BadRow, Change, Source, Taken, Told
+from stepwell.engine.push_keys import Accepted, PushKey, accepted
 from stepwell.errors import CorruptError, InvalidError, ReplayMismatchError
 from stepwell.journal.entry import Input
-from stepwell.model import Checksum
+from stepwell.model import NO_CHECKSUM, Checksum, Transaction, checksum, is_checksum
 from stepwell.store.sealed import Json
 
 PUSHED = "push"
@@ -50,26 +54,66 @@ class Intake:
     source: str
     table: str
     taken: Taken
+    key: str | None = None
+    """Given with a push, so that it can be repeated."""
 
     def record(self) -> Input:
         """The line of the journal entry for it."""
-        taken = self.taken
+        taken, sums = self.taken, _sums(self.taken)
         reference: str | None = None
         if self.source != PUSHED:
             reference = _dumps({"position": taken.position, "reference": taken.reference})
+        elif self.key is not None:
+            digest = _digest(self.table, taken, sums)
+            reference = _dumps({"key": self.key, "digest": digest})
         return Input(
             source=self.source,
             table=self.table,
             rows=taken.rows,
-            checksum=checksum_taken(taken),
+            checksum=add_checksums([sum for _, _, sum in sums]),
             reference=reference,
             data=encode_taken(taken) if taken.reference is None else None,
         )
 
 
+def digest_of(intake: Intake) -> Checksum:
+    """The digest of a push: the same for the same rows in the same table, in any order."""
+    return _digest(intake.table, intake.taken, _sums(intake.taken))
+
+
+def key_line(key: PushKey) -> Input:
+    """The line that records the key of an explicit transaction."""
+    reference = _dumps({"key": key.key, "digest": key.digest})
+    return Input(PUSHED, "", 0, NO_CHECKSUM, reference)
+
+
+def recorded_keys(
+    lines: Iterable[Input], transaction: Transaction, time: datetime
+) -> tuple[Accepted, ...]:
+    """The keys that a transaction recorded."""
+    return tuple(
+        accepted(key, transaction, time)
+        for item in lines
+        if (key := recorded_key(item)) is not None
+    )
+
+
+def recorded_key(item: Input) -> PushKey | None:
+    """The key in a line; None: it has none."""
+    if item.source != PUSHED or item.reference is None:
+        return None
+    found = _loads(item, "key", "digest")
+    key, digest = found["key"], found["digest"]
+    if not isinstance(key, str) or not isinstance(digest, str) or not is_checksum(digest):
+        raise CorruptError("the entry's key of a push", "expected two texts", field="reference")
+    return PushKey(key, Checksum(digest))
+
+
 def recorded_position(item: Input) -> Json:
     """Where the source stands after what was recorded."""
-    return None if item.reference is None else _loads(item)["position"]
+    if item.source == PUSHED or item.reference is None:
+        return None
+    return _loads(item, "position", "reference")["position"]
 
 
 def read_again(item: Input, source: Source | None) -> Intake:
@@ -86,7 +130,7 @@ def read_again(item: Input, source: Source | None) -> Intake:
             "pipeline has no such source",
             hint="put the source back until the pipeline has been opened and flushed once",
         )
-    recorded = _loads(item)
+    recorded = _loads(item, "position", "reference")
     taken = source.read(recorded["reference"])
     # Where the source stood is recorded, too: it may not know any more.
     return Intake(item.source, item.table, replace(taken, position=recorded["position"]))
@@ -110,8 +154,22 @@ def checksum_taken(taken: Taken) -> Checksum:
 
     A row that is discarded came in as one that is deleted, and counts as such.
     """
-    came = [("delete" if what == "discard" else what, rows) for what, rows in _parts(taken)]
-    return add_checksums([checksum_rows(rows, what) for what, rows in came])
+    return add_checksums([sum for _, _, sum in _sums(taken)])
+
+
+def _sums(taken: Taken) -> list[tuple[str, int, Checksum]]:
+    """Of every part its name, its rows and their checksum."""
+    return [
+        (what, rows.num_rows, checksum_rows(rows, "delete" if what == "discard" else what))
+        for what, rows in _parts(taken)
+    ]
+
+
+def _digest(table: str, taken: Taken, sums: Iterable[tuple[str, int, Checksum]]) -> Checksum:
+    """Of rows that cannot be read only their text counts: a file may have another name by now."""
+    good = [[what, rows, sum] for what, rows, sum in sums if what != "bad"]
+    texts = sorted(_sound(item.text) for item in taken.bad)
+    return checksum([_dumps([table.lower(), good, texts]).encode()])
 
 
 def encode_taken(taken: Taken) -> bytes:
@@ -172,12 +230,12 @@ def _dumps(value: Json) -> str:
         raise InvalidError(f"a source's position and reference must be JSON: {error}") from error
 
 
-def _loads(item: Input) -> dict[str, Json]:
+def _loads(item: Input, *names: str) -> dict[str, Json]:
     where = f"the entry's input from source {item.source}"
     try:
         found = json.loads(item.reference or "")
     except ValueError as error:
         raise CorruptError(where, f"not JSON: {error}", field="reference") from error
-    if not isinstance(found, dict) or set(found) != {"position", "reference"}:
-        raise CorruptError(where, "expected position and reference", field="reference")
+    if not isinstance(found, dict) or set(found) != set(names):
+        raise CorruptError(where, f"expected {' and '.join(names)}", field="reference")
     return found

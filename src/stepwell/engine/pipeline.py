@@ -19,7 +19,6 @@ Once the pipeline is fenced, poisoned or closed, every call raises why.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
@@ -32,7 +31,10 @@ from stepwell.engine.deliverers import Deliverers
 from stepwell.engine.events import Listener, Stopped, Waiting
 from stepwell.engine.explicit import ExplicitTransaction
 from stepwell.engine.open import Seen
+from stepwell.engine.payload import Intake, digest_of
 from stepwell.engine.ports import BadRow, ExecutorFactory, Sink, Source, lost
+from stepwell.engine.push_keys import PushKey, check_key
+from stepwell.engine.push_queue import Committer, PushQueue
 from stepwell.engine.pushed import Push, Rows, pushed_intake
 from stepwell.engine.run import Loop
 from stepwell.engine.settings import Settings
@@ -42,13 +44,7 @@ from stepwell.engine.target import Goal, Target
 from stepwell.engine.transaction import Done
 from stepwell.engine.turns import Turns
 from stepwell.env import Env
-from stepwell.errors import (
-    ExecutorLostError,
-    InvalidError,
-    StepwellError,
-    UnknownOutcomeError,
-    UserCodeError,
-)
+from stepwell.errors import ExecutorLostError, InvalidError, StepwellError
 from stepwell.model import Transaction
 from stepwell.state.checkpoint import check_name
 from stepwell.state.clone import Cloned, clone
@@ -87,7 +83,16 @@ class Pipeline:
         self._stores = store, journal_store
         self._turns = Turns()
         self._current: ExplicitTransaction | None = None
-        self._pushes: deque[Push] = deque()
+        self._pushes = PushQueue(
+            Committer(
+                rows_max=lambda: self._core.settings.limits.rows_max,
+                ensure_executor=self._ensure_executor,
+                executor_is_lost=lambda: lost(self._core.state.executor) is not None,
+                answer=self._answer,
+                commit=self._commit,
+                after=self._after,
+            )
+        )
         self._tails: list[Tail] = []
         self._stop = threading.Event()
         self._wanted_at_end: list[Callable[[], object]] = []
@@ -127,44 +132,51 @@ class Pipeline:
         delete: Rows | None = None,
         discard: Rows | None = None,
         bad: Sequence[BadRow] = (),
+        key: str | None = None,
     ) -> Transaction:
         """Put rows into a table, and delete some first; the number of the transaction.
 
         A key that is deleted and is not there is a dead letter; one that is discarded is not.
 
         Durable and visible when it returns. When it raises, nothing was taken in, unless it is
-        `UnknownOutcomeError`: then open the pipeline again and look. `bad` is for whoever reads
-        rows from a file: what could not be read goes to the dead letters.
+        `UnknownOutcomeError`: then open the pipeline again, and push once more with the same `key`.
+        A push whose key is known returns the number of the first one, and takes nothing in (J14).
+        `bad` is for whoever reads rows from a file: what cannot be read goes to the dead letters.
         """
-        pushed = Push(pushed_intake(self._core.sources, table, rows, delete, discard, bad))
-        if not pushed.intake.taken.rows:
+        intake = pushed_intake(self._core.sources, table, rows, delete, discard, bad, key)
+        if not intake.taken.rows:
             with self._turn("push"):
-                return self._core.state.transaction
+                known = self._answer(intake)
+                return self._core.state.transaction if known is None else known
+        pushed = Push(intake)
         self._pushes.append(pushed)
         try:
             with self._turn("push"):
                 while not pushed.done:
-                    self._commit_pushes()
+                    self._pushes.commit()
         finally:
-            if not pushed.done and pushed in self._pushes:
-                self._pushes.remove(pushed)
+            self._pushes.withdraw(pushed)
         if pushed.error is not None:
             raise pushed.error
         return pushed.transaction
 
-    def transaction(self) -> ExplicitTransaction:
+    def transaction(self, *, key: str | None = None) -> ExplicitTransaction:
         """Begin an explicit transaction: what is pushed through it becomes visible at once.
 
         Waits until no other is open. As a context it commits at the end, and aborts when its body
-        raises. What it took in is durable step by step, but counts only once it is committed.
+        raises. What it took in is durable step by step, but counts only once it is committed. With
+        a `key` it can be repeated as a push can: the same pushes in the same order.
         """
+        if key is not None:
+            check_key(key)
         self._take_turn("transaction")
         try:
             self._make_room()
             self._core.boundary()
-            self._core.begin(explicit=True)
+            if key is None or not self._core.is_known(key):
+                self._core.begin(explicit=True)
             self._current = ExplicitTransaction(
-                self._core, self._transaction_ended, self._turns.give_back
+                self._core, self._transaction_ended, self._turns.give_back, key
             )
             return self._current
         except BaseException:
@@ -528,65 +540,18 @@ class Pipeline:
         for act in wanted:
             self._core.attempt(act)
 
-    def _forget(self, tail: Tail) -> None:
-        self._tails = [other for other in self._tails if other is not tail]
+    def _answer(self, intake: Intake) -> Transaction | None:
+        if intake.key is None:
+            return None
+        return self._core.answer(PushKey(intake.key, digest_of(intake)))
 
-    def _commit_pushes(self) -> None:
-        """Commit what threads have pushed meanwhile, together; one that fails fails alone."""
-        together: list[Push] = []
-        rows = 0
-        while self._pushes and (not together or rows < self._core.settings.limits.rows_max):
-            together.append(self._pushes.popleft())
-            rows += together[-1].intake.taken.rows
-        try:
-            self._commit_or_each(together)
-        except StepwellError as error:
-            for pushed in together:
-                pushed.fail(error)
-        except BaseException as error:
-            for pushed in together:
-                pushed.fail(
-                    UnknownOutcomeError(
-                        f"the thread that committed these rows was interrupted: {error!r}",
-                        hint="open the pipeline again: it will see whether they are there",
-                    )
-                )
-            raise
-
-    def _commit_or_each(self, together: Sequence[Push]) -> None:
-        while True:
-            self._ensure_executor()
-            try:
-                return self._commit_each(together)
-            except UnknownOutcomeError:
-                raise  # Perhaps they are recorded; then a replay brings them.
-            except Exception:
-                # Nothing was recorded: with another executor they are tried again.
-                if lost(self._core.state.executor) is None:
-                    raise
-
-    def _commit_each(self, together: Sequence[Push]) -> None:
-        try:
-            self._commit_together(together)
-        except (InvalidError, UserCodeError):
-            if len(together) == 1:
-                raise
-            for pushed in together:
-                try:
-                    self._commit_together([pushed])
-                except StepwellError as error:
-                    pushed.fail(error)
-
-    def _commit_together(self, together: Sequence[Push]) -> None:
-        left = [pushed for pushed in together if not pushed.done]
-        if not left:
-            return
+    def _commit(self, intakes: Sequence[Intake]) -> Done:
         self._make_room()
         self._core.boundary()
-        done = self._core.commit([pushed.intake for pushed in left])
-        for pushed in left:
-            pushed.succeed(done.transaction)
-        self._after(done)
+        return self._core.commit(intakes)
+
+    def _forget(self, tail: Tail) -> None:
+        self._tails = [other for other in self._tails if other is not tail]
 
 
 def _quietly(close: Callable[[], None]) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from stepwell.engine.payload import PUSHED, Intake, split_positions
 from stepwell.engine.ports import BadRow, Change, Taken
+from stepwell.engine.push_keys import check_key
 from stepwell.engine.sources import Sources
 from stepwell.errors import InvalidError, StepwellError
 from stepwell.model import Transaction
@@ -44,12 +45,15 @@ def pushed_intake(
     delete: Rows | None,
     discard: Rows | None = None,
     bad: Sequence[BadRow] = (),
+    key: str | None = None,
 ) -> Intake:
     """What was pushed, with the table as it was declared."""
+    if key is not None:
+        check_key(key)
     change, deleted = split_positions(Change(_table(rows), _table(delete), _table(discard)))
     count = sum(part.num_rows for part in change.parts)
     taken = Taken(change, count + len(bad), None, None, tuple(bad), deleted)
-    return Intake(PUSHED, sources.table(table), taken)
+    return Intake(PUSHED, sources.table(table), taken, key)
 
 
 def _table(rows: Rows | None) -> pa.Table | None:

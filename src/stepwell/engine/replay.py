@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from stepwell.engine.checksum import add_checksums
 from stepwell.engine.events import Replayed
 from stepwell.engine.fold import Alike
-from stepwell.engine.payload import Intake, checksum_taken, read_again
+from stepwell.engine.payload import Intake, checksum_taken, read_again, recorded_key
 from stepwell.engine.sources import Sources
 from stepwell.engine.transaction import Gathered, Open, State, Step, transact
 from stepwell.errors import CorruptError, ReplayMismatchError
@@ -126,7 +126,10 @@ class Replay:
     def _close(self, recorded: Recorded) -> None:
         last = recorded.entry.draft
         steps = self._read(last.transaction)
-        gathered = Gathered(last.transaction, last.time, steps)
+        # The entry that closes an explicit transaction has no input, but perhaps its key.
+        lines = last.inputs if last.kind is Kind.CLOSE else ()
+        key = next(filter(None, map(recorded_key, lines)), None)
+        gathered = Gathered(last.transaction, last.time, steps, key=key)
         self._drafts = []
         self.transactions += 1
         self._wanted = any(outbox.wants(last.transaction) for outbox in self._state.outboxes)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from stepwell.engine.data_tests import DataTest
 from stepwell.engine.outbox import OutboxSettings
 from stepwell.engine.ports import Limits
+from stepwell.engine.push_keys import KEEP_S
 from stepwell.engine.transaction import OnError
 from stepwell.journal.journal import Settings as JournalSettings
 from stepwell.state.checkpoint import KEEP
@@ -19,6 +20,8 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     latency_s_max: float = 0.0
     """How long a transaction of the loop stays open for more steps; 0: every step is one."""
+    push_keep_s: float = KEEP_S
+    """How long the keys of pushes are known."""
     checkpoint_every_s: float = 60.0
     """How often a pipeline that has work to do takes a checkpoint: a flush that is kept."""
     checkpoint_keep: int = KEEP

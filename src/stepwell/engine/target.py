@@ -286,6 +286,8 @@ def undone(target: Target, log: Log, manifest: Manifest) -> Undone:
                 continue
             if target.transaction is not None and draft.transaction > goal:
                 for item in (item for step in pending for item in step.entry.draft.inputs):
+                    if not item.rows:
+                        continue  # The key of a transaction.
                     if item.source == PUSHED:
                         found.lost[item.table] += item.rows
                     else:

@@ -42,8 +42,9 @@ from stepwell.engine.events import Committed, Events
 from stepwell.engine.fold import Keys, fold_intakes
 from stepwell.engine.letters import Came, GatheredLetters
 from stepwell.engine.outbox import Outbox
-from stepwell.engine.payload import PUSHED, Intake
+from stepwell.engine.payload import PUSHED, Intake, key_line, recorded_keys
 from stepwell.engine.ports import Executed, Executor
+from stepwell.engine.push_keys import Accepted, PushKey, PushKeys, table_runs
 from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError, ensure
 from stepwell.journal.entry import Cursor, Draft, Input, Kind
 from stepwell.model import Transaction
@@ -125,11 +126,25 @@ class Gathered:
     steps: tuple[Step, ...]
     earlier: tuple[Gathered, ...] = ()
     """Transactions before it that are fed with it: only in replay, where no sink cares."""
+    key: PushKey | None = None
+    """The key of an explicit transaction."""
 
     @property
     def together(self) -> int:
         """How many transactions these are."""
         return len(self.earlier) + 1
+
+    @property
+    def closing_lines(self) -> tuple[Input, ...]:
+        """What the entry that closes it holds beside input."""
+        return () if self.key is None else (key_line(self.key),)
+
+    @property
+    def keys(self) -> tuple[Accepted, ...]:
+        """The keys that are known once it is recorded."""
+        lines = chain(*(step.inputs for step in self.steps), self.closing_lines)
+        own = recorded_keys(lines, self.transaction, self.time)
+        return (*chain(*(item.keys for item in self.earlier)), *own)
 
     @property
     def intakes(self) -> tuple[Intake, ...]:
@@ -158,6 +173,7 @@ class Open:
     steps: list[Step] = field(default_factory=list)
     recorded: int = 0
     """The number of the last entry of it, a step's number."""
+    key: PushKey | None = None
     doomed: bool = False
     """It is to be aborted as soon as the journal takes the entry that says so."""
 
@@ -172,6 +188,8 @@ class State:
 
     executor: Executor
     keys: Keys
+    pushes: PushKeys
+    """The keys of pushes that are recorded."""
     outboxes: tuple[Outbox, ...]
     events: Events
     on_error: OnError = "dead_letter"
@@ -213,12 +231,13 @@ class State:
 def load_state(
     executor: Executor,
     manifest: Manifest,
+    pushes: PushKeys,
     outboxes: tuple[Outbox, ...] = (),
     events: Events | None = None,
     tests: tuple[DataTest, ...] = (),
 ) -> State:
-    """What a manifest holds, ready for what comes after it."""
-    executor.load(manifest.runs)
+    """What a manifest holds, ready for what comes after it. `pushes` are of the same manifest."""
+    executor.load(table_runs(manifest.runs))
     counted = {item.view: item.rows for item in manifest.progress.violations}
     for view in {test.violations for test in tests} - counted.keys():
         # The test is new: its view was just built, or a query over empty tables has a row.
@@ -226,6 +245,7 @@ def load_state(
     return State(
         executor=executor,
         keys=executor.tables(),
+        pushes=pushes,
         outboxes=outboxes,
         events=events or Events(),
         transaction=manifest.transaction,
@@ -332,7 +352,7 @@ def closing(gathered: Gathered, recorded: int) -> Draft:
         step=recorded + 1,
         closes=True,
         time=gathered.time,
-        inputs=fresh[0].inputs if fresh else (),
+        inputs=(*(fresh[0].inputs if fresh else ()), *gathered.closing_lines),
     )
 
 
@@ -372,6 +392,7 @@ def _advance(state: State, gathered: Gathered, rejected: Sequence[int]) -> Count
     )
     state.transaction = gathered.transaction
     state.open = None
+    state.pushes.add(gathered.keys, gathered.time)
     counts: Counter[str] = Counter()
     for intake, count in zip(gathered.intakes, rejected, strict=True):
         if intake.source != PUSHED:

@@ -41,7 +41,7 @@ from stepwell.model import (
 )
 from stepwell.store.sealed import check_format
 
-FORMAT = "stepwell-journal/1"
+FORMAT = "stepwell-journal/2"
 
 _WINDOW = 4096
 
