@@ -194,7 +194,7 @@ def test_status_reads_the_manifest_and_writes_nothing(run: Run, filled: Path) ->
     assert "rejected  1 of orders, see orders$errors" in shown
     document = json.loads(run("-C", filled, "status", "--json").stdout)
     assert document["sinks"] == [
-        {"name": "revenue_out", "view": "revenue", "delivered": 1, "pending": 0}
+        {"name": "revenue_out", "view": "revenue", "delivered": 1, "pending": 0, "pending_bytes": 0}
     ]
     assert snapshot(filled / "state") == before
 

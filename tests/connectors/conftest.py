@@ -32,6 +32,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 def make_place(word: str, request: pytest.FixtureRequest, folder: Path) -> Place:
     kind, _, mode = word.partition("-")
+    if word == "files-coalesce":
+        files = {"type": kind, "path": str(folder / "out"), "format": "json", "coalesce": True}
+        return Place(kind, dict(files), keyed=True)
     if kind == "files":
         options = {"type": kind, "path": str(folder / "out"), "format": mode}
         return Place(kind, dict(options))

@@ -22,7 +22,7 @@ from stepwell.connectors.registry import make_sink, make_source
 from stepwell.engine.core import Settings
 from stepwell.engine.events import Committed
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.ports import Limits
+from stepwell.engine.ports import Coalesces, Limits
 from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.env import SystemEnv
 from stepwell.query.source import Source as Text
@@ -33,15 +33,25 @@ from tests.connectors.sinks import Place, in_turn, mark
 Tell = Callable[[int], None]
 
 
-def write(tell: Tell, options: dict[str, object], keyed: bool, first: int) -> None:
-    """Write one transaction after another to a sink, telling each before it is written."""
+def write(
+    tell: Tell, options: dict[str, object], keyed: bool, first: int, together: int = 1
+) -> None:
+    """Write one transaction after another to a sink, telling each before it is written.
+
+    With `together` so many of them in one commit, telling the last.
+    """
     sink = Place(str(options["type"]), options, keyed=keyed).make()
     held = sink.last()
-    for number in range(first, first + 1_000_000):
-        change = in_turn(number)
-        tell(number)
-        sink.write(held, mark(number), change)
-        held = mark(number)
+    for number in range(first, first + 1_000_000, together):
+        changes = [(mark(n), in_turn(n)) for n in range(number, number + together)]
+        last = changes[-1][0]
+        tell(last.transaction)
+        if together == 1:
+            sink.write(held, *changes[0])
+        else:
+            assert isinstance(sink, Coalesces)
+            sink.write_together(held, changes)
+        held = last
 
 
 def run(tell: Tell, checkpoint_every_s: float, **given: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from psycopg import sql
 
 from stepwell.connectors.registry import make_sink
-from stepwell.engine.ports import Delivered, Sink
+from stepwell.engine.ports import Coalesces, Delivered, Sink
 from stepwell.env import SystemEnv
 from stepwell.model import Position, Transaction, checksum
 
@@ -36,6 +36,17 @@ def mark(transaction: int, lineage: str = LINEAGE, history: str = "this") -> Del
 def put(sink: Sink, transaction: int, rows: pa.Table, lineage: str = LINEAGE) -> None:
     """Write a transaction as the engine does that has just asked the sink what it holds."""
     sink.write(sink.last(), mark(transaction, lineage), rows)
+
+
+def put_together(sink: Sink, numbers: Sequence[int], rows: Callable[[int], pa.Table]) -> None:
+    """Write several transactions in one commit, or one alone, as the engine does."""
+    changes = [(mark(number), rows(number)) for number in numbers]
+    if len(changes) == 1:
+        sink.write(sink.last(), *changes[0])
+    else:
+        assert isinstance(sink, Coalesces)
+        assert sink.coalesces
+        sink.write_together(sink.last(), changes)
 
 
 def change(*rows: tuple[str | None, str, int, int]) -> pa.Table:
@@ -83,7 +94,13 @@ class Place:
 
     def content(self) -> Counter[tuple[object, ...]]:
         """What it holds: rows, or (transaction, row, weight) of a log of changes."""
-        return Counter(_READ[self.kind](self.options))
+        found = Counter(_READ[self.kind](self.options))
+        if not self.options.get("coalesce"):
+            return found
+        view: Counter[tuple[object, ...]] = Counter()
+        for (_, *row, weight), times in found.items():
+            view[tuple(row)] += int(str(weight)) * times
+        return Counter({row: weight for row, weight in view.items() if weight})
 
     def expected(self, changes: dict[int, pa.Table]) -> Counter[tuple[object, ...]]:
         """What it should hold after these transactions."""
@@ -104,6 +121,8 @@ def _files(options: dict[str, object]) -> Iterable[tuple[object, ...]]:
     root, format = Path(str(options["path"])), options["format"]
     for folder in sorted(root.glob("[0-9]*")):
         path = folder / f"part.{format}"
+        if not path.stat().st_size:
+            continue  # Transactions that came together and cancelled out.
         if format == "parquet":
             rows = pq.read_table(path)
         elif format == "csv":

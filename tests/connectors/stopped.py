@@ -26,6 +26,7 @@ import deltalake
 import psycopg
 
 from stepwell.connectors import delta
+from stepwell.engine.ports import Coalesces
 from stepwell.errors import StepwellError
 from tests.connectors.sinks import Place, in_turn, mark
 
@@ -56,9 +57,12 @@ class Stopped:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def write(self, place: Place, number: int, stop_at: int) -> str:
-        """Write a transaction upon the one before; `stopped`, or how the write ended."""
-        self._ask([place.kind, place.options, place.keyed, number, stop_at])
+    def write(self, place: Place, number: int, stop_at: int, together: int = 1) -> str:
+        """Write a transaction upon the one before; `stopped`, or how the write ended.
+
+        With `together` so many in one commit, of which `number` is the first.
+        """
+        self._ask([place.kind, place.options, place.keyed, number, stop_at, together])
         return self.answer()
 
     def go_on(self) -> str:
@@ -114,7 +118,7 @@ def main() -> None:
 
 
 def fork(
-    kind: str, options: dict[str, object], keyed: bool, number: int, stop_at: int
+    kind: str, options: dict[str, object], keyed: bool, number: int, stop_at: int, together: int
 ) -> tuple[int, int]:
     reading, writing = os.pipe()
     child = os.fork()
@@ -129,7 +133,12 @@ def fork(
         said = f"before it there was {before}"
         if before == previous:
             count_calls(kind, stop_at)
-            sink.write(previous, mark(number), in_turn(number))
+            changes = [(mark(n), in_turn(n)) for n in range(number, number + together)]
+            if together == 1:
+                sink.write(previous, *changes[0])
+            else:
+                assert isinstance(sink, Coalesces)
+                sink.write_together(previous, changes)
             said = "written"
     except StepwellError as error:
         said = type(error).__name__

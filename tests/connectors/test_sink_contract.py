@@ -7,11 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.engine.ports import Delivered
+from stepwell.engine.outbox import Outbox
+from stepwell.engine.ports import Coalesces, Delivered
 from stepwell.errors import BugError, ConflictError, InvalidError, UnavailableError
+from stepwell.model import Transaction
+from stepwell.state.progress import SinkAt
+from stepwell.store.memory import MemoryStore
+from stepwell.testing import ManualEnv
 from tests.connectors.conftest import make_place
 from tests.connectors.killed import victims
-from tests.connectors.sinks import OTHER, Place, alone, change, in_turn, mark, put
+from tests.connectors.sinks import (
+    LINEAGE,
+    OTHER,
+    Place,
+    alone,
+    change,
+    in_turn,
+    mark,
+    put,
+    put_together,
+)
 
 
 def write(place: Place, *numbers: int) -> None:
@@ -157,7 +172,84 @@ def test_an_empty_change_is_a_bug(place: Place) -> None:
     assert last(place) is None
 
 
-def rounds_of_killing(place: Place, rounds: int, seed: int) -> None:
+COALESCING = [
+    *("files-coalesce", "delta-key", "delta-bag", "delta-changes"),
+    *("postgres-key", "postgres-changes"),
+]
+
+
+@pytest.mark.parametrize("word", COALESCING)
+def test_transactions_that_come_together_leave_what_they_leave_one_by_one(
+    word: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """J7: in whatever groups they come; a log of changes keeps the number of each."""
+    place = make_place(word, request, tmp_path)
+    chance, sink, number = random.Random(word), place.make(), 0
+    for size in [chance.choice([1, 2, 3, 12]) for _ in range(8)]:
+        put_together(sink, range(number + 1, number + size + 1), in_turn)
+        number += size
+        assert sink.last() == mark(number)
+        steps = {n: in_turn(n) for n in range(1, number + 1)}
+        assert place.content() == place.expected(steps)
+    sink.close()
+
+
+@pytest.mark.parametrize("word", COALESCING)
+def test_transactions_that_cancel_out_move_the_mark(
+    word: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """J7: nothing is left to write, and the number must be there all the same."""
+    place = make_place(word, request, tmp_path)
+    sink = place.make()
+    put(sink, 1, alone(1))
+    come = change(("x", "1.00", 1, 1))
+    go = change(("x", "1.00", 1, -1))
+    put_together(sink, [2, 3], lambda number: come if number == 2 else go)
+    assert sink.last() == mark(3)
+    put(sink, 4, alone(4))
+    sink.close()
+    assert last(place) == mark(4)
+    assert place.content() == place.expected({1: alone(1), 2: come, 3: go, 4: alone(4)})
+
+
+@pytest.mark.parametrize("word", COALESCING)
+def test_transactions_that_come_together_are_compared_as_one_is(
+    word: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """J16: upon another mark than believed nothing is written; numbers rise, and none is empty."""
+    place = make_place(word, request, tmp_path)
+    write(place, 1, 2)
+    sink = place.make()
+    assert isinstance(sink, Coalesces)
+    pair = [(mark(4), alone(4)), (mark(5), alone(5))]
+    for believed in WRONG.values():
+        with pytest.raises(ConflictError):
+            sink.write_together(believed if believed != mark(3) else mark(1), pair)
+    for wrong in ([], [pair[1], pair[0]], [pair[0], (mark(5), alone(5).slice(0, 0))]):
+        with pytest.raises(BugError):
+            sink.write_together(mark(2), wrong)
+    sink.close()
+    assert held(place, 1, 2)
+
+
+def test_a_thousand_transactions_behind_a_delta_table_makes_one_commit(tmp_path: Path) -> None:
+    """J7: each commit costs a file in the table's log and a merge; pinned by counting them."""
+    env = ManualEnv()
+    options = {"type": "delta", "path": str(tmp_path), "mode": "table", "key": "customer"}
+    place = Place("delta", dict(options), keyed=True)
+    sink = place.make()
+    outbox = Outbox(sink, LINEAGE, MemoryStore(env), env, at=SinkAt("out"))
+    outbox.settle(Transaction(0))
+    for number in range(1, 1001):
+        outbox.offer(mark(number), in_turn(number))
+    assert outbox.status().pending == 1000
+    assert outbox.deliver()
+    commits = list((tmp_path / "_delta_log").glob("*.json"))
+    assert len(commits) == 2, "the table was made, and filled"
+    assert place.content() == place.expected({n: in_turn(n) for n in range(1, 1001)})
+
+
+def rounds_of_killing(place: Place, rounds: int, seed: int, together: int = 1) -> None:
     """Kill a writer at a random moment, look, and let the next one go on."""
     chance = random.Random(seed)
     done = finished = 0
@@ -168,10 +260,13 @@ def rounds_of_killing(place: Place, rounds: int, seed: int) -> None:
             numbers = chance.choice([1, 1, 2, 3])
             finished += numbers - 1  # All that it told but the last, at least.
             given = {"options": place.options, "keyed": place.keyed, "first": done + 1}
+            given["together"] = together
             begun = process.kill("write", numbers, delay_s, **given)
             found = last(place)
             now = 0 if found is None else int(found.transaction)
-            assert now in (begun - 1, begun), "what was begun last is there whole, or not at all"
+            assert now in (begun - together, begun), (
+                "what was begun last is there whole, or not at all"
+            )
             if now:
                 steps = {n: in_turn(n) for n in range(1, now + 1)}
                 assert place.content() == place.expected(steps)
@@ -190,6 +285,14 @@ def test_a_writer_killed_inside_its_commit_leaves_all_of_it_or_nothing(
     rounds_of_killing(make_place(word, request, tmp_path), 6 if "delta" in word else 12, seed=7)
 
 
+@pytest.mark.parametrize("word", ["files-coalesce", "delta-key", "postgres-key"])
+def test_a_writer_killed_inside_a_commit_of_several_leaves_all_of_them_or_none(
+    word: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Scenario 84, J7: SIGKILL anywhere; never some of the transactions of one commit."""
+    rounds_of_killing(make_place(word, request, tmp_path), 5, seed=11, together=4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("word", [*KILLED, "files-parquet", "delta-bag"])
@@ -198,3 +301,5 @@ def test_a_writer_killed_many_times(
 ) -> None:
     """Scenario 84, J7: the same, often enough to meet the short moments, too."""
     rounds_of_killing(make_place(word, request, tmp_path), 60, seed)
+    if word in COALESCING:
+        rounds_of_killing(make_place(word, request, tmp_path / "more"), 60, seed, together=3)

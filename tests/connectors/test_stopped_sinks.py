@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -14,7 +15,7 @@ from stepwell.connectors import files_sink
 from stepwell.connectors import postgres as connector
 from stepwell.errors import UnavailableError
 from tests.connectors.conftest import make_place
-from tests.connectors.sinks import Place, in_turn, mark
+from tests.connectors.sinks import Place, in_turn, mark, put_together
 from tests.connectors.stopped import Stopped, stopping
 
 PLACES = ["files-json", "delta-key", "delta-changes", "postgres-key", "postgres-changes"]
@@ -79,6 +80,58 @@ def stop_everywhere(
 def check(place: Place, last: int, stop_at: int) -> None:
     steps = {number: in_turn(number) for number in range(1, last + 1)}
     assert place.content() == place.expected(steps), f"stopped before call {stop_at}"
+
+
+COALESCING = ["files-coalesce", "delta-key", "delta-changes", "postgres-key", "postgres-changes"]
+
+
+@pytest.mark.parametrize("word", COALESCING)
+def test_a_writer_stopped_inside_a_commit_of_several_is_too_late_when_it_wakes_up(
+    word: str,
+    stopped: Stopped,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Scenario 93, J7, J16: it was to write 3 to 5 as one; its successor writes 3 and 4 as one.
+    Whichever is first, each transaction is there once, and the next writer goes on from there.
+    """
+    monkeypatch.setitem(connector._WAITS_MS, "lock_timeout", 30)
+    stop_at, ended, held = 1, "", set()
+    while ended != "written at once":
+        place = make_place(word, request, tmp_path / str(stop_at))
+        go_on(place, 2)
+        ended = stopped.write(place, 3, stop_at, together=3)
+        if ended == "stopped":
+            with suppress(UnavailableError):  # A database holds the lock of the first.
+                take_over(place, 3, 4)
+            ended = stopped.go_on()
+            assert ended in ("written", "ConflictError", "UnavailableError"), ended
+        else:
+            assert ended == "written", ended
+            ended = "written at once"
+        sink = place.make()
+        found = sink.last()
+        sink.close()
+        assert found in (mark(4), mark(5)), f"stopped before call {stop_at}"
+        assert found is not None
+        check(place, found.transaction, stop_at)
+        go_on(place, 7)
+        check(place, 7, stop_at)
+        held.add(int(found.transaction))
+        stop_at += 1
+    assert held == {4, 5}, "both were first, in turn"
+
+
+def take_over(place: Place, first: int, last: int) -> None:
+    """Write transactions as one, unless the sink holds them."""
+    sink = place.make()
+    try:
+        held = sink.last()
+        if held is not None and held.transaction < first:
+            put_together(sink, range(first, last + 1), in_turn)
+    finally:
+        sink.close()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from stepwell.engine.events import Event
 from stepwell.engine.outbox import OutboxSettings
+from stepwell.engine.pieces import summed
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import WEIGHT, BadRow, Change, Delivered, Limits, Taken
 from stepwell.engine.reference_executor import ReferenceExecutor
@@ -175,12 +176,31 @@ class ShelfSink:
             self.lose_answers -= 1
             raise UnavailableError("the answer was lost")
 
+    @property
+    def coalesces(self) -> bool:
+        return False
+
+    def write_together(
+        self, previous: Delivered | None, changes: Sequence[tuple[Delivered, pa.Table]]
+    ) -> None:
+        assert len(changes) > 1, "one transaction is written alone"
+        rows = pa.concat_tables([change for _, change in changes])
+        self.write(previous, changes[-1][0], summed(rows))
+
     def _reach(self) -> None:
         if self.down:
             raise UnavailableError(f"{self.name} is down")
 
     def close(self) -> None:
         self.closed = True
+
+
+class CoalescingSink(ShelfSink):
+    """Takes several transactions as one if it lags, as their sum."""
+
+    @property
+    def coalesces(self) -> bool:
+        return True
 
 
 def batch_of(change: pa.Table) -> tuple[tuple[tuple[object, ...], int], ...]:
@@ -221,6 +241,8 @@ class World:
     sinks: dict[str, ShelfSink] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
     """Sinks that cannot be reached when a process begins."""
+    coalescing: set[str] = field(default_factory=set)
+    """Sinks that take several transactions as one."""
     views: dict[str, str] = field(
         default_factory=lambda: {"revenue": "revenue", "visits": "visits", "buyers": "buyers"}
     )
@@ -242,7 +264,7 @@ class World:
         store = faulty or self.store
         views = self.views if sinks is None else sinks
         self.sinks = {
-            name: ShelfSink(name, view, self.shelves.setdefault(name, Shelf()))
+            name: self._kind(name)(name, view, self.shelves.setdefault(name, Shelf()))
             for name, view in views.items()
         }
         for name, sink in self.sinks.items():
@@ -251,7 +273,7 @@ class World:
         taking: list[Any] = list(self.sinks.values())
         if faulty is not None and strike:
             sources = [Struck(source, faulty, "poll", "read") for source in sources]
-            taking = [Struck(sink, faulty, "last", "write") for sink in taking]
+            taking = [Struck(sink, faulty, "last", "write", "write_together") for sink in taking]
 
         def executor(store: Store, env: Any) -> Any:
             made = ReferenceExecutor(SQL, store, env)
@@ -271,6 +293,9 @@ class World:
             base=base,
         )
 
+    def _kind(self, name: str) -> type[ShelfSink]:
+        return CoalescingSink if name in self.coalescing else ShelfSink
+
     def check(self, pipeline: Pipeline) -> None:
         """What always holds: views follow from tables, and sinks hold views, each batch once."""
         executor = ReferenceExecutor(SQL, self.store, self.env)
@@ -282,7 +307,8 @@ class World:
             shelf = self.shelves[name]
             numbers = [number for number, _ in shelf.batches]
             assert numbers == sorted(set(numbers)), f"{name} holds {numbers}"
-            assert all(batch for _, batch in shelf.batches), f"{name} was sent nothing"
+            if name not in self.coalescing:
+                assert all(batch for _, batch in shelf.batches), f"{name} was sent nothing"
             counted: dict[tuple[object, ...], int] = {}
             for row in contents(pipeline, sink.view):
                 counted[row] = counted.get(row, 0) + 1

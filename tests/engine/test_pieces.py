@@ -54,13 +54,13 @@ def test_the_difference_turns_one_picture_into_the_other(
 def test_a_large_difference_is_worked_out_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """K9: 20,000 rows, of which some hundred are in memory at a time."""
     seen = []
-    summed = pieces._summed
+    summed = pieces.summed
 
     def counting(rows: pa.Table) -> pa.Table:
         seen.append(rows.num_rows)
         return summed(rows)
 
-    monkeypatch.setattr(pieces, "_summed", counting)
+    monkeypatch.setattr(pieces, "summed", counting)
     before = [(number, "x") for number in range(10_000)] + [(1, "y")] * 5_000
     after = [(number, "x") for number in range(5_000, 15_000)]
     found = difference(in_pieces(before, 100), in_pieces(after, 100), 500)

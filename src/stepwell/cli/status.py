@@ -70,8 +70,10 @@ def _status(
     progress = manifest.progress
     tables = {item.name: item.relation for item in project.sources}
     views = {item.name: item.relation for item in project.sinks}
-    pending = [item.sink for item in progress.outbox]
     violations = {item.view: item.rows for item in progress.violations}
+    waiting: dict[str, list[int]] = {}
+    for item in progress.outbox:
+        waiting.setdefault(item.sink, []).append(item.size)
     return {
         **status,
         "epoch": manifest.claim.epoch,
@@ -87,7 +89,8 @@ def _status(
                 "name": at.name,
                 "view": views.get(at.name),
                 "delivered": at.delivered,
-                "pending": pending.count(at.name),
+                "pending": len(waiting.get(at.name, ())),
+                "pending_bytes": sum(waiting.get(at.name, ())),
             }
             for at in progress.sinks
         ],
@@ -235,5 +238,7 @@ def _source(item: Mapping[str, Any]) -> Row:
 
 def _sink(item: Mapping[str, Any]) -> Row:
     cells = (item["name"], item["view"] or "", str(item["delivered"]), str(item["pending"]))
-    state = plain(item.get("error") or "ok")
+    waits = size(item["pending_bytes"]) if item.get("pending_bytes") else ""
+    usual = f"behind, {waits} waiting" if waits else "behind" if item["pending"] else "ok"
+    state = plain(item.get("error") or (f"full, {waits} waiting" if item.get("full") else usual))
     return Row(cells, f"stopped: {state}" if item.get("stopped") else state)

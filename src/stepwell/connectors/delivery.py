@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -9,16 +11,37 @@ from stepwell.engine.equality import last_of_each
 from stepwell.engine.ports import WEIGHT, Delivered
 from stepwell.errors import ConflictError, InvalidError, ensure
 
+Numbered = Sequence[tuple[Delivered, pa.Table]]
+"""The changes of consecutive transactions that a sink commits together, each with its mark."""
 
-def check_change(sink: str, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:
-    """A sink is given rows with their weights, one transaction after another."""
-    ensure(change.num_rows > 0, f"sink {sink} is given changes, never nothing")
-    ensure(change.column_names[-1] == WEIGHT, f"the last column of a change is {WEIGHT}")
-    check_held(sink, previous, previous, mark)
-    ensure(
-        previous is None or mark.transaction > previous.transaction,
-        f"sink {sink} is given rising transactions: {mark} came after {previous}",
-    )
+
+def check_changes(sink: str, previous: Delivered | None, changes: Numbered) -> Delivered:
+    """A sink is given rows with their weights, one transaction after another; the last mark."""
+    ensure(bool(changes), f"sink {sink} is given changes, never nothing")
+    for mark, change in changes:
+        ensure(change.num_rows > 0, f"sink {sink} is given changes, never nothing")
+        ensure(change.column_names[-1] == WEIGHT, f"the last column of a change is {WEIGHT}")
+        check_held(sink, previous, previous, mark)
+        ensure(
+            previous is None or mark.transaction > previous.transaction,
+            f"sink {sink} is given rising transactions: {mark} came after {previous}",
+        )
+        previous = mark
+    return changes[-1][0]
+
+
+def all_rows(changes: Numbered) -> pa.Table:
+    """The rows of all transactions, in order."""
+    return pa.concat_tables([change for _, change in changes])
+
+
+def change_log(changes: Numbered, transaction: str) -> pa.Table:
+    """The rows of all transactions, each with the number of its own in a column of that name."""
+    numbers = [
+        pa.repeat(pa.scalar(mark.transaction, pa.int64()), change.num_rows)
+        for mark, change in changes
+    ]
+    return all_rows(changes).append_column(transaction, pa.chunked_array(numbers))
 
 
 def check_held(
@@ -45,12 +68,14 @@ def check_held(
 
 
 def latest_by_key(
-    sink: str, view: str, key: tuple[str, ...], change: pa.Table
+    sink: str, view: str, key: tuple[str, ...], changes: Numbered
 ) -> tuple[pa.Table, pa.Table]:
-    """What a change comes to in a table with a key: the rows to put, and those to delete.
+    """What changes come to in a table with a key: the rows to put, and those to delete.
 
-    A row that goes while another comes with its key is replaced, and so not among the latter.
+    A row that goes while another comes with its key is replaced, and so not among the latter. Of
+    several transactions the last one that touches a key decides.
     """
+    change = changes[0][1]
     missing = [name for name in key if name not in change.column_names]
     if missing:
         raise InvalidError(
@@ -58,16 +83,24 @@ def latest_by_key(
             hint="its columns are: " + ", ".join(change.column_names[:-1]),
         )
     places = [change.column_names.index(name) for name in key]
-    weights = change.column(change.num_columns - 1)
-    come, go = pc.greater(weights, 0), pc.less(weights, 0)
-    change = pa.concat_tables([change.filter(go), change.filter(come)])
-    last = change.take(last_of_each(change, places))
-    weights = last.column(last.num_columns - 1)
-    put = pc.greater(weights, 0)
-    if pc.sum(put).as_py() != pc.sum(come).as_py() or pc.max(weights).as_py() > 1:
+    parts: list[pa.Table] = []
+    numbers: list[int] = []
+    for number, (_, change) in enumerate(changes):
+        weights = change.column(WEIGHT)
+        parts += [change.filter(pc.less(weights, 0)), change.filter(pc.greater(weights, 0))]
+        numbers += [number] * (parts[-1].num_rows + parts[-2].num_rows)
+    every = pa.concat_tables(parts).append_column("number", pa.array(numbers, pa.int64()))
+    at = every.num_columns - 1
+    come = pc.sum(pc.greater(every.column(at - 1), 0)).as_py()
+    last = every.take(last_of_each(every, [at, *places]))
+    weights = last.column(at - 1)
+    if pc.sum(pc.greater(weights, 0)).as_py() != come or pc.max(weights).as_py() > 1:
         raise InvalidError(
             f"sink {sink}: the view {view} has several rows with the same {', '.join(key)}",
             hint="name columns that tell its rows apart as the sink's key, or leave key out",
         )
-    rows = last.remove_column(last.num_columns - 1)
+    if len(changes) > 1:
+        last = last.take(last_of_each(last, places))
+    put = pc.greater(last.column(at - 1), 0)
+    rows = last.select(range(at - 1))
     return rows.filter(put), rows.filter(pc.invert(put))

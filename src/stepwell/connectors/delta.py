@@ -11,7 +11,8 @@ the one part of a table's state that an application may set together with rows.
 The mark is read from the version that the commit is based on, and the log refuses a commit if one
 with the same application transactions came in between: so a writer that is late changes nothing. A
 change that alters no row is committed all the same, or its number would be missing. Whose table it
-is stands in the table's own properties.
+is stands in the table's own properties. Several transactions can be one commit, under the mark of
+the last; in a log of changes each row keeps the number of its own.
 
 A crash leaves data files that no commit names, which `VACUUM` removes. On a local disk Delta itself
 syncs nothing; what a commit wrote is synced here before `write` returns, and before `last` tells of
@@ -29,8 +30,16 @@ from enum import Enum
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from stepwell.connectors.delivery import check_change, check_held, latest_by_key
+from stepwell.connectors.delivery import (
+    Numbered,
+    all_rows,
+    change_log,
+    check_changes,
+    check_held,
+    latest_by_key,
+)
 from stepwell.connectors.durable import check_trusted, sync_file, sync_folder
 from stepwell.engine.ports import WEIGHT, Delivered
 from stepwell.env import ulid_number, ulid_text
@@ -92,8 +101,14 @@ class DeltaSink:
             self._table = table
             return held
 
+    coalesces = True
+
     def write(self, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:
-        check_change(self.name, previous, mark, change)
+        self.write_together(previous, [(mark, change)])
+
+    def write_together(self, previous: Delivered | None, changes: Numbered) -> None:
+        mark = check_changes(self.name, previous, changes)
+        change = changes[0][1]
         self._check_trusted()
         with self._errors():
             table = self._table or self._open()
@@ -108,11 +123,11 @@ class DeltaSink:
             self._check_owner(table, mark.lineage)
             check_held(self.name, self._held(table), previous, mark)
             self._check_columns(table, change)
-            self._commit(table, mark, change)
+            self._commit(table, mark, changes)
             self._sync(table.version())
             self._table = table
 
-    def _commit(self, table: deltalake.DeltaTable, mark: Delivered, change: pa.Table) -> None:
+    def _commit(self, table: deltalake.DeltaTable, mark: Delivered, changes: Numbered) -> None:
         application = self._application(mark.lineage)
         commit = deltalake.CommitProperties(
             custom_metadata={"stepwell.transaction": str(mark.transaction)},
@@ -123,11 +138,12 @@ class DeltaSink:
         )
         before = table.version()
         if self._mode is DeltaMode.CHANGES:
-            self._append(table, mark.transaction, change, commit)
+            rows = change_log(changes, TRANSACTION)
+            deltalake.write_deltalake(table, rows, mode="append", commit_properties=commit)
         elif self._key:
-            self._merge_by_key(table, change, commit)
+            self._merge_by_key(table, changes, commit)
         else:
-            self._merge_counts(table, change, commit)
+            self._merge_counts(table, all_rows(changes), commit)
         if table.version() == before:
             # A merge that alters no row commits nothing, and the mark must move all the same.
             table.create_write_transaction([], "append", table.schema(), commit_properties=commit)
@@ -211,21 +227,10 @@ class DeltaSink:
     def _application(self, lineage: str) -> str:
         return f"stepwell/{lineage}/{self.name}"
 
-    def _append(
-        self,
-        table: deltalake.DeltaTable,
-        transaction: Transaction,
-        change: pa.Table,
-        commit: deltalake.CommitProperties,
-    ) -> None:
-        numbers = pa.repeat(pa.scalar(transaction, pa.int64()), change.num_rows)
-        rows = change.append_column(TRANSACTION, numbers)
-        deltalake.write_deltalake(table, rows, mode="append", commit_properties=commit)
-
     def _merge_by_key(
-        self, table: deltalake.DeltaTable, change: pa.Table, commit: deltalake.CommitProperties
+        self, table: deltalake.DeltaTable, changes: Numbered, commit: deltalake.CommitProperties
     ) -> None:
-        put, gone = latest_by_key(self.name, self.view, self._key, change)
+        put, gone = latest_by_key(self.name, self.view, self._key, changes)
         names = put.column_names
         flags = [pa.repeat(pa.scalar(f, pa.bool_()), n) for f, n in _sizes(put, gone)]
         rows = pa.concat_tables([put, gone]).append_column("put", pa.chunked_array(flags))
@@ -246,6 +251,9 @@ class DeltaSink:
         places = [f"c{i}" for i in range(len(names))]
         rows = change.rename_columns([*places, "put"]).group_by(places).aggregate([("put", "sum")])
         rows = rows.select([*places, "put_sum"])
+        rows = rows.filter(pc.not_equal(rows.column("put_sum"), 0))
+        if not rows.num_rows:
+            return
         values = {_quoted(name): f"s.c{i}" for i, name in enumerate(names)}
         count, total = _quoted(COUNT), f"t.{_quoted(COUNT)} + s.put"
         merge = self._merge(table, rows, range(len(names)), commit)

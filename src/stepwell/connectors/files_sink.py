@@ -21,6 +21,9 @@ Whoever reads the end of the log does step 3 for a writer that was stopped or di
 folder therefore appears whole, and once: its hidden folder can be renamed once. Readers may remove
 folders; the log says what was delivered.
 
+With `coalesce` several transactions may be one folder, under the number of the last: their changes
+summed up, which may come to no rows at all. Its mark then has the number of the `first` as well.
+
 A crash leaves a hidden folder that no mark names. A writer holds a lock (flock) on its hidden
 folder, and the next write removes only those whose lock is free. Where machines do not see each
 other's locks (NFS), a folder is renamed before the log is read for the last time: its writer's link
@@ -39,15 +42,16 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from stepwell.connectors.delivery import check_change, check_held
+from stepwell.connectors.delivery import Numbered, all_rows, check_changes, check_held
 from stepwell.connectors.durable import check_trusted, make_folder, sync_file, sync_folder
 from stepwell.connectors.writing import FileFormat, write_rows
+from stepwell.engine.pieces import summed
 from stepwell.engine.ports import Delivered
 from stepwell.env import Env
 from stepwell.errors import ConflictError, CorruptError, InvalidError, UnavailableError
 from stepwell.model import Transaction
 from stepwell.state.progress import mark_from_json, mark_to_json
-from stepwell.store.sealed import seal, unseal
+from stepwell.store.sealed import Json, seal, unseal
 
 _LOG = "_stepwell"
 _MARK = "_transaction.json"
@@ -72,10 +76,20 @@ class _Logged:
 
 
 class FilesSink:
-    """A folder for each transaction that changed the view."""
+    """A folder for each transaction that changed the view, or for several if it lags."""
 
-    def __init__(self, name: str, view: str, env: Env, *, path: str, format: FileFormat) -> None:
+    def __init__(
+        self,
+        name: str,
+        view: str,
+        env: Env,
+        *,
+        path: str,
+        format: FileFormat,
+        coalesce: bool = False,
+    ) -> None:
         self.name = name
+        self.coalesces = coalesce
         self.view = view
         self._env = env
         self._root = Path(path)
@@ -93,7 +107,10 @@ class FilesSink:
             return found.mark
 
     def write(self, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:
-        check_change(self.name, previous, mark, change)
+        self.write_together(previous, [(mark, change)])
+
+    def write_together(self, previous: Delivered | None, changes: Numbered) -> None:
+        mark = check_changes(self.name, previous, changes)
         check_trusted(self.name, self._root)
         with self._errors():
             end = self._end()
@@ -106,16 +123,16 @@ class FilesSink:
                 )
             make_folder(self._log)
             self._sweep()
-            self._write(1 if end is None else end.sequence + 1, mark, change)
+            self._write(1 if end is None else end.sequence + 1, mark, changes)
 
     def close(self) -> None:
         """Nothing is held open."""
 
     # Writing
 
-    def _write(self, sequence: int, mark: Delivered, change: pa.Table) -> None:
+    def _write(self, sequence: int, mark: Delivered, changes: Numbered) -> None:
         with self._staging() as staged:
-            self._fill(staged, sequence, mark, change)
+            self._fill(staged, sequence, mark, changes)
             sync_folder(staged, staged=True)
             sync_folder(self._root)
             mine = True
@@ -151,12 +168,15 @@ class FilesSink:
         with _locked(staged):
             yield staged
 
-    def _fill(self, folder: Path, sequence: int, mark: Delivered, change: pa.Table) -> None:
+    def _fill(self, folder: Path, sequence: int, mark: Delivered, changes: Numbered) -> None:
+        change = changes[0][1] if len(changes) == 1 else summed(all_rows(changes))
         data = folder / f"part.{self._format.value}"
         write_rows(change, data, self._format)
         sync_file(data, staged=True)
-        fields = {"view": self.view, "rows": change.num_rows, **mark_to_json(mark)}
+        fields: dict[str, Json] = {"view": self.view, "rows": change.num_rows, **mark_to_json(mark)}
         fields |= {"sequence": sequence, "staged": folder.name}
+        if len(changes) > 1:
+            fields["first"] = changes[0][0].transaction
         lines = folder / _MARK
         lines.write_bytes(seal(_FORMAT, fields))
         sync_file(lines, staged=True)

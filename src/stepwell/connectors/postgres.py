@@ -9,6 +9,9 @@ The mark is locked from `_move` to the end of the transaction, so rows are sent 
 it. A writer that stops in between, because its machine sleeps, is disconnected by the server after
 a minute, and does not keep its successor waiting for ever.
 
+Several transactions can be one of the database, under the mark of the last; in a log of changes
+each row keeps the number of its own.
+
 A crash before COMMIT leaves nothing. One whose answer was lost is found by asking `last`.
 """
 
@@ -22,7 +25,13 @@ from enum import Enum
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
-from stepwell.connectors.delivery import check_change, check_held, latest_by_key
+from stepwell.connectors.delivery import (
+    Numbered,
+    change_log,
+    check_changes,
+    check_held,
+    latest_by_key,
+)
 from stepwell.connectors.writing import json_values
 from stepwell.engine.ports import WEIGHT, Delivered
 from stepwell.errors import ConfigError, ConflictError, InvalidError, UnavailableError
@@ -122,8 +131,14 @@ class PostgresSink:
         with self._transaction() as cursor:
             return self._held(cursor) if self._made(cursor, PROGRESS) else None
 
+    coalesces = True
+
     def write(self, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:
-        check_change(self.name, previous, mark, change)
+        self.write_together(previous, [(mark, change)])
+
+    def write_together(self, previous: Delivered | None, changes: Numbered) -> None:
+        mark = check_changes(self.name, previous, changes)
+        change = changes[0][1]
         with self._transaction() as cursor:
             cursor.execute(
                 "SELECT set_config(name, value, true) FROM unnest(%s::text[], %s::text[]) "
@@ -139,10 +154,10 @@ class PostgresSink:
             elif not self._made(cursor, self._table):
                 check_held(self.name, self._held(cursor), previous, mark)
             if self._mode is PostgresMode.CHANGES:
-                self._append(cursor, mark.transaction, change)
+                self._copy(cursor, self._named(self._table), change_log(changes, TRANSACTION))
                 apply: list[sql.Composed] = []
             else:
-                apply = self._stage_rows(cursor, change)
+                apply = self._stage_rows(cursor, changes)
             if previous is not None:
                 self._move(cursor, previous, mark)
             for command in apply:
@@ -286,22 +301,12 @@ class PostgresSink:
             )
         )
 
-    def _append(
-        self,
-        cursor: psycopg.Cursor[tuple[object, ...]],
-        transaction: Transaction,
-        change: pa.Table,
-    ) -> None:
-        numbers = pa.repeat(pa.scalar(transaction, pa.int64()), change.num_rows)
-        rows = change.append_column(TRANSACTION, numbers)
-        self._copy(cursor, self._named(self._table), rows)
-
     def _stage_rows(
-        self, cursor: psycopg.Cursor[tuple[object, ...]], change: pa.Table
+        self, cursor: psycopg.Cursor[tuple[object, ...]], changes: Numbered
     ) -> list[sql.Composed]:
         """Send the rows to tables of this transaction; the commands that apply them."""
         apply = []
-        put, gone = latest_by_key(self.name, self.view, self._key, change)
+        put, gone = latest_by_key(self.name, self.view, self._key, changes)
         gone = gone.select(list(self._key))
         version = cursor.connection.info.server_version
         nulls = any(put.column(name).null_count for name in self._key)

@@ -92,7 +92,8 @@ def _datagen_source(name: str, table: Table, env: Env, options: Options) -> Sour
 
 def _files_sink(name: str, view: str, env: Env, options: Options) -> Sink:
     path, format = options.place("path"), options.choice("format", FileFormat)
-    return FilesSink(name, view, env, path=path, format=format)
+    coalesce = options.flag("coalesce", False)
+    return FilesSink(name, view, env, path=path, format=format, coalesce=coalesce)
 
 
 def _delta_sink(name: str, view: str, env: Env, options: Options) -> Sink:

@@ -10,9 +10,10 @@ ends the handle: then every later call raises it, and opening again is the way o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 
 from stepwell.engine.chores import Chores
 from stepwell.engine.events import (
@@ -37,6 +38,7 @@ from stepwell.engine.replay import Replay
 from stepwell.engine.settings import Settings
 from stepwell.engine.sink_history import is_recorded
 from stepwell.engine.sources import Sources
+from stepwell.engine.stopping import Stop
 from stepwell.engine.target import Target
 from stepwell.engine.transaction import (
     Done,
@@ -268,7 +270,7 @@ class Core(Keeping):
         self.events.emit(
             Opened(manifest.lineage, manifest.claim.epoch, self.state.transaction, replayed)
         )
-        self.deliver()
+        self.deliver_briefly()
 
     def _begin_sinks(self) -> bool:
         new = [outbox for outbox in self.state.outboxes if outbox.new]
@@ -429,16 +431,29 @@ class Core(Keeping):
 
     # Giving out
 
-    def deliver(self) -> bool:
-        """Send what waits for sinks; whether nothing waits any more. Never raises for a sink."""
-        left = [outbox for outbox in self.state.outboxes if not outbox.deliver()]
+    def deliver(self, go_on: Callable[[], bool] = lambda: True) -> bool:
+        """Send what waits for sinks; whether nothing waits any more. Never raises for a sink.
+
+        `go_on` is asked before each commit.
+        """
+        left = [outbox for outbox in self.state.outboxes if not outbox.deliver(go_on)]
         return not left
 
-    def room(self, wait_s_max: float) -> bool:
+    def deliver_briefly(self) -> None:
+        """Send what waits for sinks, to each for `sink_grace_s`: one that lags holds nobody up."""
+        for outbox in self.state.outboxes:
+            until = self.env.uptime() + self.settings.sink_grace_s
+            outbox.deliver(partial(self._is_before, until))
+
+    def _is_before(self, until: float) -> bool:
+        return self.env.uptime() < until
+
+    def room(self, wait_s_max: float, stop: Stop | None = None, *, deliver: bool = True) -> bool:
         """Whether every sink can take another transaction; waits for those that cannot.
 
         Raises what a sink said that trying again does not mend: the pipeline stops before it takes
-        anything more in. False: an outbox is still full.
+        anything more in. False: an outbox is still full, and the time is over or a stop was asked
+        for. With `deliver` it sends what waits for a sink until there is room, and no longer.
         """
         until = self.env.uptime() + wait_s_max
         said = False
@@ -450,15 +465,16 @@ class Core(Keeping):
                     self._writer.check("nothing was taken in")
                     raise outbox.stopped.with_traceback(None)
             full = [outbox for outbox in self.state.outboxes if outbox.full]
-            if full:
-                self.deliver()
+            if full and deliver:
+                for outbox in full:
+                    outbox.deliver(lambda outbox=outbox: outbox.full)  # type: ignore[misc]
                 full = [outbox for outbox in full if outbox.full and outbox.stopped is None]
             if not full:
                 if any(outbox.stopped is not None for outbox in self.state.outboxes):
                     continue
                 return True
             left = until - self.env.uptime()
-            if left <= 0:
+            if left <= 0 or (stop is not None and stop.asked):
                 return False
             if not said:
                 self.events.emit(Waiting("input", f"sink {full[0].sink.name} takes its outbox"))
@@ -466,12 +482,19 @@ class Core(Keeping):
             soonest = min(outbox.retry_in_s for outbox in full)
             self.env.sleep(min(left, max(soonest, 0.01)))
 
+    def make_room(self, stop: Stop) -> None:
+        """Wait until every sink can take another transaction; raise if that takes too long."""
+        if not self.room(self.settings.sink_wait_s_max, stop):
+            raise self.full()
+
     def full(self) -> UnavailableError:
         """What to raise when there is no room."""
-        status = next(o.status() for o in self.state.outboxes if o.full)
+        every = [outbox.status() for outbox in self.state.outboxes]
+        status = next((item for item in every if item.full), every[0])
+        why = f"the last attempt failed with: {status.error}" if status.error else "it is slow"
         return UnavailableError(
             f"sink {status.name} has not taken {status.pending} transactions, and its outbox is "
-            f"full; the last attempt failed with: {status.error}",
+            f"full; {why}",
             hint="nothing was taken in. Bring the sink back, or remove it from the pipeline",
             not_applied=True,
         )
@@ -489,10 +512,11 @@ class Core(Keeping):
                 whatever_happens.callback(source.close)
             self._chores.end()
 
-    def close(self) -> None:
+    def close(self, stop: Stop | None = None) -> None:
         """Leave in good order: a checkpoint, then let go of the pipeline, sources and sinks.
 
-        An explicit transaction that is still open is taken back.
+        An explicit transaction that is still open is taken back. What sinks have not taken within
+        their grace stays in the outbox.
         """
         self.left = True
         with ExitStack() as whatever_happens:
@@ -506,7 +530,9 @@ class Core(Keeping):
                 open = self.state.open
                 if open is not None and open.explicit:
                     self.abort()
-                self.deliver()
+                stop = stop or Stop(self.env, self.settings.sink_grace_s)
+                stop.begin_grace()
+                self.deliver(stop.allows)
                 if self._kept:
                     self.flush()
                 else:

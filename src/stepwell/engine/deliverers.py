@@ -12,13 +12,16 @@ from functools import partial
 
 from stepwell import threads
 from stepwell.engine.outbox import Outbox
+from stepwell.engine.stopping import Stop
 
 _WAIT_S_MAX = 1.0
 
 
 class Deliverers:
-    def __init__(self, outboxes: Sequence[Outbox], failed: threads.Failed) -> None:
+    def __init__(self, outboxes: Sequence[Outbox], stop: Stop, failed: threads.Failed) -> None:
+        self._stop = stop
         self._ending = False
+        self._at_once = False
         self._wakes = [threading.Event() for _ in outboxes]
         self._threads = [
             threads.start(
@@ -34,8 +37,12 @@ class Deliverers:
         for wake in self._wakes:
             wake.set()
 
-    def end(self) -> None:
-        """Wait for what is being sent now, and stop."""
+    def end(self, *, at_once: bool) -> None:
+        """Wait for the commit that is being sent now, and stop; what is left waits in the outbox.
+
+        Unless it is to be `at_once`, more is sent as long as the stop allows it.
+        """
+        self._at_once = at_once
         self._ending = True
         self.wake()
         for thread in self._threads:
@@ -44,7 +51,12 @@ class Deliverers:
     def _run(self, outbox: Outbox, wake: threading.Event) -> None:
         while not self._ending:
             wake.clear()
-            if outbox.deliver() or outbox.stopped is not None:
+            if outbox.deliver(self._goes_on) or outbox.stopped is not None:
                 wake.wait(_WAIT_S_MAX)
             else:
                 wake.wait(min(_WAIT_S_MAX, max(0.01, outbox.retry_in_s)))
+        if not self._at_once:
+            outbox.deliver(self._stop.allows)
+
+    def _goes_on(self) -> bool:
+        return not self._ending and self._stop.allows()

@@ -78,11 +78,12 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A sink holds a transaction."""
+    """A sink holds a transaction, and those before it that came with it in one commit."""
 
     sink: str
     transaction: Transaction
     rows: int
+    transactions: int = 1
 
 
 @dataclass(frozen=True, slots=True)

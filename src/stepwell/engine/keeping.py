@@ -55,8 +55,8 @@ class Keeping(ABC):
         """Be between two transactions."""
 
     @abstractmethod
-    def deliver(self) -> bool:
-        """Send what waits for sinks; whether nothing waits any more."""
+    def deliver_briefly(self) -> None:
+        """Send what waits for sinks, but not for long."""
 
     def flush(self) -> bool:
         """Make the manifest hold everything; False if it did. Only between two transactions."""
@@ -123,7 +123,7 @@ class Keeping(ABC):
                 hint="open the pipeline again: it is as it was, or restored",
             )
             raise
-        self.deliver()
+        self.deliver_briefly()
         return ref
 
     def compact(self, *, detach: bool = False) -> bool:

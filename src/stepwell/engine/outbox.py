@@ -14,6 +14,9 @@
   `sink_history` decides.
 * A sink that is down fills its outbox and stops nobody else. When the outbox is full the pipeline
   takes no more input; status says so.
+* A sink that lags, and can (`Coalesces`), receives several transactions in one commit, bounded in
+  rows and bytes. They stay apart in the outbox: the sink may turn out to hold any of their marks,
+  because another writer of this history grouped them differently.
 * Transactions are offered in rising order; a guard raises otherwise. Output of another pipeline or
   of a copy, a sink that lost what it was given, or one that is ahead of its pipeline, stops the
   pipeline before it takes more in; nothing is ever dropped silently.
@@ -39,7 +42,7 @@ import pyarrow.compute as pc
 from stepwell.engine.events import Events, Published, SinkFailed
 from stepwell.engine.kept import read_kept, write_kept
 from stepwell.engine.pieces import in_parts, weighted
-from stepwell.engine.ports import WEIGHT, Pieces, Sink
+from stepwell.engine.ports import WEIGHT, Coalesces, Pieces, Sink
 from stepwell.engine.sink_history import refusal, refuse_foreign, refuse_new
 from stepwell.env import Env
 from stepwell.errors import (
@@ -69,6 +72,9 @@ class OutboxSettings:
     bytes_max: int = 64 * 1024 * 1024
     wait_s_first: float = 0.1
     wait_s_max: float = 30.0
+    commit_rows_max: int = 500_000
+    commit_bytes_max: int = 64 * 1024 * 1024
+    """How much of several transactions goes to a sink in one commit; a larger one goes alone."""
     part_rows_max: int = 500_000
     """More than that comes in parts: the view with which a new sink begins, what a restore or
     another program makes of it.
@@ -212,8 +218,9 @@ class Outbox:
         """Nothing is sent meanwhile, and nothing ever again if it fails: what is offered here does
         not count before a manifest names it.
         """
-        with self._sending:
-            self._held_back = True
+        self._held_back = True
+        with self._sending:  # Wait for what is being sent now, and only for that.
+            pass
         yield
         self._held_back = False
 
@@ -297,15 +304,18 @@ class Outbox:
                 raise refusal(self.sink.name, self.held, self.held, transaction, self._timelines)
             self._settled = True
 
-    def deliver(self) -> bool:
+    def deliver(self, go_on: Callable[[], bool] = lambda: True) -> bool:
         """Send what is pending until it is all sent, or something fails. Never raises for a sink.
 
-        Says whether nothing is pending any more.
+        `go_on` is asked before each commit; what is left then stays. Says whether nothing is
+        pending any more.
         """
-        with self._sending:
-            while self._is_due() and self._attempt(self._send if self._certain else self._ask):
-                pass
-            return not self._parcels
+        while go_on():
+            with self._sending:
+                step = self._send if self._certain else self._ask
+                if not self._is_due() or not self._attempt(step):
+                    break
+        return not self._parcels
 
     def _is_due(self) -> bool:
         with self._lock:
@@ -330,25 +340,54 @@ class Outbox:
         return False
 
     def _send(self) -> None:
-        parcel = self._parcels[0]
-        change = self._load(parcel)
+        batch = self._next()
         # From here until the sink has answered, nobody knows.
         self._certain = False
         try:
-            self.sink.write(self.held, parcel.mark, change)
+            if len(batch) > 1 and isinstance(self.sink, Coalesces):
+                self.sink.write_together(self.held, batch)
+            else:
+                self.sink.write(self.held, *batch[0])
         except ConflictError:
             # It holds another mark than we believe: an earlier attempt of ours that landed late,
             # or something that stops the pipeline.
+            before = self.held
             self._ask()
-            if self._parcels and self._parcels[0] is parcel:
+            if self.held == before:
                 raise
             return
         with self._lock:
             self._certain = True
+            self._hold(batch[-1][0])
+        rows = sum(int(pc.sum(pc.abs(change.column(WEIGHT))).as_py()) for _, change in batch)
+        self._events.emit(Published(self.sink.name, self.delivered, rows, len(batch)))
+
+    def _next(self) -> list[tuple[Delivered, pa.Table]]:
+        """The transactions of the next commit: one, or several that the sink takes together."""
+        with self._lock:
+            first, *rest = self._parcels
+        change = self._load(first)
+        batch, rows, size = [(first.mark, change)], change.num_rows, change.nbytes
+        if not isinstance(self.sink, Coalesces) or not self.sink.coalesces:
+            return batch
+        for parcel in rest:
+            try:
+                more = self._load(parcel)
+            except StepwellError:
+                break  # It is met again when it is the first, and those before it have gone.
+            rows, size = rows + more.num_rows, size + more.nbytes
+            if rows > self._settings.commit_rows_max or size > self._settings.commit_bytes_max:
+                break
+            if not more.schema.equals(change.schema):
+                break  # The view was changed in between.
+            batch.append((parcel.mark, more))
+        return batch
+
+    def _hold(self, found: Delivered | None) -> None:
+        """With the lock: the sink holds this mark, and so all that waited for it up to there."""
+        self.held = found
+        while self._parcels and self._parcels[0].transaction <= self.delivered:
             self._parcels.popleft()
-            self.held = parcel.mark
-        rows = int(pc.sum(pc.abs(change.column(WEIGHT))).as_py())
-        self._events.emit(Published(self.sink.name, parcel.transaction, rows))
 
     def _ask(self) -> None:
         found = self.sink.last()
@@ -366,9 +405,7 @@ class Outbox:
         if not fits:
             raise refusal(self.sink.name, found, self.held, last, self._timelines)
         with self._lock:
-            self.held = found
-            while self._parcels and self._parcels[0].transaction <= self.delivered:
-                self._parcels.popleft()
+            self._hold(found)
             self._certain = True
 
     def _failed(self, error: Exception) -> None:

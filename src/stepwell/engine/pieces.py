@@ -88,7 +88,7 @@ def difference(before: Pieces, after: Pieces, rows_max: int) -> Difference:
     )
     change = schema.append(pa.field(WEIGHT, pa.int64()))
     if before.rows + after.rows <= rows_max:
-        return Difference(*_split(_summed(pa.concat_tables([change.empty_table(), *rows]))))
+        return Difference(*_split(summed(pa.concat_tables([change.empty_table(), *rows]))))
     files = min(_FILES_MAX, 2 * (before.rows + after.rows) // rows_max + 1)
     with tempfile.TemporaryDirectory(prefix="stepwell-difference-") as folder:
         root = Path(folder)
@@ -132,12 +132,12 @@ def _gathered(root: Path, number: int) -> pa.Table:
             waiting.append(pa.Table.from_batches([batch]))
             rows += batch.num_rows
             if rows > found.num_rows or number + 1 == reader.num_record_batches:
-                found, waiting, rows = _summed(pa.concat_tables([found, *waiting])), [], 0
+                found, waiting, rows = summed(pa.concat_tables([found, *waiting])), [], 0
     path.unlink()
     return found
 
 
-def _summed(rows: pa.Table) -> pa.Table:
+def summed(rows: pa.Table) -> pa.Table:
     """Equal rows as one, with the sum of their weights; none whose sum is 0."""
     one, two = row_hashes(rows.drop_columns([WEIGHT]))
     number = pa.array(np.arange(rows.num_rows))

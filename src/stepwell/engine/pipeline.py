@@ -18,7 +18,6 @@ Once the pipeline is fenced, poisoned or closed, every call raises why.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
@@ -39,6 +38,7 @@ from stepwell.engine.pushed import Push, Rows, pushed_intake
 from stepwell.engine.run import Loop
 from stepwell.engine.settings import Settings
 from stepwell.engine.status import Status, status_of
+from stepwell.engine.stopping import Stop
 from stepwell.engine.tail import Tail
 from stepwell.engine.target import Goal, Target
 from stepwell.engine.transaction import Done
@@ -94,7 +94,7 @@ class Pipeline:
             )
         )
         self._tails: list[Tail] = []
-        self._stop = threading.Event()
+        self._stop = Stop(env, (settings or Settings()).sink_grace_s)
         self._wanted_at_end: list[Callable[[], object]] = []
         self._deliverers: Deliverers | None = None
         self._running = False
@@ -171,7 +171,7 @@ class Pipeline:
             check_key(key)
         self._take_turn("transaction")
         try:
-            self._make_room()
+            self._core.make_room(self._stop)
             self._core.boundary()
             if key is None or not self._core.is_known(key):
                 self._core.begin(explicit=True)
@@ -192,8 +192,9 @@ class Pipeline:
         if self._running:
             raise InvalidError("run: the loop of this pipeline is running", hint="stop it first")
         self._running = True
+        loop = Loop(self._core, self._stop, once=once, transactions_max=max_transactions)
         try:
-            return self._run(Loop(self._core, once=once, transactions_max=max_transactions), once)
+            return self._run(loop, once)
         finally:
             self._running = False
 
@@ -204,7 +205,7 @@ class Pipeline:
         every_s = core.settings.collect_every_s
         collecting = None if once else Collecting(core.collector(), core.events, every_s, self.fail)
         try:
-            while not loop.ended and not self._stop.is_set():
+            while not loop.ended and not self._stop.asked:
                 with self._turn("run"):
                     if self._failure is not None:
                         break  # What there is now may be of no use; why is what it ends with.
@@ -221,10 +222,10 @@ class Pipeline:
                 if loop.rest_s:
                     self._core.env.sleep(loop.rest_s)
         finally:
-            self._stop.clear()
+            self._stop.answer(ended=loop.ended)
             deliverers, self._deliverers = self._deliverers, None
             if deliverers is not None:
-                deliverers.end()
+                deliverers.end(at_once=False)
             if collecting is not None:
                 collecting.end()
         if self._failure is not None:
@@ -241,17 +242,20 @@ class Pipeline:
         return loop.transactions
 
     def stop(self) -> None:
-        """Ask `run` to end: it finishes its transaction and flushes. From any thread or signal."""
-        self._stop.set()
+        """Ask `run` to end: it finishes its transaction and flushes. From any thread or signal.
+
+        What a sink that lags has not taken soon after stays in the outbox, for the next run.
+        """
+        self._stop.ask()
 
     def fail(self, error: BaseException) -> None:
         """End `run` with this error: a thread that it needs has died. From any thread."""
         if self._failure is None:
             self._failure = error
-        self._stop.set()
+        self._stop.ask()
 
     def _begin_delivering(self) -> Deliverers:
-        return Deliverers(self._core.state.outboxes, self.fail)
+        return Deliverers(self._core.state.outboxes, self._stop, self.fail)
 
     def exchange(self, make: Callable[[Core], Core]) -> None:
         """Go on with another core in the place of this one, between two transactions.
@@ -267,7 +271,7 @@ class Pipeline:
     def _swap(self, make: Callable[[Core], Core]) -> None:
         deliverers, self._deliverers = self._deliverers, None
         if deliverers is not None:
-            deliverers.end()
+            deliverers.end(at_once=True)
         try:
             self._core = make(self._core)
         except BaseException as error:
@@ -465,7 +469,7 @@ class Pipeline:
                 if why is not None:
                     self._core.abandon(ExecutorLostError(why))
                 elif not self._core.left:
-                    self._core.close()
+                    self._core.close(self._stop)
         finally:
             self._turns.give_back()
 
@@ -518,16 +522,12 @@ class Pipeline:
         if self._closed:
             raise InvalidError("this pipeline was closed", hint="open it again")
 
-    def _make_room(self) -> None:
-        if not self._core.room(self._core.settings.sink_wait_s_max):
-            raise self._core.full()
-
     def _after(self, done: Done) -> None:
         """What follows a transaction. It is recorded, so nothing here may fail its caller."""
         for tail in self._tails:
             tail.offer(done)
         if self._deliverers is None:
-            self._core.deliver()
+            self._core.deliver_briefly()
         else:
             self._deliverers.wake()
         self._core.flush_if_due()
@@ -546,7 +546,7 @@ class Pipeline:
         return self._core.answer(PushKey(intake.key, digest_of(intake)))
 
     def _commit(self, intakes: Sequence[Intake]) -> Done:
-        self._make_room()
+        self._core.make_room(self._stop)
         self._core.boundary()
         return self._core.commit(intakes)
 

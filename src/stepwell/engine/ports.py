@@ -229,6 +229,28 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Coalesces(Protocol):
+    """A sink that can take several transactions as one commit, so that it catches up when it lags.
+
+    It then holds what it would hold had it received them one after another, under the mark of the
+    last. Which transactions come together is not part of its contract: after a crash, or from
+    another writer, they may come in other groups.
+    """
+
+    @property
+    def coalesces(self) -> bool:
+        """Whether this sink does, with the options it has."""
+
+    def write_together(
+        self, previous: Delivered | None, changes: Sequence[tuple[Delivered, pa.Table]]
+    ) -> None:
+        """Like `write`, for consecutive transactions in order, all of them with the same columns.
+
+        They may cancel out; the mark of the last is committed all the same.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Pieces:
     """The rows of a relation, to be gone through once; one piece of them is in memory."""

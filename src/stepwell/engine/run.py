@@ -12,14 +12,17 @@ The loop ends at a boundary. A crash in it leaves what `transaction.settle` is f
 from __future__ import annotations
 
 from stepwell.engine.core import Core
+from stepwell.engine.stopping import Stop
 from stepwell.engine.transaction import Done
 
 
 class Loop:
     """Whoever drives it holds the pipeline during a turn, and rests between turns."""
 
-    def __init__(self, core: Core, *, once: bool, transactions_max: int | None) -> None:
+    def __init__(self, core: Core, stop: Stop, *, once: bool, transactions_max: int | None) -> None:
         self._core = core
+        self._stop = stop
+        stop.renew()
         self._once = once
         self._transactions_max = transactions_max
         self._opened_at = 0.0
@@ -36,9 +39,10 @@ class Loop:
         """Take a step, or rest; the transaction that was committed, if one was."""
         core = self._core
         self.rest_s = 0.0
-        if not core.room(0.0):
+        if not core.room(0.0, deliver=not self._in_background):
             # Not waited for inside the turn: others may want to stop the loop, or to look.
-            if self._once and not core.room(core.settings.sink_wait_s_max):
+            wait_s = core.settings.sink_wait_s_max
+            if self._once and not core.room(wait_s, self._stop) and not self._stop.asked:
                 raise core.full()
             self.rest_s = core.settings.idle_s
             return None
@@ -70,14 +74,19 @@ class Loop:
         open = core.state.open
         if open is not None and not open.explicit and not open.doomed:
             done = self._counted(core.close_open())
-        core.deliver()
+        core.deliver(self._stop.allows)
         core.flush()
         return done
 
+    @property
+    def _in_background(self) -> bool:
+        """Whether sinks have threads of their own."""
+        return self._core.settings.background_delivery and not self._once
+
     def _idle(self) -> None:
         core = self._core
-        if self._once or not core.settings.background_delivery:
-            core.deliver()
+        if not self._in_background:
+            core.deliver(lambda: not self._stop.asked)
         core.flush_if_due()
         if self._once:
             # All there is was asked for, so one that cannot say what it has is an error.

@@ -34,6 +34,8 @@ class Settings:
     outbox: OutboxSettings = field(default_factory=OutboxSettings)
     sink_wait_s_max: float = 60.0
     """How long a push waits for a sink whose outbox is full."""
+    sink_grace_s: float = 5.0
+    """How long opening, a push without a loop, and ending go on sending to a sink that lags."""
     background_delivery: bool = True
     """Whether the loop sends to each sink from a thread of its own."""
     source_wait_s_first: float = 0.5

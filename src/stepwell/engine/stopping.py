@@ -1,0 +1,49 @@
+"""A request to end, and how long sinks that lag may still take what waits for them after it.
+
+What they have not taken by then stays in the outbox: it is durable, and the next opening goes on
+with it. So how long it takes to end depends on one commit of a sink, never on how far it lags.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from stepwell.env import Env
+
+
+class Stop:
+    """Asked for from any thread or signal handler."""
+
+    def __init__(self, env: Env, grace_s: float) -> None:
+        self._env = env
+        self._grace_s = grace_s
+        self._asked = threading.Event()
+        self._since: float | None = None
+
+    @property
+    def asked(self) -> bool:
+        return self._asked.is_set()
+
+    def ask(self) -> None:
+        self.begin_grace()
+        self._asked.set()
+
+    def begin_grace(self) -> None:
+        """Sinks have so long from now on, or from when that was said first."""
+        if self._since is None:
+            self._since = self._env.uptime()
+
+    def answer(self, *, ended: bool) -> None:
+        """The loop is over. If it did not come to an end of its own, sinks have the grace only."""
+        if not ended:
+            self.begin_grace()
+        self._asked.clear()
+
+    def renew(self) -> None:
+        """The loop begins: a grace that was left from the one before is over."""
+        if not self.asked:
+            self._since = None
+
+    def allows(self) -> bool:
+        """Whether another commit may be sent to a sink."""
+        return self._since is None or self._env.uptime() < self._since + self._grace_s
