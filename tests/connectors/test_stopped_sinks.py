@@ -82,7 +82,10 @@ def check(place: Place, last: int, stop_at: int) -> None:
     assert place.content() == place.expected(steps), f"stopped before call {stop_at}"
 
 
-COALESCING = ["files-coalesce", "delta-key", "delta-changes", "postgres-key", "postgres-changes"]
+COALESCING = [
+    *("files-coalesce", "delta-key", "postgres-key"),
+    *(pytest.param(f"{kind}-changes", marks=pytest.mark.slow) for kind in ("delta", "postgres")),
+]
 
 
 @pytest.mark.parametrize("word", COALESCING)

@@ -197,6 +197,7 @@ class Pipeline:
             return self._run(loop, once)
         finally:
             self._running = False
+            self._stop.answer()
 
     def _run(self, loop: Loop, once: bool) -> int:
         background = self._core.settings.background_delivery and not once
@@ -222,7 +223,8 @@ class Pipeline:
                 if loop.rest_s:
                     self._core.env.sleep(loop.rest_s)
         finally:
-            self._stop.answer(ended=loop.ended)
+            if not loop.ended:
+                self._stop.begin_grace()
             deliverers, self._deliverers = self._deliverers, None
             if deliverers is not None:
                 deliverers.end(at_once=False)

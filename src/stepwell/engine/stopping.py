@@ -33,10 +33,8 @@ class Stop:
         if self._since is None:
             self._since = self._env.uptime()
 
-    def answer(self, *, ended: bool) -> None:
-        """The loop is over. If it did not come to an end of its own, sinks have the grace only."""
-        if not ended:
-            self.begin_grace()
+    def answer(self) -> None:
+        """The loop is over, and nobody who waits for a sink holds it up; the grace goes on."""
         self._asked.clear()
 
     def renew(self) -> None:
