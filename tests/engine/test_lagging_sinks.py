@@ -127,7 +127,7 @@ def test_a_sink_that_keeps_up_or_does_not_coalesce_gets_each_transaction_alone()
 def test_one_commit_is_bounded_in_rows_and_bytes(
     settings: dict[str, int], expected: list[int]
 ) -> None:
-    """R3: what is sent together is in memory together; a transaction over the bound goes alone."""
+    """J7: what is sent together is in memory together; a transaction over the bound goes alone."""
     sink = CoalescingSink("s", "v", Shelf())
     box = outbox(sink, **settings)
     for number in range(1, 8):
