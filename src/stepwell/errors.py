@@ -84,6 +84,22 @@ class InvalidError(StepwellError):
     """What was asked for cannot be done as asked: change the request."""
 
 
+class RejectedError(InvalidError):
+    """Every row of a push went to the dead letters: look at them, and push what is corrected."""
+
+    def __init__(self, table: str, rows: int, transaction: int) -> None:
+        which = "the row" if rows == 1 else f"all {rows:,} rows"
+        letters = f"{table}$errors"
+        super().__init__(
+            f"{which} pushed to {table} {'was' if rows == 1 else 'were'} rejected, and kept in "
+            f"{letters} (transaction {transaction})",
+            hint=f"stepwell query 'SELECT position, reason, text FROM `{letters}`' shows why",
+        )
+        self.table = table
+        self.rows = rows
+        self.transaction = transaction
+
+
 class SqlError(InvalidError):
     """A statement is wrong; the message shows line, column and a caret."""
 

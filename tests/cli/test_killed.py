@@ -22,7 +22,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from stepwell.connectors.push import pushed_rows
+from stepwell.connectors.python_rows import pushed_rows
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.endpoint.client import Client, connect
 from stepwell.env import SystemEnv

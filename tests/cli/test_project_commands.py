@@ -288,9 +288,11 @@ def test_push_tells_which_rows_it_could_not_read(run: Run, filled: Path, tmp_pat
     (tmp_path / "a.json").write_text('{"id": 7}\n{"id": "x"}\nnonsense\n')
     ended = run("-C", filled, "push", "orders", tmp_path / "a.json")
     assert ended.stdout == "pushed 1 row to orders, transaction 2\n"
-    assert ended.stderr.endswith("2 rows could not be read: see orders$errors\n")
+    look = "stepwell query 'SELECT * FROM `orders$errors`'"
+    assert ended.stderr.endswith(f"2 rows rejected; {look} shows why\n")
     document = json.loads(run("-C", filled, "push", "orders", tmp_path / "a.json", "--json").stdout)
-    assert document == {"table": "orders", "rows": 3, "rejected": 2, "transactions": [3]}
+    counts = {"rows": 3, "taken": 1, "rejected": 2}
+    assert document == {"table": "orders", **counts, "transactions": [3]}
 
 
 @pytest.mark.parametrize(

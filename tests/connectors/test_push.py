@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stepwell.connectors.formats import ChangeFormat
-from stepwell.connectors.push import format_of, pushed_rows, read_pushed
+from stepwell.connectors.push import format_of, read_pushed
 from stepwell.connectors.writing import FileFormat
 from stepwell.engine.ports import Limits
 from stepwell.errors import InvalidError
@@ -49,16 +49,6 @@ def test_what_is_no_such_file_is_refused(format: FileFormat) -> None:
         list(read_pushed(io.BytesIO(b"id,id\n"), TABLE, format=format, name="in"))
 
 
-def test_rows_are_pushed_from_python() -> None:
-    """J8: dictionaries and Arrow tables alike, with the same rules as files."""
-    given = pushed_rows(TABLE, [{"id": 1, "customer": "a"}, {"id": "x"}, {"ID": 2}])
-    assert [row[:2] for row in rows(given.change.put)] == [(1, "a"), (2, None)]
-    assert [bad.where for bad in given.bad] == ["row 2"]
-    arrow = pushed_rows(TABLE, pa.table({"id": [1, None], "customer": ["a", "b"]}))
-    assert [row[0] for row in rows(arrow.change.put)] == [1]
-    assert arrow.bad[0].reason == "the column id is NULL"
-
-
 def test_the_format_follows_from_the_name() -> None:
     """Whoever pushes orders.csv.gz should not have to say what it is."""
     names = ["a.json", "a.jsonl", "a.csv.gz", "b.parquet", "c.ndjson.zst"]
@@ -67,8 +57,10 @@ def test_the_format_follows_from_the_name() -> None:
         format_of("a.txt")
 
 
-def test_the_snippet_about_pushing_is_true() -> None:
+def test_the_snippets_about_pushing_are_true() -> None:
     """Whoever follows the page must see what the page shows."""
     page = Path(__file__).resolve().parents[2] / "docs" / "connectors" / "push.md"
-    (snippet,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    exec(compile(snippet, str(page), "exec"), {})
+    snippets = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    assert len(snippets) == 2
+    for snippet in snippets:
+        exec(compile(snippet, str(page), "exec"), {})

@@ -298,7 +298,8 @@ def push(
     """Push rows into a table. They are durable when it ends.
 
     The process that runs the pipeline takes them in; if none does, the pipeline is opened here. A
-    row that cannot be read goes to <table>$errors. Large input is several transactions.
+    row that is rejected goes to <table>$errors; if all are, the exit code is 1. Large input is
+    several transactions.
 
     With a key that was used before, for the same rows, it answers what it answered then, and takes
     nothing in.

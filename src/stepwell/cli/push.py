@@ -22,11 +22,12 @@ from stepwell.cli.reach import Reach
 from stepwell.cli.screen import Screen, count
 from stepwell.cli.where import Where
 from stepwell.connectors.formats import ChangeFormat
-from stepwell.connectors.push import format_of, read_pushed
+from stepwell.connectors.push import Pushed, format_of, read_pushed
 from stepwell.connectors.writing import FileFormat
 from stepwell.engine.push_keys import check_key, piece_key
+from stepwell.engine.pushed import Receipt
 from stepwell.env import SystemEnv
-from stepwell.errors import InvalidError, UnknownOutcomeError
+from stepwell.errors import InvalidError, RejectedError, UnknownOutcomeError
 from stepwell.model import Transaction
 
 STDIN = "-"
@@ -55,7 +56,7 @@ def show(
         kind = FileFormat.JSON if file == STDIN else format_of(file)
     limits = project.sections.settings().limits
     key = env.new_id() if key is None else check_key(key)
-    rows = bad = 0
+    rows = rejected = 0
     transactions: list[Transaction] = []
     reach = Reach(project, env, take_over=take_over, timeout_s=where.timeout_s)
     try:
@@ -71,8 +72,10 @@ def show(
             )
             for number, piece in enumerate(pieces, 1):
                 once = piece_key(key, number)
-                transactions.append(reach.push(declared.name, piece.change, piece.bad, once))
-                rows, bad = rows + piece.rows, bad + len(piece.bad)
+                taken = _push(reach, declared.name, piece, once)
+                if taken.rows:
+                    transactions.append(Transaction(taken))
+                rows, rejected = rows + piece.rows, rejected + taken.rejected
                 if sys.stderr.isatty() and not where.json:
                     print(f"\r{count(rows, 'row')} in", end="", file=sys.stderr, flush=True)
     except UnknownOutcomeError as error:
@@ -88,12 +91,25 @@ def show(
         print("\r\x1b[K", end="", file=sys.stderr)
     screen = Screen()
     if where.json:
-        content = {"table": declared.name, "rows": rows, "rejected": bad}
-        screen.json({**content, "transactions": sorted(set(transactions))})
+        content = {"table": declared.name, "rows": rows}
+        counts = {"taken": rows - rejected, "rejected": rejected}
+        screen.json({**content, **counts, "transactions": sorted(set(transactions))})
+    if rows and rejected >= rows:
+        raise RejectedError(declared.name, rows, transactions[-1])
+    if where.json:
         return
-    screen.line(f"pushed {count(rows - bad, 'row')} to {declared.name}{_in(transactions)}")
-    if bad:
-        print(f"{count(bad, 'row')} could not be read: see {declared.name}$errors", file=sys.stderr)
+    screen.line(f"pushed {count(rows - rejected, 'row')} to {declared.name}{_in(transactions)}")
+    if rejected:
+        look = f"stepwell query 'SELECT * FROM `{declared.name}$errors`'"
+        print(f"{count(rejected, 'row')} rejected; {look} shows why", file=sys.stderr)
+
+
+def _push(reach: Reach, table: str, piece: Pushed, key: str) -> Receipt:
+    """Push a piece. That all of it was rejected matters only if nothing of the whole was taken."""
+    try:
+        return reach.push(table, piece.change, piece.bad, key)
+    except RejectedError as error:
+        return Receipt(error.transaction, piece.rows, error.rows)
 
 
 def _tell_progress(rows: int, name: str, key: str) -> None:

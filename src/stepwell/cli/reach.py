@@ -18,16 +18,18 @@ from stepwell.endpoint.client import TIMEOUT_S, Client, Opening, connect
 from stepwell.endpoint.wire import Silent
 from stepwell.engine.open import Seen
 from stepwell.engine.ports import BadRow, Change
+from stepwell.engine.pushed import Receipt
 from stepwell.env import Env
 from stepwell.errors import (
     ClaimedError,
     ConflictError,
     FencedError,
+    RejectedError,
     StepwellError,
     UnavailableError,
     UnknownOutcomeError,
 )
-from stepwell.model import Claim, Transaction, format_time
+from stepwell.model import Claim, format_time
 from stepwell.process import Liveness
 from stepwell.state.manifest import Manifests, Stored
 
@@ -114,7 +116,7 @@ class Reach:
 
     def push(
         self, table: str, change: Change, bad: Sequence[BadRow], key: str | None = None
-    ) -> Transaction:
+    ) -> Receipt:
         """Durable when it returns. With a key, it is sent once more if who was asked has gone."""
         try:
             return self._push(table, change, bad, key)
@@ -124,12 +126,12 @@ class Reach:
                 raise
             try:
                 return self._push(table, change, bad, key)
+            except RejectedError:
+                raise  # That is an answer: the first one was not taken in, or rejected as well.
             except StepwellError:
                 raise unknown from None  # The first one may be in, whatever became of this one.
 
-    def _push(
-        self, table: str, change: Change, bad: Sequence[BadRow], key: str | None
-    ) -> Transaction:
+    def _push(self, table: str, change: Change, bad: Sequence[BadRow], key: str | None) -> Receipt:
         goes = {"delete": change.delete, "discard": change.discard}
         while True:
             try:

@@ -263,7 +263,7 @@ def decode_parquet(
     records = Records(
         rows,
         text=False,
-        record=lambda at: _record(rows, at),
+        record=lambda at: record_at(rows, at),
         where=lambda at: f"{place}row {first_row + at}",
         shown=lambda at: _shown(rows, at),
         number=lambda at: first_row + at,
@@ -271,7 +271,7 @@ def decode_parquet(
     return batch_of(records, shape, changes)
 
 
-def _record(rows: pa.Table, at: int) -> dict[str, object]:
+def record_at(rows: pa.Table, at: int) -> dict[str, object]:
     """A row as values; `Unfit` if one of them is none, such as a text that is not UTF-8."""
     made: dict[str, object] = {}
     for name, column in zip(rows.column_names, rows.columns, strict=True):

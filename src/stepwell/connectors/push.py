@@ -6,7 +6,7 @@ several pieces, each small enough for one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -17,15 +17,14 @@ import pyarrow.parquet as pq
 
 from stepwell.connectors.csv_lines import decode_csv, read_header
 from stepwell.connectors.file_parts import COMPRESSIONS
-from stepwell.connectors.folding import fold_numbered, fold_operations
-from stepwell.connectors.formats import Batch, ChangeFormat, Records, read_one_by_one
+from stepwell.connectors.folding import fold_numbered
+from stepwell.connectors.formats import Batch, ChangeFormat
 from stepwell.connectors.json_lines import decode_json
 from stepwell.connectors.lines import Stream, cut_records, take_cut
 from stepwell.connectors.parquet_parts import decode_parquet
 from stepwell.connectors.shape import Shape, shape_of
 from stepwell.connectors.values import Unfit
 from stepwell.connectors.writing import FileFormat
-from stepwell.engine.json_rows import json_object
 from stepwell.engine.payload import POSITION
 from stepwell.engine.ports import BadRow, Change, Limits, own_text
 from stepwell.errors import InvalidError
@@ -76,24 +75,6 @@ def _with_positions(change: Change, place: str, numbers: pa.ChunkedArray) -> Cha
     return replace(change, delete=change.delete.append_column(POSITION, positions))
 
 
-def pushed_rows(table: Table, rows: pa.Table | Iterable[Mapping[str, object]]) -> Pushed:
-    """Rows given in Python: an Arrow table, or dictionaries."""
-    shape = shape_of(table)
-    if isinstance(rows, pa.Table):
-        return _pushed(shape, decode_parquet(rows, shape, ChangeFormat.ROWS))
-    given = list(rows)
-    records = Records(
-        pa.Table.from_arrays([], names=[]),
-        text=False,
-        record=given.__getitem__,
-        where=lambda at: f"row {at + 1}",
-        shown=lambda at: json_object(given[at]),
-        number=lambda at: at + 1,
-    )
-    operations, bad, _ = read_one_by_one(records, list(range(len(given))), shape, ChangeFormat.ROWS)
-    return _pushed(shape, Batch(operations, len(given), bad))
-
-
 def format_of(name: str) -> FileFormat:
     """The format of a file by the ending of its name."""
     path = Path(name)
@@ -105,10 +86,6 @@ def format_of(name: str) -> FileFormat:
         raise InvalidError(
             f"the name {name} does not tell its format", hint="add --format json, csv or parquet"
         ) from None
-
-
-def _pushed(shape: Shape, batch: Batch) -> Pushed:
-    return Pushed(fold_operations(shape, batch.operations), batch.rows, batch.bad)
 
 
 def _text_batches(

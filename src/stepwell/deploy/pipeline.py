@@ -8,23 +8,26 @@ reference in plain Python; tests may give any other.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from stepwell.connectors.python_rows import pushed_rows
 from stepwell.deploy.program import check_program, program_of
 from stepwell.deploy.project import Project
 from stepwell.engine.events import Listener
 from stepwell.engine.open import Seen
+from stepwell.engine.payload import Intake
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.ports import ERRORS, Executor, ExecutorFactory
+from stepwell.engine.ports import ERRORS, BadRow, Executor, ExecutorFactory
+from stepwell.engine.pushed import Receipt, Rows
 from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.engine.target import Target
 from stepwell.env import Env
-from stepwell.errors import FencedError, InvalidError
+from stepwell.errors import FencedError, InvalidError, RejectedError
 from stepwell.model import Transaction
 from stepwell.query.explain import Explained
 from stepwell.query.reasons import Unsupported
@@ -93,6 +96,43 @@ class ProjectPipeline(Pipeline):
         """Flush, and let go. One that was fenced has nothing to leave."""
         with suppress(FencedError):
             super().close()
+
+    def push(
+        self,
+        table: str,
+        rows: Rows | None = None,
+        *,
+        delete: Rows | None = None,
+        discard: Rows | None = None,
+        bad: Sequence[BadRow] = (),
+        key: str | None = None,
+    ) -> Receipt:
+        """Put rows into a table, and delete some first; the number of the transaction.
+
+        A row that is none of its table's goes to the dead letters and the others are taken in, as
+        `stepwell push` does: `rejected` of what is returned says how many. `RejectedError` if no
+        row is left; its dead letters are kept. Of anything else that is raised nothing was taken
+        in, but after `UnknownOutcomeError` push once more with the same `key`.
+        """
+        receipt = super().push(table, rows, delete=delete, discard=discard, bad=bad, key=key)
+        if receipt.rows and not receipt.taken:
+            raise RejectedError(self.project.table(table).name, receipt.rows, int(receipt))
+        return receipt
+
+    def _intake(
+        self,
+        table: str,
+        rows: Rows | None,
+        delete: Rows | None,
+        discard: Rows | None,
+        bad: Sequence[BadRow],
+        key: str | None = None,
+    ) -> Intake:
+        declared = self.project.table(table)
+        given = pushed_rows(declared, rows, delete=delete, discard=discard)
+        change, every = given.change, (*given.bad, *bad)
+        goes = change.delete, change.discard
+        return super()._intake(declared.name, change.put, *goes, every, key)
 
     def query(self, sql: str) -> pa.Table:
         """The answer to one SELECT, as an Arrow table: `.to_pandas()`, `.to_pylist()`."""

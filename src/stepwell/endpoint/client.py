@@ -27,6 +27,7 @@ from stepwell.endpoint.wire import (
     send,
 )
 from stepwell.engine.ports import BadRow
+from stepwell.engine.pushed import Receipt
 from stepwell.errors import UnavailableError, UnknownOutcomeError
 from stepwell.model import Transaction
 
@@ -106,7 +107,7 @@ class Client:
         discard: pa.Table | None = None,
         bad: Sequence[BadRow] = (),
         key: str | None = None,
-    ) -> Transaction:
+    ) -> Receipt:
         """Durable when it returns. `UnknownOutcomeError` if the process went away before: with a
         `key` the same push can be sent again.
         """
@@ -120,7 +121,7 @@ class Client:
                 self._lost(gone),
                 hint=PUSH_AGAIN if key is not None else _LOOK_FIRST,
             ) from gone
-        return Transaction(int(answer.header["transaction"]))
+        return Receipt(*(int(answer.header[n]) for n in ("transaction", "rows", "rejected")))
 
     def checkpoint(self, name: str | None, keep_s: float | None) -> str:
         """The id of the new checkpoint."""

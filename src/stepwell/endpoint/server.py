@@ -23,6 +23,7 @@ from stepwell.endpoint.connections import Connection, Connections
 from stepwell.endpoint.place import make_folder, socket_path, take_lock
 from stepwell.endpoint.wire import Gone, Header, Message, error_json
 from stepwell.engine.ports import BadRow
+from stepwell.engine.pushed import Receipt
 from stepwell.engine.status import Status
 from stepwell.engine.tail import Tail
 from stepwell.env import Env
@@ -71,7 +72,7 @@ class Served(Protocol):
         discard: Any | None = None,
         bad: Any = (),
         key: str | None = None,
-    ) -> Transaction: ...
+    ) -> Receipt: ...
 
 
 class Endpoint:
@@ -226,10 +227,9 @@ class Endpoint:
         ]
         table = _text(request, "table")
         key = None if request.header.get("key") is None else _text(request, "key")
-        transaction = self._ready().push(
-            table, put, delete=delete, discard=discard, bad=bad, key=key
-        )
-        connection.send({"transaction": transaction})
+        taken = self._ready().push(table, put, delete=delete, discard=discard, bad=bad, key=key)
+        counts = {"rows": taken.rows, "rejected": taken.rejected}
+        connection.send({"transaction": int(taken), **counts})
 
     def _explain(self, connection: Connection, request: Message) -> None:
         explained = self._ready().explain(_text(request, "view"))

@@ -32,7 +32,10 @@ REQUEST_BYTES_MAX = 1 * 2**30
 ANSWER_BYTES_MAX = 16 * 2**30
 ERROR_CHARACTERS_MAX = 8192
 """An error may quote what it was given, which may be as large as a message can be."""
-_DETAILS = ("epoch", "host", "pid", "time", "object", "field", "file", "line", "column")
+_DETAILS = (
+    *("epoch", "host", "pid", "time", "object", "field", "file", "line", "column"),
+    *("table", "rows", "transaction"),
+)
 
 Header = Mapping[str, Any]
 

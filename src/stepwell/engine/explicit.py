@@ -17,13 +17,15 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 
 from stepwell.engine.core import Core
-from stepwell.engine.payload import digest_of
+from stepwell.engine.payload import Intake, digest_of
 from stepwell.engine.ports import BadRow
 from stepwell.engine.push_keys import PushKey
-from stepwell.engine.pushed import Rows, pushed_intake
+from stepwell.engine.pushed import Rows
 from stepwell.engine.transaction import Done, Step
 from stepwell.errors import InvalidError, StepwellError
 from stepwell.model import NO_CHECKSUM, Checksum, Transaction, checksum
+
+Read = Callable[[str, Rows | None, Rows | None, Rows | None, Sequence[BadRow]], Intake]
 
 
 class ExplicitTransaction:
@@ -32,12 +34,16 @@ class ExplicitTransaction:
     def __init__(
         self,
         core: Core,
+        read: Read,
         ended: Callable[[Done | None], None],
         give_back: Callable[[], None],
         key: str | None = None,
     ) -> None:
-        """`ended` is called once it has ended, still in its turn, with what it committed."""
+        """`read` makes an intake of what is pushed. `ended` is called once it has ended, still in
+        its turn, with what it committed.
+        """
         self._core = core
+        self._read = read
         self._ended_by = ended
         self._give_back = give_back
         self._key = key
@@ -58,7 +64,7 @@ class ExplicitTransaction:
     ) -> None:
         """Add rows, and before them deletes. Durable, and not visible before the commit."""
         with self._mine():
-            intake = pushed_intake(self._core.sources, table, rows, delete, discard, bad)
+            intake = self._read(table, rows, delete, discard, bad)
             if not intake.taken.rows:
                 return
             if not self._repeats:

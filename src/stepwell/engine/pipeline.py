@@ -34,7 +34,7 @@ from stepwell.engine.payload import Intake, digest_of
 from stepwell.engine.ports import BadRow, ExecutorFactory, Sink, Source, lost
 from stepwell.engine.push_keys import PushKey, check_key
 from stepwell.engine.push_queue import Committer, PushQueue
-from stepwell.engine.pushed import Push, Rows, pushed_intake
+from stepwell.engine.pushed import Push, Receipt, Rows, pushed_intake
 from stepwell.engine.run import Loop
 from stepwell.engine.settings import Settings
 from stepwell.engine.status import Status, status_of
@@ -133,7 +133,7 @@ class Pipeline:
         discard: Rows | None = None,
         bad: Sequence[BadRow] = (),
         key: str | None = None,
-    ) -> Transaction:
+    ) -> Receipt:
         """Put rows into a table, and delete some first; the number of the transaction.
 
         A key that is deleted and is not there is a dead letter; one that is discarded is not.
@@ -143,12 +143,11 @@ class Pipeline:
         A push whose key is known returns the number of the first one, and takes nothing in (J14).
         `bad` is for whoever reads rows from a file: what cannot be read goes to the dead letters.
         """
-        intake = pushed_intake(self._core.sources, table, rows, delete, discard, bad, key)
-        if not intake.taken.rows:
+        pushed = Push(self._intake(table, rows, delete, discard, bad, key))
+        if not pushed.intake.taken.rows:
             with self._turn("push"):
-                known = self._answer(intake)
-                return self._core.state.transaction if known is None else known
-        pushed = Push(intake)
+                known = self._answer(pushed.intake)
+                return Receipt(self._core.state.transaction if known is None else known, 0, 0)
         self._pushes.append(pushed)
         try:
             with self._turn("push"):
@@ -158,7 +157,18 @@ class Pipeline:
             self._pushes.withdraw(pushed)
         if pushed.error is not None:
             raise pushed.error
-        return pushed.transaction
+        return pushed.receipt
+
+    def _intake(
+        self,
+        table: str,
+        rows: Rows | None,
+        delete: Rows | None,
+        discard: Rows | None,
+        bad: Sequence[BadRow],
+        key: str | None = None,
+    ) -> Intake:
+        return pushed_intake(self._core.sources, table, rows, delete, discard, bad, key)
 
     def transaction(self, *, key: str | None = None) -> ExplicitTransaction:
         """Begin an explicit transaction: what is pushed through it becomes visible at once.
@@ -176,7 +186,7 @@ class Pipeline:
             if key is None or not self._core.is_known(key):
                 self._core.begin(explicit=True)
             self._current = ExplicitTransaction(
-                self._core, self._transaction_ended, self._turns.give_back, key
+                self._core, self._intake, self._transaction_ended, self._turns.give_back, key
             )
             return self._current
         except BaseException:

@@ -124,6 +124,6 @@ class PushQueue:
         if not left:
             return
         done = self._committer.commit([pushed.intake for pushed in left])
-        for pushed in left:
-            pushed.succeed(done.transaction)
+        for pushed, rejected in zip(left, done.rejected, strict=True):
+            pushed.succeed(done.transaction, rejected)
         self._committer.after(done)

@@ -20,17 +20,45 @@ a data frame.
 """
 
 
+class Receipt(int):
+    """The number of the transaction that a push became, and how many of its rows were rejected.
+
+    A number, since that is what most callers want of it.
+    """
+
+    rows: int
+    """Rows that were pushed."""
+    rejected: int
+    """How many of them went to the dead letters. Of a push that is repeated with its key, only rows
+    that could not be read count.
+    """
+
+    def __new__(cls, transaction: int, rows: int, rejected: int) -> Receipt:
+        made = super().__new__(cls, transaction)
+        made.rows, made.rejected = rows, rejected
+        return made
+
+    @property
+    def taken(self) -> int:
+        return self.rows - self.rejected
+
+
 class Push:
     """Rows on their way in. Whoever commits them, for whomever, says how it went."""
 
     def __init__(self, intake: Intake) -> None:
         self.intake = intake
         self.done = False
-        self.transaction = Transaction(0)
+        self.receipt = self._receipt(Transaction(0), None)
         self.error: StepwellError | None = None
 
-    def succeed(self, transaction: Transaction) -> None:
-        self.done, self.transaction = True, transaction
+    def succeed(self, transaction: Transaction, rejected: int | None = None) -> None:
+        """It is in; `rejected` is not known if it was before, and is repeated."""
+        self.done, self.receipt = True, self._receipt(transaction, rejected)
+
+    def _receipt(self, transaction: Transaction, rejected: int | None) -> Receipt:
+        taken = self.intake.taken
+        return Receipt(transaction, taken.rows, len(taken.bad) if rejected is None else rejected)
 
     def fail(self, error: StepwellError) -> None:
         """What is committed stays so, whatever goes wrong afterwards."""

@@ -1,0 +1,212 @@
+"""Rows that are pushed from Python, by the rules that hold for files.
+
+Each row is taken in or becomes a dead letter by itself. Rows of like columns are read column by
+column, as Arrow holds them; whatever Arrow cannot hold is read row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from functools import lru_cache
+
+import pyarrow as pa
+
+from stepwell.connectors.file_parts import no_rows
+from stepwell.connectors.formats import (
+    OPERATION,
+    Batch,
+    ChangeFormat,
+    Records,
+    batch_of,
+    read_one_by_one,
+)
+from stepwell.connectors.json_lines import joined
+from stepwell.connectors.parquet_parts import record_at
+from stepwell.connectors.push import Pushed
+from stepwell.connectors.shape import Shape, shape_of
+from stepwell.engine.json_rows import json_object, json_row
+from stepwell.engine.payload import POSITION
+from stepwell.engine.ports import TEXT_MAX, BadRow, Change, PartName
+from stepwell.engine.pushed import Rows
+from stepwell.errors import InvalidError
+from stepwell.query.statements import Table
+
+_FEW_ROWS = 16
+"""Up to so many rows Python is faster than setting Arrow up."""
+_shape = lru_cache(maxsize=100)(shape_of)
+_Where = Callable[[int], str]
+_PLAIN = (str, int, float, bool, bytes, Decimal, date)
+
+
+def pushed_rows(
+    table: Table,
+    rows: Rows | None = None,
+    *,
+    delete: Rows | None = None,
+    discard: Rows | None = None,
+) -> Pushed:
+    """What is pushed, as rows of its table; what is none is bad. `InvalidError`: not rows at all.
+
+    A column `$position` of rows to be deleted says where each stood.
+    """
+    shape = _shape(table)
+    put = _read(shape, rows, "put")
+    gone, away = _read(shape, delete, "delete"), _read(shape, discard, "discard")
+    count = put.count + gone.count + away.count
+    return Pushed(Change(put.rows, gone.rows, away.rows), count, (*put.bad, *gone.bad, *away.bad))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    rows: pa.Table | None
+    count: int
+    """Rows given, bad ones included."""
+    bad: tuple[BadRow, ...]
+
+
+def _read(shape: Shape, rows: Rows | None, part: PartName) -> _Part:
+    given = _given(rows)
+    positions: pa.ChunkedArray | None = None
+    if isinstance(given, pa.Table) and POSITION in given.column_names[-1:]:
+        positions, given = given.column(POSITION), given.drop_columns([POSITION])
+    count = given.num_rows if isinstance(given, pa.Table) else len(given)
+    if not count:
+        return _Part(None, 0, ())
+
+    def where(at: int) -> str:
+        if positions is not None:
+            return str(positions[at].as_py())
+        return f"row {at + 1}" if part == "put" else f"{part}, row {at + 1}"
+
+    batch = _batch(shape, given, part != "put", where)
+    width = len(shape.columns)
+    made = batch.operations.select(range(width) if part == "put" else list(shape.wanted(put=False)))
+    if not made.num_rows:
+        return _Part(None, count, batch.bad)
+    if part == "delete" and (positions is not None or batch.bad):
+        # Without those that are bad, the others are in other places.
+        numbers = batch.operations.column(width + 1).to_pylist()
+        told = pa.array([where(number - 1) for number in numbers], pa.string())
+        made = made.append_column(POSITION, told)
+    return _Part(made, count, batch.bad)
+
+
+def _given(rows: Rows | None) -> pa.Table | list[object]:
+    """As Arrow where that is what they are, or what they can be; else one by one."""
+    try:
+        if rows is None or isinstance(rows, pa.Table):
+            return [] if rows is None else rows
+        if isinstance(rows, pa.RecordBatch):
+            return pa.Table.from_batches([rows])
+        if hasattr(rows, "__arrow_c_stream__"):
+            return pa.table(rows)
+        if isinstance(rows, Mapping):
+            return _of_columns(rows)
+        if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
+            raise TypeError(f"expected a list of mappings, found {type(rows).__name__}")
+        listed = list(rows)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InvalidError(f"these rows cannot be read: {error}") from error
+    return _as_table(listed)
+
+
+def _of_columns(columns: Mapping[object, object]) -> pa.Table | list[object]:
+    try:
+        return pa.table(columns)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        # Values of one column have several types, perhaps; or they are no columns.
+        values = {str(name): list(column) for name, column in columns.items()}  # type: ignore[call-overload]
+        return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+
+
+def _as_table(rows: list[object]) -> pa.Table | list[object]:
+    """Many rows with the same columns as Arrow, if it can hold them."""
+    first = rows[0] if rows else None
+    if len(rows) <= _FEW_ROWS or not isinstance(first, dict):
+        return rows
+    names = first.keys()
+    if not all(isinstance(row, dict) and row.keys() == names for row in rows):
+        return rows
+    try:
+        return pa.Table.from_pylist(rows)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return rows
+
+
+def _batch(shape: Shape, given: pa.Table | list[object], deletes: bool, where: _Where) -> Batch:
+    format = ChangeFormat.INSERT_DELETE if deletes else ChangeFormat.ROWS
+    if isinstance(given, pa.Table) and deletes and OPERATION in given.column_names:
+        given = given.to_pylist()  # A column of the table has the name of the one that we add.
+    if isinstance(given, pa.Table):
+        records = _of_table(given, deletes, where)
+        if given.num_rows > _FEW_ROWS:
+            with suppress(Exception):  # Whatever the libraries below make of strange values.
+                return batch_of(records, shape, format)
+    else:
+        records = _of_list(given, deletes, where)
+    places = range(given.num_rows if isinstance(given, pa.Table) else len(given))
+    with suppress(Exception):
+        operations, bad, _ = read_one_by_one(records, list(places), shape, format)
+        return Batch(operations, len(places), bad)
+    return joined([_alone(records, at, shape, format) for at in places], shape)
+
+
+def _alone(records: Records, at: int, shape: Shape, format: ChangeFormat) -> Batch:
+    """One row, which is bad if nothing else can be made of it."""
+    try:
+        operations, bad, _ = read_one_by_one(records, [at], shape, format)
+        return Batch(operations, 1, bad)
+    except Exception as error:  # noqa: BLE001 - see above
+        reason = f"cannot be read: {type(error).__name__}: {error}"
+        return no_rows(shape, BadRow(records.where(at), reason, records.shown(at)))
+
+
+def _of_table(rows: pa.Table, deletes: bool, where: _Where) -> Records:
+    columns = rows
+    if deletes:
+        operation = pa.repeat(pa.scalar("delete"), rows.num_rows)
+        columns = rows.append_column(OPERATION, operation)
+    return Records(
+        columns,
+        text=False,
+        record=lambda at: record_at(columns, at),
+        where=where,
+        shown=lambda at: json_row(rows, at, TEXT_MAX),
+        number=lambda at: at + 1,
+    )
+
+
+def _of_list(rows: list[object], deletes: bool, where: _Where) -> Records:
+    return Records(
+        pa.Table.from_arrays([], names=[]),
+        text=False,
+        record=lambda at: {"delete": _plain(rows[at])} if deletes else _plain(rows[at]),
+        where=where,
+        shown=lambda at: json_object(rows[at]),
+        number=lambda at: at + 1,
+    )
+
+
+def _plain(row: object) -> object:
+    if not isinstance(row, Mapping):
+        return row
+    return {name: _plain_value(value) for name, value in row.items()}
+
+
+def _plain_value(value: object) -> object:
+    """A value as JSON, Parquet or Arrow would give it: what NumPy holds, say."""
+    if value is None or isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, Mapping):
+        texts = all(isinstance(name, str) for name in value)
+        return value if texts else list(value.items())
+    if isinstance(value, list | tuple):
+        return list(value)
+    try:
+        return pa.scalar(value).as_py()
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return value
