@@ -103,7 +103,7 @@ def test_a_field_of_the_wrong_type_is_named(run: Run, pipeline: Pipeline) -> Non
     stored = json.loads(pipeline.manifest(2).read_bytes())
     stored["body"]["replay"]["position"] = "one"
     fields = {name: stored[name] for name in ("id", "epoch", "put_id", "body")}
-    pipeline.manifest(2).write_bytes(seal("stepwell-manifest/4", fields))
+    pipeline.manifest(2).write_bytes(seal("stepwell-manifest/5", fields))
     ended = run("inspect", "manifest", pipeline.directory)
     assert ended.exit_code == 1
     assert "field 'body.replay.position': expected a whole number" in ended.stderr
@@ -113,11 +113,11 @@ def test_a_manifest_of_a_format_to_come_is_named_by_both_versions(
     run: Run, pipeline: Pipeline
 ) -> None:
     """J12: the same holds for manifests as for entries."""
-    pipeline.manifest(3).write_bytes(seal("stepwell-manifest/5", {"whatever": "comes"}))
+    pipeline.manifest(3).write_bytes(seal("stepwell-manifest/6", {"whatever": "comes"}))
     for place in (pipeline.directory, pipeline.manifest(3)):
         ended = run("inspect", "manifest", place)
         assert ended.exit_code == 1
-        assert "has stepwell-manifest format 5; this Stepwell reads format 4" in ended.stderr
+        assert "has stepwell-manifest format 6; this Stepwell reads format 5" in ended.stderr
         assert "hint: upgrade Stepwell" in ended.stderr
 
 

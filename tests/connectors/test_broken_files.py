@@ -22,13 +22,14 @@ from stepwell.engine.ports import TEXT_MAX, BadRow, Lags, Limits, Source, cut
 from stepwell.errors import UnavailableError
 from stepwell.testing import ManualEnv
 from tests.connectors.broken_files import Case, draw
+from tests.connectors.following import Following
 from tests.connectors.tables import ORDERS, rows, table
 
 
 def source(folder: Path, case: Case, path: str = "*") -> Source:
     options = {"path": path, "format": case.format, "changes": case.changes, "settle": "0s"}
     given = {"table": "everything", "type": "files", **options}
-    return make_source("s", given, table(case.table), ManualEnv(), base=folder)
+    return Following(make_source("s", given, table(case.table), ManualEnv(), base=folder))
 
 
 def check(folder: Path, seed: int) -> None:
@@ -86,7 +87,7 @@ def everything(
 ) -> tuple[list[object], list[BadRow]]:
     """The keys of the rows in a folder, and its dead letters; both are the same when read again."""
     given = {"table": "orders", "type": "files", "path": "*", "format": format, "settle": "0s"}
-    s = make_source("s", given, table(sql), ManualEnv(), base=folder)
+    s = Following(make_source("s", given, table(sql), ManualEnv(), base=folder))
     ids: list[object] = []
     bad: list[BadRow] = []
     after = None
@@ -268,7 +269,7 @@ def test_a_text_that_a_million_rows_share_is_not_written_out_for_all_of_them(
     data = pa.table({"id": range(1_000_000), "customer": shared})
     pq.write_table(data, tmp_path / "a.parquet", compression="zstd")
     given = {"table": "orders", "type": "files", "path": "*", "format": "parquet"}
-    s = make_source("s", given, table(ORDERS), ManualEnv(), base=tmp_path)
+    s = Following(make_source("s", given, table(ORDERS), ManualEnv(), base=tmp_path))
     del data, shared
     before = pa.total_allocated_bytes()
     after, seen = None, 0
@@ -312,7 +313,7 @@ def test_a_file_that_may_not_be_read_does_not_stop_the_others(
     for name in "abc":
         (tmp_path / f"{name}.json").write_text(f'{{"id":{ord(name)}}}\n')
     given = {"table": "orders", "type": "files", "path": "*", "format": "json"}
-    s = make_source("s", given, table(ORDERS), ManualEnv(), base=tmp_path)
+    s = Following(make_source("s", given, table(ORDERS), ManualEnv(), base=tmp_path))
 
     def refuse(path: Path, mode: str) -> object:
         if path.name == "b.json":

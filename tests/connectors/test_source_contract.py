@@ -17,6 +17,7 @@ import pytest
 from stepwell.connectors.registry import make_source
 from stepwell.engine.ports import Limits, Source, Taken
 from stepwell.testing import ManualEnv
+from tests.connectors.following import Following
 from tests.connectors.tables import Keyed, rows, table
 
 NUMBERS = table("CREATE TABLE numbers (id BIGINT PRIMARY KEY, word STRING)")
@@ -33,7 +34,7 @@ class Case:
 
 def made(folder: Path, **options: object) -> Case:
     given = {"table": "numbers", **options}
-    return Case(lambda: make_source("s", given, NUMBERS, ManualEnv(), base=folder))
+    return Case(lambda: Following(make_source("s", given, NUMBERS, ManualEnv(), base=folder)))
 
 
 def chunks() -> list[list[dict[str, object]]]:
@@ -148,7 +149,7 @@ def test_what_was_taken_is_read_again_by_another_process(case: Case, rows_max: i
 
 @pytest.mark.parametrize("rows_max", [90, 333])
 def test_another_process_goes_on_where_one_stopped(case: Case, rows_max: int) -> None:
-    """J8: a position is JSON and is all that a new process has."""
+    """J8: a position is JSON; it, and the names that were taken, are all that a new process has."""
     steps: list[Taken] = []
     after: object = None
     while True:

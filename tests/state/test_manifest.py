@@ -198,11 +198,11 @@ def test_an_unknown_format_is_refused_with_both_versions_named() -> None:
     """J12: a manifest of a later version stops everything, and says which version is needed."""
     store, manifests = begun()
     content = {"id": 1, "epoch": 1, "put_id": ID, "body": {}}
-    store.put_new("manifest/00000000000000000001.json", seal("stepwell-manifest/5", content))
+    store.put_new("manifest/00000000000000000001.json", seal("stepwell-manifest/6", content))
     with pytest.raises(InvalidError) as refused:
         manifests.latest()
-    assert "format 5" in str(refused.value)
-    assert "reads format 4" in str(refused.value)
+    assert "format 6" in str(refused.value)
+    assert "reads format 5" in str(refused.value)
 
 
 def test_claims_count_up_one_by_one() -> None:

@@ -164,13 +164,12 @@ def _detached(project: Project, env: Env) -> list[str]:
     manifest = _manifest(project, env)
     who = [(ref.id, f"checkpoint {ref.name or ref.id}") for ref in manifest.checkpoints]
     who += [(pin.checkpoint, f"the clone in {pin.clone}") for pin in manifest.pins]
-    return [
-        name for id, name in who if any(run.root for run in read_checkpoint(store, id).state.runs)
-    ]
+    states = ((name, read_checkpoint(store, id).state) for id, name in who)
+    return [name for name, state in states if any(run.root for run in state.all_runs)]
 
 
 def _runs(manifest: Manifest) -> dict[str, int]:
-    return {"files": len(manifest.runs), "bytes": sum(run.size for run in manifest.runs)}
+    return {"files": len(manifest.all_runs), "bytes": sum(run.size for run in manifest.all_runs)}
 
 
 def _manifest(project: Project, env: Env) -> Manifest:

@@ -70,14 +70,14 @@ def _render(screen: Screen, where: str, stored: Stored, ids: Sequence[int]) -> N
             ("journal", _journal(manifest)),
             ("program", "none yet" if manifest.program is None else "see --json"),
             ("parent", _parent(manifest)),
-            ("runs", count(len(manifest.runs), "file") if manifest.runs else "none"),
+            ("runs", count(len(manifest.all_runs), "file") if manifest.all_runs else "none"),
             ("checkpoints", str(len(manifest.checkpoints) or "none")),
             ("clones", str(len(manifest.pins) or "none")),
         ]
     )
     runs = [
         Row((plain(run.relation), f"{run.rows:,}", size(run.size)), plain(run.path))
-        for run in manifest.runs
+        for run in manifest.all_runs
     ]
     checkpoints = [
         Row((item.id, str(item.transaction), format_time(item.created)), plain(item.name or ""))

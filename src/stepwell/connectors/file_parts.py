@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -41,6 +42,10 @@ from stepwell.store.sealed import Json
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 _MARK = b"\xef\xbb\xbf"
 _BLOCK = 1 << 20
+_SMALL = 1 << 16
+"""Bytes of a file that is read at once, and decoded together with others."""
+_TOGETHER = 1 << 23
+"""Bytes that are decoded at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +90,15 @@ class Part:
     """Whether it is the rest of a record that was too long, of which nothing more is made."""
 
     def to_json(self) -> Json:
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        """A list, in the order of the fields: there may be thousands in an entry of the journal."""
+        said = [self.name, self.size, self.mtime_ns, self.start, self.end, self.line, self.checksum]
+        if self.wrong is None and self.rest is None:
+            return said
+        return [*said, self.wrong] if self.rest is None else [*said, self.wrong, self.rest]
 
     @classmethod
     def from_json(cls, fields: Json) -> Part:
-        return cls(**fields)
+        return cls(*fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +119,22 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Undecoded:
+    """All records of a small file, to be decoded together with those of other small files."""
+
+    part: Part
+    header: tuple[str, ...]
+    data: bytes
+    rows: int
+    """How many there are at most."""
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A part with its rows, and where the next one starts; None: the file is at its end."""
 
     part: Part
-    batch: Batch
+    batch: Batch | Undecoded
     next: Place | None
     size: int
     """How many bytes were read for it."""
@@ -143,8 +163,14 @@ class PartReader(Protocol):
     ) -> Piece:
         """The next part. `NotReadyError` if it cannot be read and the file is not settled."""
 
-    def again(self, part: Part, path: Path) -> Batch:
+    def again(self, part: Part, path: Path) -> Batch | Undecoded:
         """The rows of a part that was taken. `ReplayMismatchError` if they are no longer there."""
+
+    def decode(self, found: Sequence[Batch | Undecoded]) -> list[tuple[int, Batch]]:
+        """The rows of some parts, in their order, each with the number of its part.
+
+        Those of several parts may come together, if none of them deletes a row.
+        """
 
     def texts(self, part: Part, path: Path, numbers: Sequence[int]) -> list[str | None]:
         """What stands at some lines, or rows, of such a part; raises as `again` does."""
@@ -185,13 +211,17 @@ class TextParts:
         """The stream last read from, at the place where the next part begins, most likely."""
         self._hashed: tuple[str, int, xxhash.xxh3_128] | None = None
         """A file, a place in it, and the hash of what was taken up to there."""
+        self._small: tuple[Found, bytes] | None = None
+        """A small file that was read to see its end; it is taken next, and not read again."""
 
     def ends_whole(self, file: Found) -> bool:
         if file.path.suffix in COMPRESSIONS:
             return True  # Only reading it tells; `take` does.
         with open(file.path, "rb") as opened:
-            opened.seek(max(0, file.size - _BLOCK))
+            if file.size > _SMALL:
+                opened.seek(max(0, file.size - _BLOCK))
             tail = opened.read(_BLOCK)
+        self._small = (file, tail) if file.size <= _SMALL else None
         if tail.endswith(b"\n") or self._delimiter is not None:
             return tail.endswith(b"\n")
         try:  # No part of an object is an object itself.
@@ -205,10 +235,18 @@ class TextParts:
     def take(
         self, file: Found, place: Place, rows_max: int, bytes_max: int, *, settled: bool
     ) -> Piece:
+        try:
+            return self._take(file, place, rows_max, bytes_max, settled=settled)
+        finally:
+            self._small = None
+
+    def _take(
+        self, file: Found, place: Place, rows_max: int, bytes_max: int, *, settled: bool
+    ) -> Piece:
         if place.inside:
             return self._skip(file, place, bytes_max, settled=settled)
         try:
-            head, header = self._head(file.path, file.size)
+            head, header = self._head(file)
         except Unfit as unfit:
             if not settled and unfit.cut_off:
                 raise NotReadyError from unfit
@@ -225,7 +263,11 @@ class TextParts:
             over = not stream.look(1) and stream.error is None
         end, digest = start + len(data), checksum([head, data])
         part = Part(file.name, file.size, file.mtime_ns, start, end, line, digest, cut.wrong)
-        batch = self._decode(part, header, data)
+        batch: Batch | Undecoded
+        if over and start == len(head) and _is_plain(part, data):
+            batch = Undecoded(part, header, data, cut.lines)
+        else:
+            batch = self._decode(part, header, data)
         following = None if over else Place(end, line + cut.lines, cut.inside)
         hashed = self._hash(file, start, head)
         hashed.update(data)
@@ -273,14 +315,14 @@ class TextParts:
         self._hashed = (file.name, end, made)
         return made.hexdigest()
 
-    def again(self, part: Part, path: Path) -> Batch:
+    def again(self, part: Part, path: Path) -> Batch | Undecoded:
         if part.start == part.end and part.wrong is not None:
             return self._decode(part, (), b"")
         try:
             now = Found.at(part.name, path)
             if part.rest:
                 return self._skip_again(part, now)
-            header, data = self._data_again(part, now)
+            header, data, whole = self._data_again(part, now)
         except FileNotFoundError:
             raise changed(part, "is gone") from None
         except (Unfit, pa.ArrowInvalid) as error:
@@ -289,23 +331,63 @@ class TextParts:
             if error.errno is None:
                 raise changed(part, f"cannot be read any more ({error})") from error
             raise unavailable(part.name, error) from error
+        if whole and _is_plain(part, data):
+            return Undecoded(part, header, data, data.count(b"\n"))
         return self._decode(part, header, data)
 
     def texts(self, part: Part, path: Path, numbers: Sequence[int]) -> list[str | None]:
-        _, data = self._data_again(part, Found.at(part.name, path))
+        _, data, _ = self._data_again(part, Found.at(part.name, path))
         records = {part.line + at: line for at, line in records_of(data, self._delimiter)}
         return [own_text(records[n]) if n in records else None for n in numbers]
 
-    def _data_again(self, part: Part, now: Found) -> tuple[tuple[str, ...], bytes]:
-        """The header, and what stood in a part; compared."""
-        head, header = self._head(now.path, now.size)
-        with self._reading(now, part.start) as stream:
-            data = stream.take(part.end - part.start)
+    def _data_again(self, part: Part, now: Found) -> tuple[tuple[str, ...], bytes, bool]:
+        """The header, what stood in a part, compared, and whether that is the first of its file."""
+        if now.size <= _SMALL and now.path.suffix not in COMPRESSIONS:
+            self._small = (now, now.path.read_bytes())
+        try:
+            head, header = self._head(now)
+            with self._reading(now, part.start) as stream:
+                data = stream.take(part.end - part.start)
+        finally:
+            self._small = None
         if len(data) < part.end - part.start:
             raise changed(part, f"was cut off after {part.start + len(data)} bytes")
         if checksum([head, data]) != part.checksum:
             raise changed(part, "was changed")
-        return header, data
+        return header, data, part.start == len(head)
+
+    def decode(self, found: Sequence[Batch | Undecoded]) -> list[tuple[int, Batch]]:
+        batches: list[tuple[int, Batch]] = []
+        files: list[tuple[int, Undecoded]] = []
+        size = 0
+        for part, item in enumerate(found):
+            if isinstance(item, Batch):
+                batches += [*self._decode_together(files), (part, item)]
+                files, size = [], 0
+                continue
+            if files and (item.header != files[0][1].header or size >= _TOGETHER):
+                batches += self._decode_together(files)
+                files, size = [], 0
+            files.append((part, item))
+            size += len(item.data)
+        return batches + self._decode_together(files)
+
+    def _decode_together(self, files: list[tuple[int, Undecoded]]) -> list[tuple[int, Batch]]:
+        """Decode small files as if they were one, which is much faster.
+
+        Each ends with a line end, outside of quotes, so no record reaches into the next file. Where
+        one is bad, its file is found by halves, and names it. Files that may delete rows are
+        decoded one by one: where each of these stands must be known.
+        """
+        if len(files) < 2 or self._changes is not ChangeFormat.ROWS:
+            return [(n, self._decode(file.part, file.header, file.data)) for n, file in files]
+        with suppress(Exception):  # Whatever the libraries below make of hostile bytes.
+            data = b"".join(file.data for _, file in files)
+            batch = self._decode_records("", 1, files[0][1].header, data)
+            if not batch.bad:
+                return [(files[0][0], batch)]
+        half = len(files) // 2
+        return self._decode_together(files[:half]) + self._decode_together(files[half:])
 
     def _skip_again(self, part: Part, file: Found) -> Batch:
         digest, left = xxhash.xxh3_128(), part.end - part.start
@@ -365,9 +447,11 @@ class TextParts:
             first_line=line,
         )
 
-    def _head(self, path: Path, size: int) -> tuple[bytes, tuple[str, ...]]:
+    def _head(self, file: Found) -> tuple[bytes, tuple[str, ...]]:
         """The bytes before the first record: a byte order mark, and in CSV the header."""
-        stream = Stream(_opened(path), 0, None if path.suffix in COMPRESSIONS else size)
+        small = self._small_file(file)
+        opened = _opened(file.path) if small is None else small
+        stream = Stream(opened, 0, None if file.path.suffix in COMPRESSIONS else file.size)
         try:
             mark = _MARK if stream.look(len(_MARK)).startswith(_MARK) else b""
             if self._delimiter is None:
@@ -389,7 +473,8 @@ class TextParts:
         place again everything before it would have to be decompressed.
         """
         if file.path.suffix not in COMPRESSIONS:
-            with open(file.path, "rb") as opened:
+            small = self._small_file(file)
+            with open(file.path, "rb") if small is None else small as opened:
                 opened.seek(start)
                 yield Stream(opened, start, max(file.size, start))
             return
@@ -406,6 +491,17 @@ class TextParts:
             stream.close()
             raise
         self._stream = ((file, stream.at), stream)
+
+    def _small_file(self, file: Found) -> BinaryIO | None:
+        """A small file as it was just read."""
+        if self._small is None or self._small[0] != file:
+            return None
+        return BytesIO(self._small[1])
+
+
+def _is_plain(part: Part, data: bytes) -> bool:
+    """Whether these are whole records, which those of another file may follow."""
+    return part.wrong is None and len(data) <= _SMALL and data.endswith(b"\n")
 
 
 def _hash_of(path: Path, end: int) -> xxhash.xxh3_128:

@@ -3,12 +3,19 @@
 Files are taken in the order of their names, each once, large ones in several steps. What was taken
 is journaled by reference (`file_parts.py`), so files must stay until a checkpoint has passed them.
 A name that sorts before others already taken is taken all the same. The sink is in `files_sink.py`.
+
+A position is `{files, names, open}`: how many files were taken, the digest of their names, and the
+file that was taken in part. The names themselves are the engine's (`engine/taken_names.py`). Number
+and digest must agree with those it gives, or a file could be taken twice, or never.
+
+A name stays taken when its file is deleted: a directory that is not mounted for a moment looks just
+like that, and what comes back must not come in twice.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -25,6 +32,7 @@ from stepwell.connectors.file_parts import (
     Piece,
     Place,
     TextParts,
+    Undecoded,
     changed,
     unavailable,
 )
@@ -35,17 +43,17 @@ from stepwell.connectors.listing import Listing
 from stepwell.connectors.parquet_parts import ParquetParts
 from stepwell.connectors.settling import TICK_S, Settling
 from stepwell.connectors.shape import shape_of
-from stepwell.connectors.taken_names import TakenNames
 from stepwell.connectors.values import Unfit
 from stepwell.connectors.writing import FileFormat
-from stepwell.engine.ports import BadRow, Limits, Taken
+from stepwell.engine.ports import BadRow, Limits, Names, Taken
+from stepwell.engine.taken_names import TakenNames, add_digests, digest_of
 from stepwell.env import Env
-from stepwell.errors import ConfigError, StepwellError, UnavailableError
+from stepwell.errors import ConfigError, CorruptError, StepwellError, UnavailableError
 from stepwell.query.statements import Table
 from stepwell.store.sealed import Json
 
-_FILES_MAX = 500
-"""Files in one step, so that its reference stays small."""
+_FILES_MAX = 2_000
+"""Files in one step, so that its reference stays small: some 150 bytes for each."""
 _PART = 1 << 40
 """Numbers of records below this are of the first part of a step, below twice this of the second."""
 _WATCHED_MAX = 100
@@ -70,6 +78,40 @@ class _Begun:
     """Since when it is known as it is."""
     certain: bool
     """Whether a change since its first part would show: its time is older than a tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """A position: which files were taken, by number and digest, and the one taken in part."""
+
+    files: int = 0
+    names: int = 0
+    open: Json = None
+
+    @classmethod
+    def after(cls, position: Json) -> _Standing:
+        if position is None:
+            return cls()
+        try:
+            return cls(int(position["files"]), int(position["names"], 16), position["open"])
+        except (KeyError, TypeError, ValueError) as error:
+            what = f"cannot be read: {error!r}"
+            raise CorruptError("the position of a files source", what) from error
+
+    def to_json(self, took: Collection[str], opened: Json) -> Json:
+        """The position after some more files."""
+        names = add_digests(self.names, digest_of(took))
+        return {"files": self.files + len(took), "names": f"{names:032x}", "open": opened}
+
+    def compare(self, source: str, files: int, names: int | None = None) -> None:
+        """Raise `CorruptError` unless the engine knows the same files."""
+        if files != self.files or names not in (None, self.names):
+            raise CorruptError(
+                f"the names that source {source} has taken",
+                f"are {files:,} with digest {names or 0:032x}, but its position says "
+                f"{self.files:,} with {self.names:032x}",
+                hint="nothing was taken: stepwell verify says what is damaged",
+            )
 
 
 class FilesSource:
@@ -102,7 +144,8 @@ class FilesSource:
         else:
             separator = delimiter if format is FileFormat.CSV else None
             self._reader = TextParts(self._shape, changes, delimiter=separator)
-        self._known: tuple[Json, TakenNames] = (None, TakenNames())
+        self._given: Json = None
+        """The last position that we gave."""
         self._watched: OrderedDict[str, int] = OrderedDict()
         """How large the files taken last were."""
         self._taking: dict[str, int] = {}
@@ -115,24 +158,32 @@ class FilesSource:
         self._failed: UnavailableError | None = None
         """Why a file that was passed over at the last poll could not be read."""
         self._left: tuple[Json, list[str]] = (None, [])
-        """A position that we gave, and the names that the listing before it had left."""
+        """A position that we gave, and the new names that the listing before it had left."""
+        self._new: list[str] = []
+        """New names, as the last poll saw them."""
         self._reached = 0
-        """How many of the names last looked at the poll has come to."""
-        self._seen: tuple[list[str], TakenNames] = ([], TakenNames())
-        """The files that were there at the last poll, and those that were taken after it."""
+        """How many of them the poll has come to."""
+        self._lag = 0
+        """How many of them it did not take."""
 
     def poll(self, after: Json, limits: Limits) -> Taken | None:
+        """The first files there are; to go on, `poll_new` must know which were taken."""
+        return self.poll_new(after, limits, TakenNames(self.name))
+
+    def poll_new(self, after: Json, limits: Limits, taken: Names) -> Taken | None:
         self._watch(after)
+        standing = _Standing.after(after)
+        standing.compare(self.name, taken.count)
         grown, changed_ns = self._grown(), self._listing.changed_ns()
         if not grown and self._quiet == (after, changed_ns):
             return None
-        taken = self._taken(after)
-        opened = None if after is None else after["open"]
+        opened = standing.open
+        took: dict[str, None] = {}
         parts: list[Part] = []
-        batches: list[Batch] = []
+        batches: list[Batch | Undecoded] = []
         rows, size = limits.rows_max, limits.bytes_max
         self._failed = None
-        for file, start in self._waiting(after, taken, opened):
+        for file, start in self._waiting(after, standing, taken, took):
             place: Place | None = start
             before, prefix = len(parts), ""
             try:
@@ -166,11 +217,12 @@ class FilesSource:
                     self._note_begun(file, place.at)
                 break
             opened = None
-            taken.add(file.name)
+            took[file.name] = None
             self._settling.forget(file.name)
             self._taking[file.name] = file.size
             if rows <= 0 or size <= 0 or len(parts) >= _FILES_MAX:
                 break
+        self._lag = len(self._new) - sum(name in took for name in self._new[: self._reached])
         if not parts and not grown and self._failed is not None:
             self._quiet = None
             raise self._failed
@@ -179,15 +231,14 @@ class FilesSource:
             certain = changed_ns is not None and not self._passed_over
             self._quiet = (after, changed_ns or 0) if certain else None
             return None
-        position = {"taken": taken.to_json(), "open": opened}
-        self._known = (position, taken)
-        self._left = (position, self._seen[0][self._reached :])
+        names = tuple(took)
+        self._given = position = standing.to_json(names, opened)
+        self._left = (position, self._new[self._reached :])
         reference = {"parts": [part.to_json() for part in parts], "grown": grown}
-        return self._made(batches, grown, position, reference)
+        return replace(self._made(batches, grown, position, reference), names=names)
 
     def waiting(self) -> str | None:
-        names, taken = self._seen
-        left = sum(name not in taken for name in names)
+        left = self._lag
         why = f": {self._failed.message}" if self._failed is not None else ""
         return f"{left:,} file{'s' if left > 1 else ''} waiting{why}" if left else None
 
@@ -210,10 +261,11 @@ class FilesSource:
         return Piece(part, self._reader.again(part, file.path), None, 0)
 
     def _made(
-        self, batches: list[Batch], grown: list[Json], position: Json, reference: Json
+        self, found: list[Batch | Undecoded], grown: list[Json], position: Json, reference: Json
     ) -> Taken:
         parts = tuple(Part.from_json(part) for part in reference["parts"])
-        batch = joined([_numbered(b, i) for i, b in enumerate(batches)], self._shape)
+        batches = [_numbered(batch, part) for part, batch in self._reader.decode(found)]
+        batch = joined(batches, self._shape)
         late = [
             BadRow(
                 name,
@@ -245,15 +297,10 @@ class FilesSource:
             for at, line in records
         ]
 
-    def _taken(self, after: Json) -> TakenNames:
-        if after is None:
-            return TakenNames()
-        if self._known[0] == after:
-            return self._known[1].copy()
-        return TakenNames.from_json(after["taken"])
-
-    def _names(self, after: Json, taken: TakenNames) -> Iterator[str]:
-        """Names of files that may not be taken yet: those left of the last listing, then all.
+    def _names(
+        self, after: Json, standing: _Standing, taken: Names, took: Collection[str]
+    ) -> Iterator[str]:
+        """Names of files that were not taken yet: those left of the last listing, then all.
 
         A listing costs time for every file there is. Most steps of a large backlog go on where the
         one before ended, so that all steps together cost time in its size and not in its square.
@@ -262,26 +309,34 @@ class FilesSource:
         if left and position == after:
             yield from self._counted(left, taken)
         names = self._listing.names()
-        taken.recognise(names)
         self._settling.forget_others(names)
-        yield from self._counted(names, taken)
+        new = taken.missing(names)
+        standing.compare(self.name, taken.count, taken.digest())
+        taken.forget_others(names)
+        yield from self._counted([name for name in new if name not in took])
 
-    def _counted(self, names: list[str], taken: TakenNames) -> Iterator[str]:
-        self._seen = (names, taken)
-        for place, name in enumerate(names, 1):
-            self._reached = place
-            yield name
-        self._reached = len(names)
+    def _counted(self, names: list[str], taken: Names | None = None) -> Iterator[str]:
+        """The names, and how many of them the poll has come to. `taken`: each is checked first."""
+        self._new = names
+        self._reached = 0
+        for start in range(0, len(names), _FILES_MAX):
+            some = names[start : start + _FILES_MAX]
+            untaken = None if taken is None else set(taken.missing(some))
+            for place, name in enumerate(some, start + 1):
+                self._reached = place
+                if untaken is None or name in untaken:
+                    yield name
 
     def _waiting(
-        self, after: Json, taken: TakenNames, opened: Json
+        self, after: Json, standing: _Standing, taken: Names, took: Collection[str]
     ) -> Iterator[tuple[Found, Place]]:
         """Files to take and where to start: the one that was begun, then new ones by name."""
+        opened = standing.open
         self._passed_over = opened is not None
         if opened is not None:
             yield self._opened_file(opened), Place.from_json(opened)
-        for name in self._names(after, taken):
-            if name in taken or (opened is not None and name == opened["part"]["name"]):
+        for name in self._names(after, standing, taken, took):
+            if opened is not None and name == opened["part"][0]:
                 continue
             self._passed_over = True
             try:
@@ -368,7 +423,7 @@ class FilesSource:
         return settled or (self._reader.proves_whole(file) and self._reader.ends_whole(file))
 
     def _watch(self, after: Json) -> None:
-        if after is not None and after == self._known[0]:
+        if after is not None and after == self._given:
             self._watched.update(self._taking)
             while len(self._watched) > _WATCHED_MAX:
                 self._watched.popitem(last=False)

@@ -24,6 +24,7 @@ from stepwell.connectors.file_parts import (
     Part,
     Piece,
     Place,
+    Undecoded,
     changed,
     no_rows,
     unavailable,
@@ -128,6 +129,9 @@ class ParquetParts:
         sums = [*sums[: group.number], group.checksum]
         self._sums = (file.name, sums)
         return _joined(sums)
+
+    def decode(self, found: Sequence[Batch | Undecoded]) -> list[tuple[int, Batch]]:
+        return [(part, item) for part, item in enumerate(found) if isinstance(item, Batch)]
 
     def prefix(self, file: Found, end: int) -> str:
         with pq.ParquetFile(file.path) as opened:

@@ -158,7 +158,7 @@ def change_program(
     if origin is not None:
         ref = find_checkpoint(core.manifest, origin.id, core.store.uri)
         state = read_checkpoint(core.store, ref.id, ref).state
-        revived = frozenset(run.path for run in state.runs)
+        revived = frozenset(run.path for run in state.all_runs)
     for number in range(core.state.transaction + 1, transaction + 1):
         core.writer.append(Draft(Kind.STEP, Transaction(number), 1, True, core.env.now()))
         # It has happened, with nothing in it. If the next cannot be appended, this handle goes on.

@@ -39,6 +39,7 @@ from stepwell.engine.settings import Settings
 from stepwell.engine.sink_history import is_recorded
 from stepwell.engine.sources import Sources
 from stepwell.engine.stopping import Stop
+from stepwell.engine.taken_names import reading
 from stepwell.engine.target import Target
 from stepwell.engine.transaction import (
     Done,
@@ -144,8 +145,9 @@ class Core(Keeping):
             self._outbox(sink, manifest, self.events, lost) for sink in (() if goes_back else sinks)
         )
         begin = manifest if base is None else base.checkpoint.state
+        read, tests = reading(store, self.env), self.settings.tests
         self.state = load_state(
-            made, begin, self._push_keys(begin), outboxes, self.events, self.settings.tests
+            made, begin, self._push_keys(begin), outboxes, self.events, tests, read
         )
         if base is not None:
             self.state.origin = base.checkpoint
@@ -242,7 +244,7 @@ class Core(Keeping):
         """A long replay is flushed as it goes, or a crash would begin it anew."""
         if self.state.origin is not None:
             return  # The manifest is further than this; it is told once, at the end.
-        if self.state.executor.unflushed_bytes() >= self.settings.memory_bytes_max:
+        if self.state.unflushed_bytes() >= self.settings.memory_bytes_max:
             flush(self.state, self._store, self.env, opening.manifest, cursor, opening.commit)
 
     def _begin_serving(self, replayed: int) -> None:
@@ -320,7 +322,7 @@ class Core(Keeping):
         limits = self.settings.limits
         if rows_max is not None:
             limits = Limits(rows_max, limits.bytes_max)
-        intakes = self.sources.poll(self.state.position, limits)
+        intakes = self.sources.poll(self.state.position, limits, self.state.names)
         return Step.of(intakes) if intakes else None
 
     def commit(self, intakes: Sequence[Intake]) -> Done:

@@ -1,7 +1,7 @@
 """Making the manifest hold what is in memory, so that replay need not.
 
     1 outbox files       of output that a sink does not hold yet
-    2 runs               of what no run holds yet: rows, and the keys of pushes
+    2 runs               of what no run holds yet: rows, keys of pushes, names that were taken
     3 checkpoint         if one is wanted: the state that the next step commits, as an object
     4 manifest commit    runs, replay position, transaction, progress, checkpoint: all, or nothing
 
@@ -72,14 +72,14 @@ def flush(
     """
     state.check()
     ensure(state.open is None, "a flush comes between two transactions")
-    progress = _progress(state)
+    progress = _progress(state, store, env)
     if wanted is None and not always and _holds(before, state, cursor, progress):
         return None
     stored = state.executor.flush()
     runs = (*stored, *state.pushes.flush())
     origin = state.origin
     # They are named again by this commit.
-    revived = frozenset(run.path for run in origin.state.runs) if origin else frozenset()
+    revived = frozenset(run.path for run in origin.state.all_runs) if origin else frozenset()
     # Whatever this writer has written so far is in `runs`, or is rubbish; but for what a chore
     # writes meanwhile.
     floor = state.executor.below() or env.new_id()
@@ -110,6 +110,8 @@ def flush(
         after = commit(lambda manifest: add(change(manifest)), "checkpoint", revived)
     state.origin = state.diverged = None
     try:
+        for names in state.taken.values():
+            names.flushed()
         state.executor.flushed(stored)
         state.pushes.flushed()
     except BaseException as error:
@@ -122,10 +124,14 @@ def flush(
     return after
 
 
-def _progress(state: State) -> Progress:
+def _progress(state: State, store: Store, env: Env) -> Progress:
     kept = [outbox.keep() for outbox in state.outboxes if not outbox.new]
+    names = {source: taken.flush(store, env) for source, taken in sorted(state.taken.items())}
     return Progress(
-        sources=tuple(SourceAt(*item) for item in sorted(state.positions.items())),
+        sources=tuple(
+            SourceAt(source, position, names.get(source, ()))
+            for source, position in sorted(state.positions.items())
+        ),
         sinks=tuple(at for at, _ in kept),
         outbox=tuple(item for _, files in kept for item in files),
         dead_letters=tuple(DeadLetters(*item) for item in sorted(state.dead_letters.items())),

@@ -20,6 +20,7 @@ from stepwell.engine.ports import ExecutorFactory
 from stepwell.engine.push_keys import PushKeys
 from stepwell.engine.settings import Settings
 from stepwell.engine.sources import Sources
+from stepwell.engine.taken_names import reading
 from stepwell.engine.target import Goal, Target, choose, replay_to
 from stepwell.engine.transaction import State, load_state
 from stepwell.env import Env
@@ -93,7 +94,8 @@ class Keeping(ABC):
         log = Log(self._journal_store, self.manifest.lineage)
         self._chores.end()
         begin, made = target.checkpoint.state, self._make(self._store, self.env)
-        past = load_state(made, begin, self._push_keys(begin), tests=state.tests)
+        read = reading(self._store, self.env)
+        past = load_state(made, begin, self._push_keys(begin), tests=state.tests, read=read)
         replay_to(target, past, self.sources, log, self.settings.replay_rows_max)
         try:
             with ExitStack() as stack:
@@ -114,7 +116,7 @@ class Keeping(ABC):
                 # With the rows of what is undone go its keys.
                 state.pushes = past.pushes
                 state.positions, state.dead_letters = past.positions, past.dead_letters
-                state.violations = past.violations
+                state.violations, state.taken = past.violations, past.taken
                 state.transaction = number
                 ref = self.checkpoint()
         except BaseException as error:
@@ -133,7 +135,7 @@ class Keeping(ABC):
         so that older ones, which need the parent, may go.
         """
         runs = {(run.relation, run.group or run.path) for run in self.manifest.runs}
-        foreign = detach and any(run.root for run in self.manifest.runs)
+        foreign = detach and any(run.root for run in self.manifest.all_runs)
         if len({relation for relation, _ in runs}) == len(runs) and not foreign:
             return False
         self.boundary()
@@ -141,6 +143,8 @@ class Keeping(ABC):
         self.state.executor.compact(own=detach)
         self.state.pushes.compact()
         if detach:
+            for names in self.state.taken.values():
+                names.own()
             self.checkpoint()
         else:
             self._flush(always=True)
@@ -192,7 +196,7 @@ class Keeping(ABC):
             self._last_checkpoint = self.env.uptime()
             if not self._kept:
                 self.attempt(self.checkpoint)
-        elif state.executor.unflushed_bytes() >= self.settings.memory_bytes_max:
+        elif state.unflushed_bytes() >= self.settings.memory_bytes_max:
             self.attempt(self.flush)
 
     @property

@@ -1,7 +1,8 @@
 """What came in, as it stands in a journal entry: by reference, or with its data.
 
     reference   {"position": ..., "reference": ...}   where the source stands afterwards, and from
-                                                      what it reads the same rows again (J8)
+                                                      what it reads the same rows again (J8);
+                                                      "names" too, if it took things by name
     data        Arrow IPC streams one after another, each with `part` in its schema's metadata:
                 put, delete, discard, bad; only those that hold rows. A last column `$position`
                 of delete says where each record stood, if that is known
@@ -62,7 +63,9 @@ class Intake:
         taken, sums = self.taken, _sums(self.taken)
         reference: str | None = None
         if self.source != PUSHED:
-            reference = _dumps({"position": taken.position, "reference": taken.reference})
+            names = {"names": taken.names} if taken.names else {}
+            position = {"position": taken.position, "reference": taken.reference}
+            reference = _dumps({**position, **names})
         elif self.key is not None:
             digest = _digest(self.table, taken, sums)
             reference = _dumps({"key": self.key, "digest": digest})
@@ -109,20 +112,13 @@ def recorded_key(item: Input) -> PushKey | None:
     return PushKey(key, Checksum(digest))
 
 
-def recorded_position(item: Input) -> Json:
-    """Where the source stands after what was recorded."""
-    if item.source == PUSHED or item.reference is None:
-        return None
-    return _loads(item, "position", "reference")["position"]
-
-
 def read_again(item: Input, source: Source | None) -> Intake:
     """What was recorded, from the entry itself or from the source. Not compared yet."""
     if item.data is not None:
         change, bad = decode_data(item.data, f"the data of source {item.source}")
-        position = recorded_position(item)
+        position, names = _standing(item)
         change, deleted = split_positions(change)
-        taken = Taken(change, item.rows, position, None, bad, deleted)
+        taken = Taken(change, item.rows, position, None, bad, deleted, names)
         return Intake(item.source, item.table, taken)
     if source is None:
         raise ReplayMismatchError(
@@ -130,10 +126,18 @@ def read_again(item: Input, source: Source | None) -> Intake:
             "pipeline has no such source",
             hint="put the source back until the pipeline has been opened and flushed once",
         )
-    recorded = _loads(item, "position", "reference")
-    taken = source.read(recorded["reference"])
+    taken = source.read(_loads(item, "position", "reference")["reference"])
     # Where the source stood is recorded, too: it may not know any more.
-    return Intake(item.source, item.table, replace(taken, position=recorded["position"]))
+    position, names = _standing(item)
+    return Intake(item.source, item.table, replace(taken, position=position, names=names))
+
+
+def _standing(item: Input) -> tuple[Json, tuple[str, ...]]:
+    """Where the source stands after what was recorded, and the names that it took."""
+    if item.source == PUSHED or item.reference is None:
+        return None, ()
+    recorded = _loads(item, "position", "reference")
+    return recorded["position"], tuple(recorded.get("names", ()))
 
 
 def split_positions(change: Change) -> tuple[Change, Told | None]:
@@ -236,6 +240,10 @@ def _loads(item: Input, *names: str) -> dict[str, Json]:
         found = json.loads(item.reference or "")
     except ValueError as error:
         raise CorruptError(where, f"not JSON: {error}", field="reference") from error
-    if not isinstance(found, dict) or set(found) != set(names):
+    allowed = {*names, "names"} if "position" in names else {*names}
+    if not isinstance(found, dict) or not set(names) <= set(found) <= allowed:
         raise CorruptError(where, f"expected {' and '.join(names)}", field="reference")
+    taken = found.get("names", [])
+    if not isinstance(taken, list) or not all(isinstance(name, str) for name in taken):
+        raise CorruptError(where, "expected a list of names", field="reference")
     return found

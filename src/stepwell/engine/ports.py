@@ -11,7 +11,7 @@ give whoever asks all there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
@@ -162,6 +162,8 @@ class Taken:
     bad: tuple[BadRow, ...] = ()
     deleted: Told | None = field(default=None, compare=False, repr=False)
     """Tells of rows to be deleted, for the dead letters of those that are not there."""
+    names: tuple[str, ...] = ()
+    """Of a `Naming` source: what it took, and is never to take again."""
 
 
 class Source(Protocol):
@@ -177,6 +179,34 @@ class Source(Protocol):
         """The same rows again. `ReplayMismatchError` naming the object that changed or is gone."""
 
     def close(self) -> None: ...
+
+
+class Names(Protocol):
+    """The names that a source has taken up to the position after which it is polled."""
+
+    @property
+    def count(self) -> int: ...
+
+    def digest(self) -> int:
+        """A checksum of the set (`engine/taken_names.digest_of`)."""
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Those of some names that were never taken, in their order. Exact."""
+
+    def forget_others(self, names: Collection[str]) -> None:
+        """The source holds these names now: nothing needs to be known by heart of any other."""
+
+
+@runtime_checkable
+class Naming(Protocol):
+    """A source that takes things by name, each once, however many there are over the years.
+
+    The engine keeps the names, so that positions need not hold them: the journal has those that
+    each step took, and runs in the store have all. It polls such a source by `poll_new`.
+    """
+
+    def poll_new(self, after: Json, limits: Limits, taken: Names) -> Taken | None:
+        """Like `Source.poll`, without what was `taken`. `Taken.names` is what comes to it."""
 
 
 @runtime_checkable

@@ -8,15 +8,30 @@ a while, its error stands in the status, and the others go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepwell.engine.events import Events, SourceFailed
 from stepwell.engine.payload import PUSHED, Intake
-from stepwell.engine.ports import Change, Lags, Limits, Settles, Source, Taken
+from stepwell.engine.ports import (
+    Change,
+    Lags,
+    Limits,
+    Names,
+    Naming,
+    Settles,
+    Source,
+    Taken,
+)
+from stepwell.engine.taken_names import Layers, TakenNames
 from stepwell.env import Env
 from stepwell.errors import ConfigError, InvalidError, StepwellError, UnavailableError
 from stepwell.query.source import did_you_mean
 from stepwell.store.sealed import Json
+
+_ROUNDS_MAX = 1_000
+"""How often sources that move on without rows are asked again at once."""
+_MOVED_NAMES_MAX = 1_000
+"""Names that a source may move past unrecorded: an entry of the journal must stay small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +53,15 @@ class _Failure:
     until: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """How a source moved on without rows: from a recorded position, to where, past which names."""
+
+    base: Json
+    position: Json
+    names: tuple[str, ...]
+
+
 class Sources:
     def __init__(
         self,
@@ -52,8 +76,7 @@ class Sources:
         self._waits = waits
         self._events = events or Events()
         self._failures: dict[str, _Failure] = {}
-        self._moved: dict[str, tuple[Json, Json]] = {}
-        """Of a source that moved on without rows: from which recorded position, and to where."""
+        self._moved: dict[str, _Moved] = {}
         self._sources = {source.name: source for source in sources}
         self._tables = {table.lower(): table for table in tables}
         self._first = 0
@@ -107,13 +130,39 @@ class Sources:
         for failure in self._failures.values():
             raise failure.error.with_traceback(None)
 
-    def poll(self, position: Callable[[str], Json], limits: Limits) -> tuple[Intake, ...]:
-        """What there is now, within the limits; nothing if no source has rows."""
+    def poll(
+        self,
+        position: Callable[[str], Json],
+        limits: Limits,
+        names: Callable[[str], Layers] = lambda source: Layers(TakenNames(source)),
+    ) -> tuple[Intake, ...]:
+        """What there is now, within the limits; nothing if no source has rows.
+
+        `position` and `names`: where each source stands, and what it has taken by name up to there.
+
+        A source that only moves on, past a few files without rows, is no reason for a transaction.
+        It goes on from there as long as this process lives.
+        """
+        for _ in range(_ROUNDS_MAX):
+            intakes, at = self._round(position, limits, names)
+            many = any(len(moved.names) > _MOVED_NAMES_MAX for moved in at.values())
+            if many or any(intake.taken.rows for intake in intakes):
+                return tuple(intakes)
+            moves = any(moved != self._moved.get(name) for name, moved in at.items())
+            self._moved |= at
+            if not moves:
+                break
+        return ()
+
+    def _round(
+        self, position: Callable[[str], Json], limits: Limits, names: Callable[[str], Layers]
+    ) -> tuple[list[Intake], dict[str, _Moved]]:
+        """What each source gives, and where those stand then that gave anything."""
         every = list(self._sources.values())
         hungry = every[self._first :] + every[: self._first]
         self._first = (self._first + 1) % max(1, len(every))
         intakes: list[Intake] = []
-        at: dict[str, Json] = {}
+        at: dict[str, _Moved] = {}
         rows, size = limits.rows_max, limits.bytes_max
         while hungry and rows > 0 and size > 0:
             share = Limits(-(-rows // len(hungry)), -(-size // len(hungry)))
@@ -121,33 +170,37 @@ class Sources:
             for source in asked:
                 if rows <= 0 or size <= 0:
                     break
-                after = at.get(source.name, self._after(source.name, position(source.name)))
-                taken = self._poll(source, after, share)
+                name = source.name
+                before = at.get(name) or self._after(name, position(name))
+                layers = Layers(names(name), frozenset(before.names))
+                taken = self._poll(source, before.position, share, layers)
                 if taken is None:
                     continue
-                at[source.name] = taken.position
-                intakes.append(Intake(source.name, self.table(source.table), taken))
+                if name not in at and before.names:
+                    # It moved past them before, and what is recorded next is the first to say so.
+                    taken = replace(taken, names=(*before.names, *taken.names))
+                new = taken.names if name not in at else (*before.names, *taken.names)
+                at[name] = _Moved(before.base, taken.position, new)
+                intakes.append(Intake(name, self.table(source.table), taken))
                 rows -= taken.rows
                 size -= _size(taken.change)
                 if taken.rows >= share.rows_max:
                     hungry.append(source)
-        if any(intake.taken.rows for intake in intakes):
-            return tuple(intakes)
-        # A source that only moves on, past files without rows, is no reason for a transaction. It
-        # goes on from there as long as this process lives.
-        self._moved |= {name: (position(name), moved) for name, moved in at.items()}
-        return ()
+        return intakes, at
 
-    def _after(self, name: str, recorded: Json) -> Json:
-        base, moved = self._moved.get(name, (None, None))
-        return moved if name in self._moved and base == recorded else recorded
+    def _after(self, name: str, recorded: Json) -> _Moved:
+        moved = self._moved.get(name)
+        return moved if moved and moved.base == recorded else _Moved(recorded, recorded, ())
 
-    def _poll(self, source: Source, after: Json, limits: Limits) -> Taken | None:
+    def _poll(self, source: Source, after: Json, limits: Limits, names: Names) -> Taken | None:
         failure = self._failures.get(source.name)
         if failure is not None and self._env.uptime() < failure.until:
             return None
         try:
-            taken = source.poll(after, limits)
+            if isinstance(source, Naming):
+                taken = source.poll_new(after, limits, names)
+            else:
+                taken = source.poll(after, limits)
         except StepwellError as error:
             self._pause(source.name, error)
             return None

@@ -211,7 +211,7 @@ def _inspect(
         return _Inspected(checkpoint)
     first, more = damaged[0], len(damaged) - 1
     problem = f"{first.where} {first.what}" + (f", and {more} more files" if more else "")
-    runs = {run.path for run in checkpoint.state.runs}
+    runs = {run.path for run in checkpoint.state.all_runs}
     usable = not any(item.file.path in runs for item in damaged)
     return _Inspected(checkpoint if usable else None, problem)
 

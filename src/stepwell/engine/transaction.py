@@ -19,7 +19,7 @@ before that, `settle` is the rule (J4).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,6 +45,7 @@ from stepwell.engine.outbox import Outbox
 from stepwell.engine.payload import PUSHED, Intake, key_line, recorded_keys
 from stepwell.engine.ports import Executed, Executor
 from stepwell.engine.push_keys import Accepted, PushKey, PushKeys, table_runs
+from stepwell.engine.taken_names import Layers, ReadRun, TakenNames
 from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError, ensure
 from stepwell.journal.entry import Cursor, Draft, Input, Kind
 from stepwell.model import Transaction
@@ -176,6 +177,18 @@ class Open:
     key: PushKey | None = None
     doomed: bool = False
     """It is to be aborted as soon as the journal takes the entry that says so."""
+    _names: dict[str, set[str]] = field(default_factory=dict)
+    _counted: int = 0
+    """How many steps `_names` was gathered from."""
+
+    def names(self, source: str) -> Collection[str]:
+        """The names that a source took in its steps."""
+        for step in self.steps[self._counted :]:
+            for intake in step.intakes:
+                if intake.taken.names:
+                    self._names.setdefault(intake.source, set()).update(intake.taken.names)
+        self._counted = len(self.steps)
+        return self._names.get(source, ())
 
     @property
     def rows(self) -> int:
@@ -197,6 +210,10 @@ class State:
     """The last one that is recorded."""
     positions: dict[str, Json] = field(default_factory=dict)
     """Where each source stands after it."""
+    taken: dict[str, TakenNames] = field(default_factory=dict)
+    """What each source that takes things by name has taken up to it."""
+    read: ReadRun | None = None
+    """Reads a run of names; None in a state that is only looked at."""
     dead_letters: Counter[str] = field(default_factory=Counter)
     tests: tuple[DataTest, ...] = ()
     gated: bool = False
@@ -223,6 +240,21 @@ class State:
                     return intake.taken.position
         return self.positions.get(source)
 
+    def names(self, source: str) -> Layers:
+        """What a source has taken by name, also for a transaction still open."""
+        return Layers(self.taken_by(source), self.open.names(source) if self.open else ())
+
+    def taken_by(self, source: str) -> TakenNames:
+        """What a source has taken by name up to the last transaction."""
+        if source not in self.taken:
+            self.taken[source] = TakenNames(source, (), self.read)
+        return self.taken[source]
+
+    def unflushed_bytes(self) -> int:
+        """How large the state is that no run holds yet."""
+        names = sum(taken.unflushed_bytes() for taken in self.taken.values())
+        return self.executor.unflushed_bytes() + names
+
     def check(self) -> None:
         if self.broken is not None:
             raise self.broken.with_traceback(None)
@@ -235,9 +267,14 @@ def load_state(
     outboxes: tuple[Outbox, ...] = (),
     events: Events | None = None,
     tests: tuple[DataTest, ...] = (),
+    read: ReadRun | None = None,
 ) -> State:
-    """What a manifest holds, ready for what comes after it. `pushes` are of the same manifest."""
+    """What a manifest holds, ready for what comes after it.
+
+    `pushes` are of the same manifest. `read`: to poll sources, and to flush.
+    """
     executor.load(table_runs(manifest.runs))
+    sources = manifest.progress.sources
     counted = {item.view: item.rows for item in manifest.progress.violations}
     for view in {test.violations for test in tests} - counted.keys():
         # The test is new: its view was just built, or a query over empty tables has a row.
@@ -249,7 +286,9 @@ def load_state(
         outboxes=outboxes,
         events=events or Events(),
         transaction=manifest.transaction,
-        positions={at.name: at.position for at in manifest.progress.sources},
+        positions={at.name: at.position for at in sources},
+        taken={at.name: TakenNames(at.name, at.taken, read) for at in sources if at.taken},
+        read=read,
         dead_letters=Counter({d.table: d.rows for d in manifest.progress.dead_letters}),
         tests=tests,
         violations=Counter({test.violations: counted[test.violations] for test in tests}),
@@ -397,6 +436,8 @@ def _advance(state: State, gathered: Gathered, rejected: Sequence[int]) -> Count
     for intake, count in zip(gathered.intakes, rejected, strict=True):
         if intake.source != PUSHED:
             state.positions[intake.source] = intake.taken.position
+        if intake.taken.names:
+            state.taken_by(intake.source).add(intake.taken.names)
         if count:
             counts[intake.table] += count
     state.dead_letters.update(counts)

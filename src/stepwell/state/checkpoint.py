@@ -2,9 +2,10 @@
 
     <store>/checkpoints/<ulid>.json      {id, created, state}
 
-`state` is the body of the manifest at that moment; its runs and its undelivered output are the list
-of every file the checkpoint needs, with size and checksum (K5). That list is the only one: restore,
-verification, collection and clones all read it.
+`state` is the body of the manifest at that moment; its runs (of relations, and of the names that
+sources have taken) and its undelivered output are the list of every file the checkpoint needs, with
+size and checksum (K5). That list is the only one: restore, verification, collection and clones all
+read it.
 
 The object comes first and counts once a manifest names it. A crash in between leaves an object that
 nobody names; collection removes it. Changes to the list of checkpoints are compare-and-swap like
@@ -36,7 +37,7 @@ from stepwell.state.timeline import Timelines
 from stepwell.store.base import Store
 from stepwell.store.sealed import reread, seal, unseal
 
-FORMAT = "stepwell-checkpoint/4"
+FORMAT = "stepwell-checkpoint/5"
 KEEP = 2
 """How many checkpoints without a name stay, if nobody says otherwise (K10)."""
 REPAIR = "stepwell restore repairs it from the newest whole checkpoint and the journal"
@@ -98,7 +99,7 @@ def beginning_of(manifest: Manifest) -> Checkpoint | None:
 
 def files_of(manifest: Manifest) -> tuple[File, ...]:
     """Every file that a manifest needs by itself, its checkpoints left out."""
-    runs = [File(run.path, run.size, run.checksum, run.root) for run in manifest.runs]
+    runs = [File(run.path, run.size, run.checksum, run.root) for run in manifest.all_runs]
     outbox = [File(item.path, item.size, item.checksum) for item in manifest.progress.outbox]
     return (*runs, *outbox)
 

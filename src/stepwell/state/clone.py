@@ -55,6 +55,7 @@ from stepwell.state.manifest import (
     Run,
     Status,
     Stored,
+    with_runs,
 )
 from stepwell.state.pins import checkpoint_name, free_pin, make_pin, release
 from stepwell.state.places import check_standing, in_the_way, mark_place, own_journal
@@ -184,6 +185,8 @@ def _first(
     state, before = chosen.state, latest.parent.sinks if latest.parent else ()
     sinks = {at.name for at in (*state.progress.sinks, *latest.progress.sinks)}
     sinks |= {*before, *latest.sinks_off}
+    # One that lies elsewhere already stays there: a clone's clone needs no more hops.
+    state = with_runs(state, lambda run: replace(run, root=run.root or uri))
     return replace(
         state,
         lineage=lineage,
@@ -193,8 +196,6 @@ def _first(
         place=place,
         status=Status.INCOMPLETE,
         journal=JournalRef(),
-        # One that lies elsewhere already stays there: a clone's clone needs no more hops.
-        runs=tuple(replace(run, root=run.root or uri) for run in state.runs),
         progress=replace(state.progress, sinks=(), outbox=()),
         checkpoints=(),
         pins=(),
@@ -400,14 +401,14 @@ def _copy_files(
 ) -> tuple[Manifest, int, int]:
     """Copy the runs, each checked on the way; what an earlier attempt has copied is left."""
     there = {item.path: item.size for item in destination.list("runs/")}
-    missing = [run for run in manifest.runs if there.get(run.path) != run.size]
+    missing = [run for run in manifest.all_runs if there.get(run.path) != run.size]
     total, done = sum(run.size for run in missing), 0
     for run in missing:
         _copy_file(run, destination, env)
         done += run.size
         copied(done, total)
-    own = tuple(replace(run, root=None) for run in manifest.runs)
-    return replace(manifest, runs=own), len(missing), total
+    own = with_runs(manifest, lambda run: replace(run, root=None))
+    return own, len(missing), total
 
 
 def _copy_file(run: Run, destination: Store, env: Env) -> None:
@@ -438,7 +439,7 @@ def _completing(made: Manifest) -> Callable[[Manifest], Manifest]:
 
 def _let_go(clone: Manifests, done: Stored, env: Env) -> Manifest:
     """Free the pin of a copy. A crash before it is made good by the next attempt."""
-    if any(run.root for run in done.manifest.runs):
+    if any(run.root for run in done.manifest.all_runs):
         return done.manifest
     found = clone.latest() if free_pin(clone, env) else None
     return (found or done).manifest

@@ -91,7 +91,7 @@ def journal_is_attached_before_use(before: Manifest, after: Manifest) -> bool:
 
 def runs_are_distinct(before: Manifest, after: Manifest) -> bool:
     """A run listed twice would count its rows twice."""
-    return _distinct(run.path for run in after.runs)
+    return _distinct(run.path for run in after.all_runs)
 
 
 def sources_and_sinks_are_distinct(before: Manifest, after: Manifest) -> bool:
@@ -177,7 +177,7 @@ def _born_above_the_floor(before: Manifest, after: Manifest, revived: Collection
 
 
 def _files(manifest: Manifest) -> Iterator[str]:
-    yield from (run.path for run in manifest.runs if run.root is None)
+    yield from (run.path for run in manifest.all_runs if run.root is None)
     yield from (item.path for item in manifest.progress.outbox)
 
 

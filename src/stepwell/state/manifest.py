@@ -41,13 +41,15 @@ from stepwell.state.progress import (
     progress_from_json,
     progress_to_json,
 )
+from stepwell.state.run_ref import Run as Run
+from stepwell.state.run_ref import run_from_json, run_to_json
 from stepwell.state.timeline import Timeline, Timelines, timeline_of
 from stepwell.store.base import Store
 from stepwell.store.retry import Retry
 from stepwell.store.sealed import Fields, Json
 from stepwell.store.sequenced import Boundary, Sequence, Version
 
-FORMAT = "stepwell-manifest/4"
+FORMAT = "stepwell-manifest/5"
 _OPTIONAL = ("writer", "boot", "namespace", "started")
 """What a claim says of its handle and its process, where that is known."""
 _TRIES = 100
@@ -60,23 +62,6 @@ class Status(str, Enum):
     """A clone still being made: it cannot be opened."""
     DELETING = "deleting"
     """Being destroyed: it cannot be opened any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One immutable file of one relation. The key range lets a reader skip it."""
-
-    relation: str
-    path: str
-    size: int
-    rows: int
-    checksum: Checksum
-    low: Json = None
-    high: Json = None
-    root: str | None = None
-    """The store it lies in, where that is another pipeline's: a clone's parent, or its parent."""
-    group: str | None = None
-    """What the files of one run have in common, where it has several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +151,11 @@ class Manifest:
     """How often the program was changed: replay leads from a state to a later one of the same."""
     floor: str | None = None
     """An id: what lies at or below it and is named by nothing in here will never be named."""
+
+    @property
+    def all_runs(self) -> tuple[Run, ...]:
+        """The runs of the relations, and those that hold the names which sources have taken."""
+        return (*self.runs, *(run for at in self.progress.sources for run in at.taken))
 
     @property
     def timeline(self) -> str:
@@ -421,6 +411,19 @@ def fenced(uri: str, by: Claim, undone: str) -> FencedError:
     )
 
 
+def with_runs(manifest: Manifest, change: Callable[[Run], Run]) -> Manifest:
+    """The same manifest with each of `all_runs` replaced by what `change` makes of it."""
+    progress = manifest.progress
+    sources = tuple(
+        replace(at, taken=tuple(change(run) for run in at.taken)) for at in progress.sources
+    )
+    return replace(
+        manifest,
+        runs=tuple(change(run) for run in manifest.runs),
+        progress=replace(progress, sources=sources),
+    )
+
+
 def to_json(manifest: Manifest) -> dict[str, Json]:
     """The body as it is stored; `from_json` is its inverse."""
     claim = manifest.claim
@@ -440,9 +443,9 @@ def to_json(manifest: Manifest) -> dict[str, Json]:
         "status": manifest.status.value,
         "replay": _flat(manifest.replay),
         "transaction": manifest.transaction,
-        "journal": _known(manifest.journal, "store"),
+        "journal": _journal(manifest.journal),
         "program": manifest.program,
-        "runs": [_known(run, "root", "group") for run in manifest.runs],
+        "runs": [run_to_json(run) for run in manifest.runs],
         **known,
         "checkpoints": [
             {
@@ -462,19 +465,16 @@ def to_json(manifest: Manifest) -> dict[str, Json]:
     }
 
 
-def _known(value: Run | JournalRef, *names: str) -> dict[str, Json]:
-    """All fields, but for some that stand there only if they say something."""
-    body = _flat(value)
-    for name in names:
-        if body[name] is None:
-            del body[name]
+def _journal(journal: JournalRef) -> dict[str, Json]:
+    body = _flat(journal)
+    if journal.store is None:
+        del body["store"]
     return body
 
 
 def _flat(
-    value: Cursor | JournalRef | Run | CheckpointRef | Pin | Parent | Place,
+    value: Cursor | JournalRef | CheckpointRef | Pin | Parent | Place,
 ) -> dict[str, Json]:
-    # Not asdict(), which copies every key range deeply.
     return {item.name: getattr(value, item.name) for item in fields(value)}
 
 
@@ -512,20 +512,7 @@ def from_json(body: Fields) -> Manifest:
             store=journal.text("store") if "store" in journal.names() else None,
         ),
         program=body.any("program"),
-        runs=tuple(
-            Run(
-                relation=run.text("relation"),
-                path=run.text("path"),
-                size=run.number("size"),
-                rows=run.number("rows"),
-                checksum=Checksum(run.checksum("checksum")),
-                low=run.any("low"),
-                high=run.any("high"),
-                root=run.text("root") if "root" in run.names() else None,
-                group=run.id("group") if "group" in run.names() else None,
-            )
-            for run in body.children("runs")
-        ),
+        runs=tuple(run_from_json(run) for run in body.children("runs")),
         progress=progress_from_json(body.child("progress"))
         if "progress" in body.names()
         else NO_PROGRESS,

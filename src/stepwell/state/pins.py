@@ -184,11 +184,11 @@ def needed_runs(store: Store, manifest: Manifest) -> Iterator[Run]:
 
     A checkpoint that cannot be read is an error: what it needs is not known (K3).
     """
-    yield from manifest.runs
+    yield from manifest.all_runs
     for item in manifest.checkpoints:
-        yield from read_checkpoint(store, item.id, item).state.runs
+        yield from read_checkpoint(store, item.id, item).state.all_runs
     for id in {pin.checkpoint for pin in manifest.pins} - {c.id for c in manifest.checkpoints}:
-        yield from read_checkpoint(store, id).state.runs
+        yield from read_checkpoint(store, id).state.all_runs
 
 
 def parent_of(manifest: Manifest, env: Env) -> Manifests | None:

@@ -3,7 +3,8 @@
 It is part of the manifest, so that it moves in the same commit as the runs: a source's position and
 the rows taken up to it cannot be told apart by a crash.
 
-    sources       where each stands after the last transaction that the runs hold
+    sources       where each stands after the last transaction that the runs hold, and the runs
+                  that hold the names it has taken, if it takes things by name
     sinks         the mark of the last transaction each is known to hold
     outbox        files with output that a sink did not hold when the replay position passed it
     dead_letters  how many rows were rejected, by table
@@ -18,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from stepwell.model import Checksum, Position, Transaction, checksum
+from stepwell.state.run_ref import Run, run_from_json, run_to_json
 from stepwell.store.sealed import Fields, Json
 
 
@@ -27,6 +29,8 @@ class SourceAt:
 
     name: str
     position: Json
+    taken: tuple[Run, ...] = ()
+    """Runs of the names it has taken (`engine/taken_names`): every name in one of them, once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +132,16 @@ NO_PROGRESS = Progress()
 
 def progress_to_json(progress: Progress) -> dict[str, Json]:
     """As it is stored; `progress_from_json` is its inverse."""
-    return {
+    body = {
         item.name: [_flat(value) for value in getattr(progress, item.name)]
         for item in fields(progress)
     }
+    return {**body, "sources": [_source(at) for at in progress.sources]}
+
+
+def _source(at: SourceAt) -> dict[str, Json]:
+    known = {"taken": [run_to_json(run) for run in at.taken]} if at.taken else {}
+    return {"name": at.name, "position": at.position, **known}
 
 
 def mark_to_json(mark: Delivered) -> dict[str, Json]:
@@ -160,7 +170,13 @@ def mark_from_json(item: Fields) -> Delivered:
 def progress_from_json(body: Fields) -> Progress:
     return Progress(
         sources=tuple(
-            SourceAt(name=item.text("name"), position=item.any("position"))
+            SourceAt(
+                name=item.text("name"),
+                position=item.any("position"),
+                taken=tuple(run_from_json(run) for run in item.children("taken"))
+                if "taken" in item.names()
+                else (),
+            )
             for item in body.children("sources")
         ),
         sinks=tuple(

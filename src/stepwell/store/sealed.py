@@ -1,6 +1,6 @@
 """Sealed JSON: every JSON object Stepwell stores carries its checksum and a format.
 
-    {"checksum":"<32 hex digits>","format":"stepwell-manifest/4",...}
+    {"checksum":"<32 hex digits>","format":"stepwell-manifest/5",...}
 
 The first 45 bytes never change their shape, in any version to come: that is the seal. The checksum
 covers every byte after them, so a byte flipped, cut off or added anywhere is found before the JSON
