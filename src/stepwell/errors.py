@@ -53,12 +53,21 @@ class UnavailableError(StepwellError):
     """The storage or a sink did not answer, or answered with an error: try later.
 
     Raised by a write, it does not tell whether the write was applied, unless `not_applied` says
-    that it certainly was not.
+    that it certainly was not. `lasting`: waiting does not help, as with a wrong bucket or refused
+    credentials.
     """
 
-    def __init__(self, message: str, *, hint: str | None = None, not_applied: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        not_applied: bool = False,
+        lasting: bool = False,
+    ) -> None:
         super().__init__(message, hint=hint)
         self.not_applied = not_applied
+        self.lasting = lasting
 
 
 class ExecutorLostError(UnavailableError):

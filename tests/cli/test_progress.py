@@ -7,11 +7,15 @@ import os
 import pty
 import subprocess
 import sys
+from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from stepwell.cli.progress import Progress
+from stepwell.cli.screen import Screen
+from stepwell.cli.status import _render, _without_store
 from stepwell.engine.events import (
     Committed,
     FlushFailed,
@@ -21,14 +25,18 @@ from stepwell.engine.events import (
     SinkFailed,
     SourceFailed,
     Stopped,
+    StoreAvailable,
+    StoreUnavailable,
     Waiting,
 )
+from stepwell.engine.outages import OutageStatus
 from stepwell.engine.outbox import SinkStatus
 from stepwell.engine.sources import SourceStatus
 from stepwell.engine.status import Status
+from stepwell.errors import UnavailableError
 from stepwell.model import Epoch, Position, Transaction
 from stepwell.testing import ManualEnv
-from tests.cli.projects import put_file, write_project
+from tests.cli.projects import load, put_file, write_project
 
 
 def committed(env: ManualEnv, number: int, rejected: int = 0) -> Committed:
@@ -171,3 +179,36 @@ def test_a_terminal_shows_one_line_and_gets_its_cursor_back(tmp_path: Path) -> N
     assert ended.returncode == 0
     assert "stopped at transaction 1: 1 transaction, 1 row in" in shown
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+
+
+def test_an_outage_is_told_and_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """R1: a run that stands still must say why, and until when it will wait."""
+    env = ManualEnv()
+    until = env.now() + timedelta(minutes=5)
+    with Progress(env, json=False) as progress:
+        progress(StoreUnavailable("s3://acme", env.now(), until, "503 Slow Down"))
+        progress(StoreAvailable("s3://acme", 42.0))
+    since, end = (f"{time.astimezone():%H:%M:%S}" for time in (env.now(), until))
+    assert capsys.readouterr().err == (
+        f"s3://acme unavailable since {since}, retrying until {end}: 503 Slow Down\n"
+        "s3://acme is available again, after 42s\n"
+    )
+
+
+def test_the_status_of_a_process_whose_store_is_away_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """R1: whoever runs the pipeline is asked, and knows what it waits for."""
+    env = ManualEnv()
+    outage = OutageStatus("s3://acme", "09:00:00Z", "09:05:00Z", "503 Slow Down")
+    live = {**asdict(standing(None, 0)), "outages": [asdict(outage)], "pid": 7}
+    away = UnavailableError("cannot list s3://acme: 503 Slow Down")
+    project = load(write_project(tmp_path / "project"))
+    _render(Screen(), _without_store(project, env, live, away))
+    shown = capsys.readouterr().out
+    assert "running, process 7" in shown
+    told = "s3://acme unavailable since 09:00:00Z, retrying until 09:05:00Z: 503 Slow Down"
+    assert told in shown
+    idle = {**live, "outages": []}
+    _render(Screen(), _without_store(project, env, idle, away))
+    assert "the store does not answer: cannot list s3://acme" in capsys.readouterr().out

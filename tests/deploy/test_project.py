@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from stepwell.deploy.graph import in_order
-from stepwell.deploy.project import load_project
+from stepwell.deploy.project import Project, load_project
 from stepwell.deploy.references import Secret
 from stepwell.env import SystemEnv
 from stepwell.errors import InvalidError
 from stepwell.query.source import Source
 from stepwell.query.statements import parse_statements
+from stepwell.store.patient import PatientStore
+from stepwell.store.retry import LOOK_S
 from tests.deploy.conftest import SQL, YML, Write
 from tests.sql_files import all_cases
 
@@ -78,6 +80,37 @@ def test_a_target_changes_what_it_names_and_nothing_else(write: Write) -> None:
     assert project.sections.transaction.latency_s_max == 1.5
     assert project.sinks[0].options["path"] == "elsewhere"
     assert project.sinks[0].options["format"] == "json"
+
+
+@pytest.mark.parametrize(
+    ("plain", "target", "address", "patience_s"),
+    [
+        ("store: ./state", None, "state", 300),
+        ("store: {address: ./state}", None, "state", 300),
+        ("store: {address: ./state, patience: 90s}", None, "state", 90),
+        ("store: ./state", "{store: {patience: 10m}}", "state", 600),
+        ("store: {address: ./state, patience: 90s}", "{store: ./other}", "other", 90),
+        ("store: {address: ./state, patience: 90s}", "{store: {patience: 0s}}", "state", 0),
+    ],
+)
+def test_the_patience_with_a_store_is_the_projects_or_the_targets(
+    write: Write, plain: str, target: str | None, address: str, patience_s: float
+) -> None:
+    """R1: it holds for both stores of whoever writes; whoever only looks waits for less."""
+    yml = YML.replace("store: ./state", plain) + "journal: {store: ./journal}\n"
+    folder = write(yml + (f"targets:\n  prod: {target}\n" if target else ""))
+    project = load_project(folder, SystemEnv(), target="prod" if target else None)
+    assert project.store == str(folder / address)
+    assert project.sections.settings().journal.retry.patience_s == patience_s
+
+    def patience(which: Project) -> list[float]:
+        stores = [which.open_store(SystemEnv()), which.open_journal_store(SystemEnv())]
+        return [
+            store.patience.retry.patience_s for store in stores if isinstance(store, PatientStore)
+        ]
+
+    assert patience(project) == [LOOK_S, LOOK_S]
+    assert patience(project.patient()) == [patience_s, patience_s]
 
 
 def test_a_store_that_is_given_wins(

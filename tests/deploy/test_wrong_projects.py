@@ -289,6 +289,21 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
         "store: ./state",
     ),
     (
+        ("store: ./state", "store: {patience: 1m}"),
+        "stepwell.yml:2:1: store must be an address, found none",
+        "store: ./state, or store: {address: ./state, patience: 5m}",
+    ),
+    (
+        ("store: ./state", "store: {address: ./state, patience: 60}"),
+        "stepwell.yml:2:37: store.patience must be a duration such as 500ms, 60s, 5m, 2h or 7d, found 60",
+        "write 60s, if seconds are meant",
+    ),
+    (
+        ("store: ./state", "store: {address: ./state, patients: 60s}"),
+        "stepwell.yml:2:27: store has no key patients",
+        "did you mean patience?",
+    ),
+    (
         ("FROM orders GROUP", "FROM order GROUP"),
         "pipeline.sql:4:46: revenue reads order, which is no table or view",
         "did you mean orders?",

@@ -44,7 +44,7 @@ SETTINGS = Settings(
     limits=Limits(rows_max=3),
     outbox=OutboxSettings(wait_s_first=1.0, wait_s_max=4.0),
     sink_wait_s_max=20.0,
-    journal=JournalSettings(barrier_keep_s=3600, retry=Retry(attempts=3)),
+    journal=JournalSettings(barrier_keep_s=3600, retry=Retry(patience_s=0.06)),
 )
 
 

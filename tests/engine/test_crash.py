@@ -15,7 +15,7 @@ from stepwell.store.retry import Retry
 from stepwell.testing import Crash, FaultyStore, ManualEnv, SimulatedDisk, crash_at, fail_at
 from tests.tiny import Tiny, collect, stored_rows
 
-SETTINGS = Settings(barrier_keep_s=3600, retry=Retry(attempts=3))
+SETTINGS = Settings(barrier_keep_s=3600, retry=Retry(patience_s=0.06))
 ROWS = [f"row-{number}" for number in range(6)]
 
 

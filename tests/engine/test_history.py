@@ -18,7 +18,7 @@ from stepwell.testing import Crash, FaultyStore, ManualEnv, When, crash_at, fail
 from tests.pausing import PausingStore, Task
 from tests.tiny import Tiny, flushed_rows, stored_rows
 
-SETTINGS = Settings(barrier_keep_s=3600, retry=Retry(attempts=3))
+SETTINGS = Settings(barrier_keep_s=3600, retry=Retry(patience_s=0.06))
 FEW = History(versions=4, slack=4)
 NEVER = History(versions=10**6)
 

@@ -26,7 +26,7 @@ from stepwell.store.retry import Retry
 from stepwell.testing import Call, FaultyStore, ManualEnv, fail_at
 from tests.tiny import Tiny, collect, stored_rows
 
-SETTINGS = Settings(barrier_keep_s=3600, retry=Retry(attempts=3))
+SETTINGS = Settings(barrier_keep_s=3600, retry=Retry(patience_s=0.06))
 
 
 def memory(name: str = "main") -> MemoryStore:

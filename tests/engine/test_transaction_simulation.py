@@ -69,7 +69,7 @@ class Life:
             source_wait_s_first=0.1,
             replay_rows_max=chance.choice([1, 3, 100]),
             background_delivery=False,
-            journal=JournalSettings(barrier_keep_s=1e6, retry=Retry(attempts=2)),
+            journal=JournalSettings(barrier_keep_s=1e6, retry=Retry(patience_s=0.02)),
         )
         self.process = FaultyStore(self.world.store)
         self.next_id = 1000

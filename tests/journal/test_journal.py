@@ -31,7 +31,7 @@ from stepwell.store.retry import Retry
 from stepwell.testing import Call, Fault, FaultyStore, ManualEnv, fail_at, short_read_at, storm
 from tests.tiny import Tiny, collect, draft, rows_of, stored_rows
 
-SETTINGS = Settings(barrier_keep_s=3600, retry=Retry(attempts=3))
+SETTINGS = Settings(barrier_keep_s=3600, retry=Retry(patience_s=0.06))
 
 
 def opened(rows: int = 0) -> tuple[ManualEnv, MemoryStore, Tiny]:

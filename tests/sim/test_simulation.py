@@ -175,7 +175,7 @@ def plant_unknown_taken_for_unavailable(patch: pytest.MonkeyPatch) -> None:
     original, original_strike = manifest.Holder.commit, world.SimStore._strike
     patch.setattr(manifest.Holder, "commit", commit)
     # With a single attempt, and many answers lost, it is met often.
-    patch.setattr(world, "SETTINGS", replace(world.SETTINGS, retry=Retry(attempts=1)))
+    patch.setattr(world, "SETTINGS", replace(world.SETTINGS, retry=Retry(patience_s=0)))
     patch.setattr(world.SimStore, "_strike", strike)
 
 

@@ -32,7 +32,7 @@ from stepwell.testing import FaultyStore, ManualEnv
 from tests.tiny import Tiny, collect
 
 KEEP_S = 100.0
-SETTINGS = Settings(barrier_keep_s=KEEP_S, retry=Retry(attempts=3, wait_s_first=0.01))
+SETTINGS = Settings(barrier_keep_s=KEEP_S, retry=Retry(patience_s=0.012, wait_s_first=0.01))
 SEEDS = [int(seed) for seed in os.environ.get("STEPWELL_SEEDS", "").split(",") if seed]
 LIVES = int(os.environ.get("STEPWELL_SIM_SEEDS", "2000")) // 5
 REFUSED = (FencedError, ConflictError, UnavailableError)

@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 KEEP_S = 100.0
 STEPS = 1000
-SETTINGS = Settings(barrier_keep_s=KEEP_S, retry=Retry(attempts=3, wait_s_first=0.01))
+SETTINGS = Settings(barrier_keep_s=KEEP_S, retry=Retry(patience_s=0.012, wait_s_first=0.01))
 COLLECT = CollectSettings(
     # Below 0: a collector whose clock is behind spares nothing either.
     grace_s=-KEEP_S,

@@ -20,7 +20,7 @@ from stepwell.testing import ManualEnv
 from tests.tiny import Tiny, entries, flushed_rows, rows_of, stored_rows
 
 AT_ONCE = Settings(grace_s=0, journal_keep_s=0, barrier_keep_s=0, history=History(versions=0))
-JOURNAL = JournalSettings(barrier_keep_s=3600, retry=Retry(attempts=3))
+JOURNAL = JournalSettings(barrier_keep_s=3600, retry=Retry(patience_s=0.06))
 NO_HISTORY = History(versions=10**6)
 
 

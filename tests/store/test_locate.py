@@ -13,6 +13,7 @@ from stepwell.errors import ConfigError
 from stepwell.store.local import LocalStore
 from stepwell.store.locate import open_store
 from stepwell.store.objects import ObjectsStore
+from stepwell.store.patient import impatient
 from stepwell.testing import ManualEnv
 from tests.store.http_stub import HASTY, OPTIONS
 
@@ -23,7 +24,7 @@ ENV = ManualEnv()
 def test_a_path_and_a_file_address_are_the_same_directory(tmp_path: Path, form: str) -> None:
     """An address in a message can be pasted where a path was."""
     store = open_store(form.format(tmp_path), ENV)
-    assert isinstance(store, LocalStore)
+    assert isinstance(impatient(store), LocalStore)
     assert store.uri == f"file://{tmp_path}"
     store.put_new("a/b", b"bytes")
     assert (tmp_path / "a" / "b").read_bytes() == b"bytes"
@@ -64,7 +65,7 @@ def test_opening_touches_nothing(tmp_path: Path) -> None:
 def test_a_bucket_address_is_kept_in_one_form(address: str, uri: str) -> None:
     """Two spellings of one place must not look like two places."""
     store = open_store(address, ENV, HASTY, endpoint="http://127.0.0.1:9", **OPTIONS)
-    assert isinstance(store, ObjectsStore)
+    assert isinstance(impatient(store), ObjectsStore)
     assert store.uri == uri
     again = open_store(store.uri, ENV, HASTY, endpoint="http://127.0.0.1:9", **OPTIONS)
     assert again.uri == uri

@@ -24,7 +24,7 @@ from stepwell.testing import ManualEnv, SimulatedDisk
 from tests.tiny import Tiny
 
 ENV = SystemEnv()
-SETTINGS = Settings(retry=Retry(attempts=3))
+SETTINGS = Settings(retry=Retry(patience_s=0.06))
 
 
 class Kernel:

@@ -35,11 +35,14 @@ from stepwell.engine.events import (
     SinkFailed,
     SourceFailed,
     Stopped,
+    StoreAvailable,
+    StoreUnavailable,
     Waiting,
 )
 from stepwell.engine.status import Status as PipelineStatus
 from stepwell.env import Env
 from stepwell.model import Transaction
+from stepwell.store.retry import span_text
 
 _PAUSE_S = 1.0
 _LATELY_S = 10.0
@@ -213,6 +216,19 @@ def _behind(status: PipelineStatus) -> str:
     return "".join(f"; {plain(text)}" for text in (*sources, *sinks))
 
 
+def outage_text(event: StoreUnavailable | StoreAvailable) -> str:
+    if isinstance(event, StoreAvailable):
+        return f"{event.store} is available again, after {span_text(event.after_s)}"
+    since, until = (f"{time.astimezone():%H:%M:%S}" for time in (event.since, event.until))
+    return f"{event.store} unavailable since {since}, retrying until {until}: {event.error}"
+
+
+def tell_outages(event: Event) -> None:
+    """A listener for commands that say nothing else about their progress."""
+    if isinstance(event, (StoreUnavailable, StoreAvailable)):
+        print(plain(outage_text(event)), file=sys.stderr, flush=True)
+
+
 def _text(event: Event) -> str | None:
     match event:
         case Settled():
@@ -235,6 +251,8 @@ def _text(event: Event) -> str | None:
             return f"merging files failed, and is tried again: {event.error}"
         case CollectFailed():
             return f"nothing was collected, tried again later: {event.error}"
+        case StoreUnavailable() | StoreAvailable():
+            return outage_text(event)
         case Waiting():
             return f"{event.what} waits until {event.until}"
         case _:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from stepwell.cli.progress import tell_outages
 from stepwell.deploy.holding import seen_of, writer_liveness
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.project import Project
@@ -140,7 +141,7 @@ class Reach:
                     if client is not None:
                         with client:
                             return client.push(table, change.put, **goes, bad=bad, key=key)
-                    self._own = ProjectPipeline(self._project, self._env, seen=seen)
+                    self._own = self._opened(seen, create=True)
                 return self._own.push(table, change.put, **goes, bad=bad, key=key)
             except ClaimedError:
                 continue  # Nothing was changed. Whoever was faster is asked.
@@ -170,8 +171,10 @@ class Reach:
             with suppress(ClaimedError), self._opened(seen) as pipeline:
                 return pipeline.compact(detach=detach)
 
-    def _opened(self, seen: Seen) -> ProjectPipeline:
-        return ProjectPipeline(self._project, self._env, create=False, seen=seen)
+    def _opened(self, seen: Seen, *, create: bool = False) -> ProjectPipeline:
+        return ProjectPipeline(
+            self._project, self._env, create=create, seen=seen, listener=tell_outages
+        )
 
     def close(self) -> None:
         own, self._own = self._own, None

@@ -38,6 +38,7 @@ from stepwell.errors import (
 )
 from stepwell.process import Liveness
 from stepwell.state.manifest import Manifests, Stored, fenced
+from stepwell.store.patient import impatient
 
 INTERRUPTED = 130
 _WATCH_S = 2.0
@@ -239,7 +240,8 @@ class Watch:
     ) -> None:
         self.error: FencedError | None = None
         self._pipeline = pipeline
-        self._manifests = Manifests(pipeline.store, env)
+        # Impatient, or nothing would be told while an outage lasts.
+        self._manifests = Manifests(impatient(pipeline.store), env)
         self._epoch = pipeline.status().epoch
         self._tick = tick
         self._end = threading.Event()

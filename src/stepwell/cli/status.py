@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from stepwell.cli.reach import latest, opening_text, running
 from stepwell.cli.screen import Row, Screen, count, plain, size
 from stepwell.cli.where import Where
 from stepwell.deploy.holding import writer_liveness
+from stepwell.deploy.program import as_deployed
 from stepwell.deploy.project import Project
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import UnavailableError
@@ -16,11 +18,12 @@ from stepwell.journal.log import Log
 from stepwell.model import Claim, format_time
 from stepwell.process import Liveness
 from stepwell.state.manifest import Manifest, Status, Stored
+from stepwell.store.retry import BRIEF_S
 
 
 def show(where: Where) -> None:
     env, screen = SystemEnv(), Screen()
-    project = where.deployed(env, secrets=False)
+    project = where.project(env, secrets=False)
     live: Mapping[str, Any] | None = None
     silent: UnavailableError | None = None
     try:
@@ -30,11 +33,20 @@ def show(where: Where) -> None:
                 live = client.status()
     except UnavailableError as error:
         silent = error  # What the store tells is shown all the same.
-    found = latest(project, env)
     opening = None
     if live is not None and "opening" in live:
         opening, live = live, None
-    status = _status(project, env, found, live)
+    try:
+        # A process that answers knows more than the store, which may be away.
+        found = latest(project if live is None else replace(project, patience_s=BRIEF_S), env)
+    except UnavailableError as error:
+        if live is None:
+            raise
+        status = _without_store(project, env, live, error)
+    else:
+        if found is not None:
+            project = as_deployed(project, found.manifest.program)
+        status = _status(project, env, found, live)
     if opening is not None:
         text = opening_text(opening["pid"], opening["opening"])
         status.update(state="opening", pid=opening["pid"], opening=opening["opening"], said=text)
@@ -44,6 +56,24 @@ def show(where: Where) -> None:
         screen.json(status)
     else:
         _render(screen, status)
+
+
+def _without_store(
+    project: Project, env: Env, live: Mapping[str, Any], error: UnavailableError
+) -> dict[str, Any]:
+    """What the process that runs the pipeline knows, while the store does not answer."""
+    return {
+        "project": project.name,
+        "target": project.target,
+        "store": project.store,
+        "state": "running",
+        "store_error": error.message,
+        "held_by": {"epoch": live["epoch"], "host": env.host, "pid": live["pid"], "time": None},
+        "parent": None,
+        "clones": [],
+        "sinks_off": [],
+        **live,
+    }
 
 
 def _status(
@@ -166,6 +196,7 @@ def _render(screen: Screen, status: Mapping[str, Any]) -> None:
     ]
     if status.get("hint"):
         facts.append(("hint", plain(status["hint"])))
+    facts += _outages(status)
     if "flushed" not in status:
         screen.facts(facts)
         return
@@ -202,6 +233,18 @@ def _tests(tests: list[Mapping[str, Any]]) -> str:
         if test["violations"]
     ]
     return "; ".join([f"{passing} of {len(tests)} pass", *failing])
+
+
+def _outages(status: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Stores that the process waits for; or the store, if it does not answer here."""
+    waiting = [
+        f"{item['store']} unavailable since {item['since']}, retrying until {item['until']}: "
+        f"{item['error']}"
+        for item in status.get("outages", ())
+    ]
+    if not waiting and "store_error" in status:
+        waiting = [f"the store does not answer: {status['store_error']}"]
+    return [("outage", plain(text)) for text in waiting]
 
 
 def _relations(status: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 Timeout = Annotated[
     str,
     typer.Option(
-        "--timeout", metavar="TIME", help="How long to wait for a process that does not answer."
+        "--timeout",
+        metavar="TIME",
+        help="How long to wait for a process or a store that does not answer.",
     ),
 ]
 TIMEOUT = "30s"
@@ -45,7 +47,7 @@ class Where:
     variables: tuple[str, ...] = ()
     """`NAME=VALUE` each."""
     timeout_s: float = 30.0
-    """How long a process that runs the pipeline may say nothing."""
+    """How long a process that runs the pipeline, or the store, may say nothing."""
 
     def project(self, env: Env, *, secrets: bool = True) -> Project:
         """The project it names, read and checked.
@@ -56,7 +58,7 @@ class Where:
         from stepwell.deploy.project import load_project
         from stepwell.deploy.variables import given_variables
 
-        return load_project(
+        loaded = load_project(
             self._found(),
             env,
             target=self.target,
@@ -64,6 +66,7 @@ class Where:
             variables=given_variables(self.variables),
             secrets=secrets,
         )
+        return replace(loaded, patience_s=self.timeout_s)
 
     def deployed(self, env: Env, *, secrets: bool = True) -> Project:
         """The same as it is deployed: what every command runs and reads; as it is, if never."""

@@ -130,7 +130,9 @@ def deploy(
 
     `building` is told what is computed next. It may raise `Interrupted`: then nothing is changed.
     """
-    store = project.open_store(env)
+    # The lease is lost sooner than the project's patience, and a store that was never there is
+    # reported soon.
+    store, project = project.open_store(env), project.patient()
     changing = Changing(project, env, executor or make_executor, spark=spark, building=building)
     approved: Mapping[str, Resource] | None = None
     with leased(store, env, wait_s, say) as lease:

@@ -30,6 +30,7 @@ from stepwell.journal import paths
 from stepwell.model import checksum, format_time
 from stepwell.process import Liveness, ProcessId, liveness
 from stepwell.store.base import Store
+from stepwell.store.patient import impatient
 from stepwell.store.sealed import read_sealed, seal
 
 FORMAT = "stepwell-lease/1"
@@ -88,14 +89,17 @@ class Lease:
 
     def beat(self) -> None:
         """Say that we are alive; `ConflictError` if somebody else has the lease by now."""
+        self._beat(self._store)
+
+    check = beat
+    """Before something is written: are we still the one?"""
+
+    def _beat(self, store: Store) -> None:
         with self._lock:
             if self._lost is not None:
                 raise self._lost.with_traceback(None)
             self._owner = replace(self._owner, beat=self._owner.beat + 1)
-            self._etag = self._replaced(_encode(self._owner))
-
-    check = beat
-    """Before something is written: are we still the one?"""
+            self._etag = self._replaced(store, _encode(self._owner))
 
     def keep_alive(self, settings: LeaseSettings) -> None:
         """Beat from a thread, until it is released."""
@@ -103,7 +107,7 @@ class Lease:
         def run() -> None:
             while not self._end.wait(settings.beat_s):
                 try:
-                    self.beat()
+                    self._beat(impatient(self._store))  # The next beat comes soon enough.
                 except ConflictError:
                     return
                 except StepwellError:
@@ -128,7 +132,7 @@ class Lease:
         with self._lock:
             if self._lost is None:
                 try:
-                    self._replaced(_encode(None))
+                    self._replaced(impatient(self._store), _encode(None))
                 except (ConflictError, UnavailableError):
                     return  # Somebody has it, or it expires by itself.
 
@@ -138,24 +142,24 @@ class Lease:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _replaced(self, data: bytes) -> str:
+    def _replaced(self, store: Store, data: bytes) -> str:
         """Replace our own object; what was lost on the way is looked for before we give up."""
         try:
-            self._store.replace_if(paths.LEASE, data, self._etag)
+            store.replace_if(paths.LEASE, data, self._etag)
         except (ConflictError, UnavailableError) as error:
-            found = self._store.get(paths.LEASE)
+            found = store.get(paths.LEASE)
             if found is not None and found.data == data:
                 return found.etag
             if isinstance(error, UnavailableError):
                 raise
-            now = read_lease(self._store)
+            now = read_lease(store)
             holder = "nobody" if now is None else str(now)
             self._lost = ConflictError(
                 f"this deploy lost its lease, which {holder} has now",
                 hint="nothing more was changed; look with stepwell plan",
             )
             raise self._lost from error
-        found = self._store.get(paths.LEASE)
+        found = store.get(paths.LEASE)
         return self._etag if found is None else found.etag
 
 

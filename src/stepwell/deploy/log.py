@@ -20,7 +20,7 @@ from stepwell.env import Env
 from stepwell.errors import ConflictError, CorruptError
 from stepwell.journal import paths
 from stepwell.store.base import Listed, Store
-from stepwell.store.retry import Retry
+from stepwell.store.patient import patience_of
 from stepwell.store.sealed import Fields, Json, reread, seal, unseal
 
 FORMAT = "stepwell-deploy-log/1"
@@ -106,7 +106,8 @@ class DeployLog:
                         hint="this one lost its lease; look with stepwell plan",
                     ) from None
 
-        Retry().run(put, self._env, lambda: f"{path} may or may not have been written")
+        unknown = f"{path} may or may not have been written"
+        patience_of(self._store, self._env).run(put, lambda: unknown)
         self._written += 1
 
 

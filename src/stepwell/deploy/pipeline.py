@@ -63,7 +63,7 @@ class ProjectPipeline(Pipeline):
         base: Target | None = None,
         seen: Seen | None = None,
     ) -> None:
-        self.project = project
+        self.project = project = project.patient()
         self.store = project.open_store(env)
         self._env = env
         self._listener = listener

@@ -23,7 +23,12 @@ from stepwell.deploy.data_tests import DeclaredTest, with_tests
 from stepwell.deploy.document import Node, read_document
 from stepwell.deploy.graph import in_order
 from stepwell.deploy.references import References, check_complete
-from stepwell.deploy.sections import Sections, check_shape, read_sections
+from stepwell.deploy.sections import (
+    Sections,
+    check_shape,
+    read_sections,
+    with_store_mapping,
+)
 from stepwell.deploy.variables import resolved_variables
 from stepwell.engine.ports import Sink, Source
 from stepwell.engine.settings import Settings
@@ -42,6 +47,7 @@ from stepwell.query.statements import (
 from stepwell.state.manifest import Manifest, Manifests
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
+from stepwell.store.retry import LOOK_S
 
 FILE = "stepwell.yml"
 
@@ -70,6 +76,8 @@ class Project:
     tests: tuple[DeclaredTest, ...] = ()
     store_given: bool = False
     """Whether the store is another than the one that stepwell.yml names."""
+    patience_s: float = LOOK_S
+    """How long a store that does not answer is waited for: as whoever only reads does."""
 
     @property
     def tables(self) -> Mapping[str, Table]:
@@ -152,8 +160,12 @@ class Project:
         off = {*manifest.sinks_off, *(manifest.parent.sinks if manifest.parent else ())}
         return tuple(item.name for item in self.sinks if item.name in off)
 
+    def patient(self) -> Project:
+        """The same for whoever writes: stores are waited for as the project says."""
+        return replace(self, patience_s=self.sections.store.patience_s)
+
     def open_store(self, env: Env) -> Store:
-        return open_store(self.store, env)
+        return open_store(self.store, env, patience_s=self.patience_s)
 
     def open_journal_store(self, env: Env) -> Store | None:
         """None: the journal lies beside the state.
@@ -165,7 +177,9 @@ class Project:
         manifest = self._manifest(env) if self.store_given else None
         if manifest is not None and manifest.parent is not None:
             address = manifest.journal.store
-        return None if address is None else open_store(_absolute(self.folder, address), env)
+        if address is None:
+            return None
+        return open_store(_absolute(self.folder, address), env, patience_s=self.patience_s)
 
     def _manifest(self, env: Env) -> Manifest | None:
         found = Manifests(self.open_store(env), env).latest()
@@ -266,7 +280,7 @@ def _find(folder: Path) -> Path:
 def _with_target(root: Mapping[str, Node], target: str | None) -> Mapping[str, Node]:
     """The project as it is for a target: what the target says wins, mapping by mapping."""
     targets = root["targets"].mapping("targets") if "targets" in root else {}
-    entries = {name: node for name, node in root.items() if name != "targets"}
+    entries = with_store_mapping({k: node for k, node in root.items() if k != "targets"})
     if target is None:
         return entries
     if target not in targets:
@@ -274,7 +288,7 @@ def _with_target(root: Mapping[str, Node], target: str | None) -> Mapping[str, N
             "targets are: " + ", ".join(targets) if targets else f"{FILE} has no targets"
         )
         raise ConfigError(f"there is no target {target}", hint=hint)
-    return _merged(entries, targets[target].mapping(f"target {target}"))
+    return _merged(entries, with_store_mapping(targets[target].mapping(f"target {target}")))
 
 
 def _merged(below: Mapping[str, Node], above: Mapping[str, Node]) -> dict[str, Node]:
@@ -311,11 +325,15 @@ def _store(
         address = _absolute(Path.cwd(), given)
         open_store(address, env)
         return address
-    node = entries.get("store")
-    if node is None:
+    section = entries.get("store")
+    if section is None:
         raise ConfigError(
             f"{FILE} has no store", hint="add a line: store: ./state (or s3://bucket/prefix)"
         )
+    node = section.mapping("store").get("address")
+    if node is None:
+        hint = "store: ./state, or store: {address: ./state, patience: 5m}"
+        raise section.error("store must be an address, found none", hint=hint)
     value = references.scalar(node)
     if not isinstance(value, str) or not value:
         raise node.error(f"store must be an address, found {node.shown}", hint="store: ./state")

@@ -17,8 +17,10 @@ from stepwell.engine.ports import Limits
 from stepwell.engine.push_keys import KEEP_S
 from stepwell.engine.settings import Settings
 from stepwell.engine.transaction import OnError
+from stepwell.journal.journal import Settings as JournalSettings
 from stepwell.query.source import did_you_mean
 from stepwell.state.collect import Settings as CollectSettings
+from stepwell.store.retry import PATIENCE_S, Retry
 
 ExecutorName = Literal["spark", "reference"]
 SparkValue = str | int | float | bool
@@ -26,7 +28,7 @@ C = TypeVar("C", bound=str)
 
 ROOT: Mapping[str, tuple[str, ...]] = {
     "name": (),
-    "store": (),
+    "store": ("address", "patience"),
     "journal": ("store", "keep"),
     "transaction": ("max_rows", "max_bytes", "max_latency", "on_error"),
     "push": ("keep",),
@@ -50,6 +52,11 @@ _OWN_KEYS = {"spark.master": "master", "spark.driver.memory": "driver_memory"}
 """Settings of Spark that have a key of their own."""
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSection:
+    patience_s: float = PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +106,7 @@ class Sections:
     gc: GcSection
     spark: SparkSection
     executor: ExecutorName
+    store: StoreSection = field(default_factory=StoreSection)
 
     def settings(self) -> Settings:
         """What the engine is told of it."""
@@ -111,6 +119,7 @@ class Sections:
             on_error=self.transaction.on_error,
             collect_every_s=self.gc.every_s,
             collect=self.collect(),
+            journal=JournalSettings(retry=Retry(self.store.patience_s)),
         )
 
     def collect(self) -> CollectSettings:
@@ -126,12 +135,21 @@ def check_shape(entries: Mapping[str, Node], what: str = "stepwell.yml") -> None
     """Complain about keys that nobody knows, also in targets that are not the chosen one."""
     known = {name: keys for name, keys in ROOT.items() if what == "stepwell.yml" or name in _OWN}
     check_keys(what, entries, known)
+    entries = with_store_mapping(entries)
     for name, keys in known.items():
         if keys and name in entries:
             check_keys(name, entries[name].mapping(name), dict.fromkeys(keys))
     if "targets" in entries:
         for name, node in entries["targets"].mapping("targets").items():
             check_shape(node.mapping(f"target {name}"), f"target {name}")
+
+
+def with_store_mapping(entries: Mapping[str, Node]) -> Mapping[str, Node]:
+    """`store: ADDRESS` is short for `store: {address: ADDRESS}`."""
+    node = entries.get("store")
+    if node is None or node.content is None or isinstance(node.content, Mapping):
+        return entries
+    return {**entries, "store": Node({"address": node}, node.source, node.span, node.key)}
 
 
 _OWN = [name for name in ROOT if name not in ("name", "targets")]
@@ -144,6 +162,7 @@ def read_sections(entries: Mapping[str, Node], references: References) -> Sectio
 
     journal, transaction = section("journal"), section("transaction")
     checkpoint, gc, spark = section("checkpoint"), section("gc"), section("spark")
+    store = section("store")
     usual = TransactionSection()
     executor: ExecutorName = "spark"
     return Sections(
@@ -171,6 +190,7 @@ def read_sections(entries: Mapping[str, Node], references: References) -> Sectio
             spark.conf("conf"),
         ),
         Reader("", entries, references).choice("executor", get_args(ExecutorName), executor),
+        StoreSection(store.seconds("patience", StoreSection().patience_s, least=0)),
     )
 
 

@@ -23,7 +23,7 @@ from stepwell.env import Env
 from stepwell.errors import ConflictError, CorruptError, InvalidError
 from stepwell.journal import paths
 from stepwell.store.base import Store
-from stepwell.store.retry import Retry
+from stepwell.store.patient import patience_of
 from stepwell.store.sealed import Json, read_sealed, seal
 
 FORMAT = "stepwell-resources/1"
@@ -133,7 +133,8 @@ def save_state(store: Store, env: Env, state: DeployState) -> DeployState:
         saved = store.get(paths.RESOURCES)
         return "" if saved is None else saved.etag
 
-    etag = Retry().run(put, env, lambda: f"{paths.RESOURCES} may or may not have been saved")
+    unknown = f"{paths.RESOURCES} may or may not have been saved"
+    etag = patience_of(store, env).run(put, lambda: unknown)
     return replace(state, resources=resources, tool_version=__version__, etag=etag)
 
 

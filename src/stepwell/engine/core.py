@@ -30,6 +30,7 @@ from stepwell.engine.flush import flush
 from stepwell.engine.keeping import Keeping
 from stepwell.engine.kept import read_kept
 from stepwell.engine.open import Opening, Seen, Writer, take_over
+from stepwell.engine.outages import Outages
 from stepwell.engine.outbox import Outbox
 from stepwell.engine.payload import Intake
 from stepwell.engine.ports import ExecutorFactory, Limits, Sink, Source
@@ -108,6 +109,7 @@ class Core(Keeping):
         self._store = store
         self._chores = Chores(self.events)
         self._journal_store = journal_store or store
+        self.outages = Outages((store, self._journal_store), self.events)
         self._make = executor
         self._sinks = tuple(sinks)
         made = executor(store, self.env)

@@ -166,6 +166,24 @@ class CollectFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreUnavailable:
+    """A store does not answer. Calls wait, and are made again until then."""
+
+    store: str
+    since: datetime
+    until: datetime
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAvailable:
+    """The outage is over."""
+
+    store: str
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """Something was asked for that has to wait: for a transaction's boundary, or for a sink."""
 
@@ -198,6 +216,8 @@ Event: TypeAlias = (
     | ExecutorLost
     | Collected
     | CollectFailed
+    | StoreUnavailable
+    | StoreAvailable
     | Waiting
     | Stopped
 )

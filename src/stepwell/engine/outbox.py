@@ -59,6 +59,7 @@ from stepwell.model import Transaction
 from stepwell.state.progress import Delivered, SinkAt, Undelivered, mark_without_entry
 from stepwell.state.timeline import Timeline, Timelines, diverged, timeline_of
 from stepwell.store.base import Store
+from stepwell.store.retry import pause_s
 
 _STOPS = (InvalidError, CorruptError, BugError, FencedError)
 """Errors of a sink that trying again does not mend."""
@@ -411,9 +412,8 @@ class Outbox:
     def _failed(self, error: Exception) -> None:
         settings = self._settings
         with self._lock:
-            limit = min(settings.wait_s_max, settings.wait_s_first * 2**self._failures)
-            self._failures = min(self._failures + 1, 60)
-            wait = limit * (0.5 + self._env.jitter() / 2)
+            wait = pause_s(self._failures, settings.wait_s_first, settings.wait_s_max, self._env)
+            self._failures += 1
             self._until = self._env.uptime() + wait
             self._certain = False
             self._error = str(getattr(error, "message", error)) or type(error).__name__

@@ -208,6 +208,7 @@ class Pipeline:
         finally:
             self._running = False
             self._stop.answer()
+            self._core.outages.relax()
 
     def _run(self, loop: Loop, once: bool) -> int:
         background = self._core.settings.background_delivery and not once
@@ -258,13 +259,14 @@ class Pipeline:
 
         What a sink that lags has not taken soon after stays in the outbox, for the next run.
         """
+        self._core.outages.hurry()  # What is recorded is in the journal, store or no store.
         self._stop.ask()
 
     def fail(self, error: BaseException) -> None:
         """End `run` with this error: a thread that it needs has died. From any thread."""
         if self._failure is None:
             self._failure = error
-        self._stop.ask()
+        self.stop()
 
     def _begin_delivering(self) -> Deliverers:
         return Deliverers(self._core.state.outboxes, self._stop, self.fail)
@@ -467,6 +469,7 @@ class Pipeline:
         """
         if self._closed:
             return
+        self._core.outages.hurry()
         current = self._current
         if current is not None and current.take_back():
             self._current = None

@@ -26,6 +26,7 @@ from stepwell.engine.taken_names import Layers, TakenNames
 from stepwell.env import Env
 from stepwell.errors import ConfigError, InvalidError, StepwellError, UnavailableError
 from stepwell.query.source import did_you_mean
+from stepwell.store.retry import pause_s
 from stepwell.store.sealed import Json
 
 _ROUNDS_MAX = 1_000
@@ -219,7 +220,7 @@ class Sources:
         failure = self._failures.get(name)
         count = 0 if failure is None else failure.count + 1
         first, longest = self._waits
-        wait = min(longest, first * 2 ** min(count, 30)) * (0.5 + self._env.jitter() / 2)
+        wait = pause_s(count, first, longest, self._env)
         self._failures[name] = _Failure(error, count, self._env.uptime() + wait)
         self._events.emit(SourceFailed(name, error.message, wait))
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from stepwell.engine.core import Core
 from stepwell.engine.data_tests import OnViolation
+from stepwell.engine.outages import OutageStatus
 from stepwell.engine.outbox import SinkStatus
 from stepwell.engine.sources import SourceStatus
 from stepwell.model import Epoch, Position, Transaction
@@ -42,6 +43,8 @@ class Status:
     dead_letters: Mapping[str, int]
     """Rows that were rejected since the pipeline began, by table (J13)."""
     tests: tuple[DataTestStatus, ...] = ()
+    outages: tuple[OutageStatus, ...] = ()
+    """Stores that do not answer now, and are waited for."""
 
 
 def status_of(core: Core) -> Status:
@@ -66,4 +69,5 @@ def status_of(core: Core) -> Status:
             )
             for test in state.tests
         ),
+        outages=core.outages.status(),
     )

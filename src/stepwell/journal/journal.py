@@ -44,6 +44,7 @@ from stepwell.journal.entry import Cursor, Draft, Entry, Kind, Recorded
 from stepwell.journal.log import Log
 from stepwell.model import Epoch, Position, Transaction, format_time
 from stepwell.store.base import Store
+from stepwell.store.patient import patience_of
 from stepwell.store.retry import Retry
 
 BARRIER_KEEP_S = 24 * 3600.0
@@ -94,6 +95,7 @@ class Journal:
         self._replayed = replayed
         self._guard = guard
         self._settings = settings or Settings()
+        self._patience = patience_of(store, env, self._settings.retry)
         self._lock = threading.Lock()
         self._tip = replayed
         # One for all: a handle puts at most one entry to a position, and is poisoned if it does not
@@ -233,15 +235,10 @@ class Journal:
         None: another entry lies there, of a writer before us; the tip has passed it, and the caller
         decides whether to go on. `FencedError`: the entry there is of a writer after us.
         """
-        try:
-            found = self._put_once(entry, encoded)
-        except UnavailableError as error:
-            found = self._settings.retry.go_on(
-                error,
-                lambda: self._put_once(entry, encoded),
-                self._env,
-                lambda: f"{self._log.where(entry.position)} may or may not have been written",
-            )
+        found = self._patience.run(
+            lambda: self._put_once(entry, encoded),
+            lambda: f"{self._log.where(entry.position)} may or may not have been written",
+        )
         if found.put_id != entry.put_id:
             if found.epoch >= self._epoch:
                 raise self._not_ours(found)
@@ -326,9 +323,7 @@ class Journal:
         """
         undone = f"entry {self._tip.next} of epoch {self._epoch} was not written"
         try:
-            self._settings.retry.run(
-                lambda: self._guard.check(undone), self._env, lambda: "it cannot be read"
-            )
+            self._patience.run(lambda: self._guard.check(undone), lambda: "it cannot be read")
         except UnknownOutcomeError as error:
             raise UnavailableError(
                 f"{undone}: after a long silence the manifest must be read first: {error.message}",
@@ -352,8 +347,8 @@ class Journal:
         if not self._long_since_confirmed(self._clocks()):
             return
         where = self._log.where(position)
-        numbers = self._settings.retry.run(
-            self._log.boundary.numbers, self._env, lambda: f"{where} was written, but may not count"
+        numbers = self._patience.run(
+            self._log.boundary.numbers, lambda: f"{where} was written, but may not count"
         )
         # A journal has a boundary from its beginning on. One without was wiped under us.
         if not numbers or numbers.get("journal", 0) >= position:

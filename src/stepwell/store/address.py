@@ -13,13 +13,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 from stepwell.env import Env, with_variables
 from stepwell.errors import ConfigError
 from stepwell.store.base import Store
 from stepwell.store.locate import BUCKETS, open_store
+from stepwell.store.patient import PatientStore
+from stepwell.store.retry import LOOK_S
 
 _PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 _OF_A_MACHINE = re.compile(r".*_(FILE|PATH|CREDENTIALS|SERVICE_ACCOUNT)|AWS_(CONTAINER|PROFILE).*")
@@ -39,6 +41,7 @@ class Address:
     options: Mapping[str, str | bool] = field(default_factory=dict, repr=False)
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Of the environment."""
+    patience_s: float = LOOK_S
 
     @property
     def is_directory(self) -> bool:
@@ -48,7 +51,10 @@ class Address:
 def address_of(store: Store, environ: Mapping[str, str] | None = None) -> Address:
     """`ConfigError` if no other process can open it."""
     options = store.options if isinstance(store, WithOptions) else {}
-    return address_at(store.uri, environ, options)
+    address = address_at(store.uri, environ, options)
+    if isinstance(store, PatientStore):
+        address = replace(address, patience_s=store.patience.retry.patience_s)
+    return address
 
 
 def address_at(
@@ -75,4 +81,4 @@ def address_at(
 def open_address(address: Address, env: Env) -> Store:
     """The store; what the address lacks comes from the environment of this process."""
     with with_variables(address.variables):
-        return open_store(address.uri, env, None, **address.options)
+        return open_store(address.uri, env, None, patience_s=address.patience_s, **address.options)

@@ -37,14 +37,23 @@ class Answer:
         return self.code in _UNDECIDED
 
     @property
+    def lasting(self) -> bool:
+        """It refuses what is asked, and will tomorrow: this is no outage."""
+        return (
+            self.status in (301, 307, 400, 401, 403, 404)
+            or self.code in _NO_BUCKET + _WRONG_REGION + _WRONG_TOKEN
+            or "configured region" in self.text
+            or "builder error" in self.text
+            or bool(_LOGIN.search(self.text))
+        ) and self.code not in _PASSING
+
+    @property
     def cause(self) -> str:
         """One line without addresses' query strings, which may hold a signature."""
         if status := _STATUS.search(self.text):
             message = _MESSAGE.search(self.text)
-            retries = _RETRIES.search(self.text)
             parts = [status[0].strip(), self.code, message and message[1]]
-            said = ": ".join(part for part in parts if part)
-            return f"{said} (after {retries[1]} retries)" if retries else said
+            return ": ".join(part for part in parts if part)
         words = _QUERY.sub("", " ".join(self.text.split()))[:300]
         detail = _DETAIL.search(self._details)
         return f"{words}: {detail[1] or 'timed out'}" if detail else words
@@ -85,12 +94,13 @@ VARIABLES: dict[Scheme, str] = {
 _NO_OBJECT = ("NoSuchKey", "BlobNotFound")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _UNDECIDED = ("ConditionalRequestConflict", "OperationAborted")
+_PASSING = ("RequestTimeout", "SlowDown", "ServerBusy", "OperationTimedOut")
+"""Said with a status that looks final, of requests that succeed when they are made again."""
 _WRONG_REGION = ("AuthorizationHeaderMalformed", "PermanentRedirect")
 _WRONG_TOKEN = ("ExpiredToken", "InvalidToken")
 _STATUS = re.compile(r"(?<=status code: )(\d{3})[^:<]*")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
-_RETRIES = re.compile(r"after (\d+) retries")
 _DETAIL = re.compile(r'message: "([^"]+)"|TimedOut')
 _QUERY = re.compile(r"\?\S*")
 _LOGIN = re.compile(r"/latest/(api|meta-data)|computeMetadata|metadata/identity|token request")

@@ -167,6 +167,7 @@ class LocalStore:
                     f"{directory} failed: {reason}",
                     hint=_NEW_PROCESS,
                     not_applied=True,
+                    lasting=True,
                 )
 
     def _settle(self, directory: str) -> None:
@@ -209,7 +210,15 @@ class LocalStore:
             f"cannot {verb} {self.uri}/{path}: {error.strerror or error}",
             hint=_hint(error),
             not_applied=not_applied,
+            lasting=error.errno not in _OUTAGES,
         )
+
+
+_OUTAGES = (
+    *(errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN),
+    *(errno.ENETUNREACH, errno.ENOTCONN, errno.ECONNRESET, errno.ECONNREFUSED, errno.EAGAIN),
+)
+"""What a file server that is away looks like. A full or broken disk needs a person."""
 
 
 def _hint(error: OSError) -> str | None:

@@ -16,6 +16,8 @@ from stepwell.errors import ConfigError
 from stepwell.store.base import Store
 from stepwell.store.local import LocalStore
 from stepwell.store.memory import SHARED
+from stepwell.store.patient import PatientStore
+from stepwell.store.retry import LOOK_S, Retry
 
 if TYPE_CHECKING:
     from stepwell.store.answers import Scheme
@@ -25,13 +27,25 @@ BUCKETS: tuple[Scheme, ...] = ("s3", "gs", "az")
 
 
 def open_store(
-    uri_or_path: str, env: Env, settings: Settings | None = None, **options: str | bool
+    uri_or_path: str,
+    env: Env,
+    settings: Settings | None = None,
+    *,
+    patience_s: float = LOOK_S,
+    **options: str | bool,
 ) -> Store:
     """The store at an address. Touches nothing: whether it is there shows at the first call.
 
-    `settings` and `options` (`endpoint`, `region`, ...) are for buckets; what they leave out comes
-    from the environment.
+    A call that fails is made again for `patience_s`. `settings` and `options` (`endpoint`,
+    `region`, ...) are for buckets; what they leave out comes from the environment.
     """
+    store = _open(uri_or_path, env, settings, options)
+    return store if uri_or_path in SHARED else PatientStore(store, env, Retry(patience_s))
+
+
+def _open(
+    uri_or_path: str, env: Env, settings: Settings | None, options: dict[str, str | bool]
+) -> Store:
     if not uri_or_path:
         raise ConfigError("the store's address is empty", hint=_FORMS)
     scheme, address = _split(uri_or_path)

@@ -35,6 +35,7 @@ from stepwell.errors import (
 from stepwell.model import Bytes
 from stepwell.store.answers import VARIABLES, Answer, Scheme
 from stepwell.store.base import Listed, Object, check_path, check_prefix, check_range, join, page
+from stepwell.store.retry import pause_s
 
 if TYPE_CHECKING:
     from obstore import GetOptions, PutMode
@@ -45,14 +46,17 @@ NOTHING = "probe/nothing"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How long to try: a request ends, well or not, within its own and the retry timeout."""
+    """How long one call may take. Outages are ridden out above (`retry.py`), not here."""
 
     connect_timeout_s: float = 5.0
     request_timeout_s: float = 60.0
-    retry_timeout_s: float = 60.0
-    retries_max: int = 6
+    retry_timeout_s: float = 3.0
+    retries_max: int = 3
+    """How often obstore sends one request of a call again, which may have many, as a listing of
+    many pages does. Few and soon: nobody can interrupt it or sees that it waits.
+    """
     backoff_s_min: float = 0.1
-    backoff_s_max: float = 5.0
+    backoff_s_max: float = 1.0
     attempts_max: int = 4
     """How often a request that did not fail is made again: for a short body, an undecided race."""
 
@@ -262,13 +266,13 @@ class ObjectsStore:
                 f"cannot list {self.uri}/{prefix}: the endpoint does not answer as an object store"
                 f" does: it has an object {NOTHING}",
                 hint="check the endpoint, and whether a proxy answers in its place",
+                lasting=True,
             )
 
     def _pause(self, attempt: int) -> None:
         if attempt:
             s = self._settings
-            longest = min(s.backoff_s_max, s.backoff_s_min * 2**attempt)
-            self._env.sleep(longest * (1 + self._env.jitter()) / 2)
+            self._env.sleep(pause_s(attempt, s.backoff_s_min, s.backoff_s_max, self._env))
 
     def _failed(self, verb: str, path: str, error: Exception | None) -> StepwellError:
         answer = Answer(error)
@@ -276,7 +280,8 @@ class ObjectsStore:
         unable = isinstance(error, NotImplementedError) or answer.code == "NotImplemented"
         if unable and verb == "write":
             return ConfigError(message, hint="Stepwell needs a storage with conditional writes")
-        return UnavailableError(message, hint=answer.hint(self._scheme, self._bucket))
+        hint = answer.hint(self._scheme, self._bucket)
+        return UnavailableError(message, hint=hint, lasting=answer.lasting)
 
 
 def _is_path(text: str) -> bool:

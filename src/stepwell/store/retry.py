@@ -1,52 +1,221 @@
-"""Sending a call again after it failed, a bounded number of times."""
+"""Retrying a call to storage until it answers: the one place that does, bounded by time.
+
+An outage is ridden out for `Retry.patience_s`: pauses double up to a limit, spread by jitter. What
+is no outage, a wrong bucket or refused credentials (`UnavailableError.lasting`), is given `BRIEF_S`
+only; so is every call once `hurry` was called, because the process is asked to end.
+
+Errors stay claims (F11). `run` with `unknown` is for a write that recognises its own first attempt:
+when the time is up it ends as `UnknownOutcomeError`, unless for certain no attempt was applied.
+Whatever is called inside of it is not retried by itself: a failed attempt gets to whoever resolves
+it, at once.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from stepwell.env import Env
-from stepwell.errors import UnavailableError, UnknownOutcomeError
+from stepwell.errors import StepwellError, UnavailableError, UnknownOutcomeError
 
 T = TypeVar("T")
+
+PATIENCE_S = 300.0
+"""How long a pipeline rides out an outage, unless its project says otherwise."""
+LOOK_S = 30.0
+"""How long a command that only reads waits for a store that does not answer."""
+BRIEF_S = 1.0
+TELL_S = 2.0
+"""An outage is told about once it has lasted this long; a shorter one is nobody's concern."""
+_SLICE_S = 0.2
+_inside: ContextVar[bool] = ContextVar("inside", default=False)
+"""Whether this thread, or this task of a thread, is inside of `run`."""
+
+
+def pause_s(failures: int, first_s: float, longest_s: float, env: Env) -> float:
+    """How long to wait after so many failures before this one: doubling, limited, with jitter."""
+    return min(longest_s, first_s * 2.0 ** min(failures, 60)) * (0.5 + env.jitter() / 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often and how patiently. Pauses double up to a limit and are spread by jitter."""
-
-    attempts: int = 5
+    patience_s: float = PATIENCE_S
     wait_s_first: float = 0.05
-    wait_s_max: float = 2.0
+    wait_s_max: float = 5.0
 
-    def run(self, call: Callable[[], T], env: Env, unknown: Callable[[], str]) -> T:
-        """Call until it answers. `unknown` says what is not known once the attempts are spent.
 
-        If for certain none of them was applied, the last `UnavailableError` is raised instead.
-        Only for calls that may safely be applied twice, or that recognise their own first attempt.
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A store that does not answer, and until when it is tried again."""
+
+    store: str
+    since: datetime
+    until: datetime
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """The end of an outage that was told about."""
+
+    store: str
+    after_s: float
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A call that failed and is tried again."""
+
+    began: float
+    since: datetime
+    error: str = ""
+    until: float = 0.0
+
+
+class Patience:
+    """How patient everybody is with one store, and what they wait for. Safe for several threads."""
+
+    def __init__(self, env: Env, retry: Retry | None = None, store: str = "the store") -> None:
+        self.retry = retry or Retry()
+        self.listener: Callable[[Outage | Recovery], None] | None = None
+        """Told when an outage has lasted for `TELL_S`, and when it is over; once each."""
+        self._env = env
+        self._store = store
+        self._lock = threading.Lock()
+        self._waiting: dict[int, _Waiting] = {}
+        self._told: float | None = None
+        self._hurried: float | None = None
+
+    @property
+    def outage(self) -> Outage | None:
+        """What calls wait for now, if any do."""
+        with self._lock:
+            return self._outage()
+
+    def hurry(self) -> None:
+        """From now on, and also for calls that wait, an outage ends soon. Safe in a signal."""
+        if self._hurried is None:
+            self._hurried = self._env.uptime()
+
+    def relax(self) -> None:
+        """Take `hurry` back."""
+        self._hurried = None
+
+    def run(self, call: Callable[[], T], unknown: Callable[[], str] | None = None) -> T:
+        """Call until it answers, or the time is up.
+
+        Only for what may safely be applied twice, or recognises its own first attempt. `unknown`
+        says what is not known once the time is up. Without it, or if for certain no attempt was
+        applied, `UnavailableError` is raised.
         """
-        try:
+        inside = _inside.get()
+        if inside and unknown is None:
             return call()
-        except UnavailableError as error:
-            return self.go_on(error, call, env, unknown)
-
-    def go_on(
-        self, error: UnavailableError, call: Callable[[], T], env: Env, unknown: Callable[[], str]
-    ) -> T:
-        """The same, for a call whose first attempt has failed already."""
-        not_applied = error.not_applied
-        for number in range(1, self.attempts):
-            limit = min(self.wait_s_max, self.wait_s_first * 2 ** (number - 1))
-            env.sleep(limit * (0.5 + env.jitter() / 2))
+        _inside.set(True)
+        try:
             try:
                 return call()
-            except UnavailableError as again:
-                error = again
-                not_applied = not_applied and again.not_applied
-        if not_applied:
+            except UnavailableError as error:
+                return self._again(error, call, unknown)
+        finally:
+            _inside.set(inside)
+
+    def _again(
+        self, error: UnavailableError, call: Callable[[], T], unknown: Callable[[], str] | None
+    ) -> T:
+        waiting = _Waiting(self._env.uptime(), self._env.now())
+        answered, not_applied, attempts = False, error.not_applied, 1
+        try:
+            while (left := self._until(waiting.began, error) - self._env.uptime()) > 0:
+                self._note(waiting, error)
+                s = self.retry
+                wait = pause_s(attempts - 1, s.wait_s_first, s.wait_s_max, self._env)
+                self._rest(min(wait, left), waiting.began, error)
+                attempts += 1
+                try:
+                    result = call()
+                except UnavailableError as again:
+                    error = again
+                    not_applied = not_applied and again.not_applied
+                except StepwellError:
+                    answered = True
+                    raise
+                else:
+                    answered = True
+                    return result
+        finally:
+            self._leave(waiting, answered=answered)
+        if attempts == 1 and (unknown is None or not_applied):
             raise error
+        tried = f"tried {attempts} times in {span_text(self._env.uptime() - waiting.began)}"
+        if unknown is None or not_applied:
+            raise UnavailableError(
+                f"{error.message} ({tried})",
+                hint=error.hint,
+                not_applied=not_applied,
+                lasting=error.lasting,
+            ) from error
         raise UnknownOutcomeError(
-            f"{unknown()}: {self.attempts} attempts failed, the last with: {error.message}",
+            f"{unknown()}: {tried}, the last attempt failed with: {error.message}",
             hint="check the storage, then open the pipeline again: it will see which",
         ) from error
+
+    def _until(self, began: float, error: UnavailableError) -> float:
+        patience_s = self.retry.patience_s
+        if error.lasting:
+            patience_s = min(patience_s, BRIEF_S)
+        until, hurried = began + patience_s, self._hurried
+        return until if hurried is None else min(until, max(began, hurried) + BRIEF_S)
+
+    def _rest(self, seconds: float, began: float, error: UnavailableError) -> None:
+        """Wait, in slices: somebody may be in a hurry meanwhile."""
+        while seconds > 0 and self._env.uptime() < self._until(began, error):
+            self._env.sleep(min(seconds, _SLICE_S))
+            seconds -= _SLICE_S
+
+    def _note(self, waiting: _Waiting, error: UnavailableError) -> None:
+        with self._lock:
+            waiting.error, waiting.until = error.message, self._until(waiting.began, error)
+            self._waiting[id(waiting)] = waiting
+            outage = self._outage()
+            first = min(item.began for item in self._waiting.values())
+            tell = self._told is None and self._env.uptime() - first >= TELL_S
+            if tell:
+                self._told = first
+        if tell and outage is not None and self.listener is not None:
+            self.listener(outage)
+
+    def _leave(self, waiting: _Waiting, *, answered: bool) -> None:
+        """Over once nothing waits any more: while one kind of call fails, others may succeed."""
+        with self._lock:
+            self._waiting.pop(id(waiting), None)
+            if self._waiting:
+                return
+            told, self._told = self._told, None
+        if told is not None and answered and self.listener is not None:
+            self.listener(Recovery(self._store, self._env.uptime() - told))
+
+    def _outage(self) -> Outage | None:
+        if not self._waiting:
+            return None
+        first = min(self._waiting.values(), key=lambda item: item.began)
+        left = timedelta(seconds=max(0.0, first.until - self._env.uptime()))
+        return Outage(self._store, first.since, self._env.now() + left, first.error)
+
+
+def span_text(seconds: float) -> str:
+    """A span of time, for people.
+
+    >>> span_text(0.25), span_text(42.4), span_text(300), span_text(5400)
+    ('0.2s', '42s', '5m', '1h30m')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [(hours, "h"), (minutes, "m"), (rest if not hours else 0, "s")]
+    return "".join(f"{number}{unit}" for number, unit in parts if number)

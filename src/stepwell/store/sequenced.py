@@ -29,6 +29,7 @@ from stepwell.env import Env
 from stepwell.errors import CollectedError, ConflictError, TruncatedError, ensure
 from stepwell.model import Epoch
 from stepwell.store.base import Store
+from stepwell.store.patient import patience_of
 from stepwell.store.retry import Retry
 from stepwell.store.sealed import Fields, Json, read_sealed, seal, unseal
 
@@ -112,7 +113,7 @@ class Sequence:
         self._prefix = prefix
         self._format = format
         self._boundary = boundary
-        self._retry = retry or Retry()
+        self._patience = patience_of(store, env, retry)
         self._number = re.compile(rf"{re.escape(prefix)}(\d{{20}})\.json")
 
     def path(self, id: int) -> str:
@@ -184,9 +185,9 @@ class Sequence:
                 return found is not None and found.put_id == put_id
             return True
 
-        ours = self._retry.run(put, self._env, unknown)
+        ours = self._patience.run(put, unknown)
         # The version may be there, so from here on a failure is an unknown outcome as well.
-        if id <= self._retry.run(lambda: self._boundary.read(self.name), self._env, unknown):
+        if id <= self._patience.run(lambda: self._boundary.read(self.name), unknown):
             # A collector came along meanwhile. Either ours lies in a hole that it left, or it was
             # committed, built upon, and collected: the two look the same from here.
             raise CollectedError(

@@ -98,7 +98,7 @@ MUTANTS = (
     Mutant(
         "sequence-boundary-not-read-after-a-create",
         "store/sequenced.py",
-        "if id <= self._retry.run(lambda: self._boundary.read(self.name), self._env, unknown):",
+        "if id <= self._patience.run(lambda: self._boundary.read(self.name), unknown):",
         "if False:",
         (
             f"{_SEQUENCE}::"
