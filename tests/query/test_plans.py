@@ -6,12 +6,22 @@ from collections.abc import Iterable
 
 import pytest
 
-from stepwell.query.algebra import Inner, Leaf, Names, Node, Scan, children, walk
+from stepwell.query.algebra import (
+    Inner,
+    Leaf,
+    Names,
+    Node,
+    Scan,
+    When,
+    children,
+    relations,
+    walk,
+)
 from stepwell.query.lower import Lowering
 from stepwell.query.maintain import Maintenance
 from stepwell.query.order import Estimates
 from stepwell.query.parse import catalog_of, parse_query
-from stepwell.query.program import Block, Full
+from stepwell.query.program import Block, Full, Rows, Top
 from stepwell.query.reasons import Unsupported
 from stepwell.query.render import render
 from stepwell.query.types import one_to_one
@@ -102,6 +112,47 @@ def test_windows_over_one_another_are_stored_in_between() -> None:
     blocks = blocks_of(f"SELECT v, {calls} FROM fact")
     assert len(blocks) == 3
     assert max(size(plan) for block in blocks for plan in plans(block)) < 30
+
+
+def test_rows_at_the_end_of_an_order_are_computed_from_the_last_ones() -> None:
+    """S4: a window without PARTITION BY is one partition, which an append must not read."""
+    calls = "row_number() OVER (ORDER BY x0) AS n, lag(v, 3) OVER (ORDER BY x0) AS l"
+    rows, last = blocks_of(f"SELECT v, {calls}, sum(v) OVER (ORDER BY x0) AS s FROM fact")
+    assert isinstance(rows, Rows)
+    assert isinstance(last, Top)
+    assert last.input.limit == 3
+    maintenance = Maintenance(Names(prefix="_m"), frozenset({"fact"}), Estimates())
+    coming = maintenance.coming(rows)
+    assert coming is not None
+    plan = maintenance.at_the_end(rows, Leaf("added", coming.columns, When.DELTA))
+    assert {n.when for n in walk(coming) if isinstance(n, Leaf)} == {When.DELTA}
+    assert relations(plan) == {"added", last.relation}
+    # Anywhere else, all rows are compared.
+    assert relations(plans(rows)[-1]) == {"fact", rows.relation}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT v, m.n FROM fact, LATERAL (SELECT count(*) AS n FROM d0 WHERE k0 = x0) m",
+        "SELECT v, m.n FROM fact, LATERAL (SELECT max(v0) AS n FROM d0 WHERE k0 < x0) m",
+        "SELECT v, m.v0 FROM fact LEFT JOIN LATERAL (SELECT v0 FROM d0 WHERE k0 = x0 "
+        "ORDER BY v0 LIMIT 2) m",
+        "SELECT x0, max((SELECT max(v0) FROM d0 WHERE k0 = x0)) AS m FROM fact GROUP BY x0",
+        "SELECT v IN (SELECT v0 FROM d0) AS k, count(*) AS n FROM fact GROUP BY k",
+        "SELECT window(v, '1 hour').start AS s FROM fact JOIN d0 ON k0 = x0",
+        "SELECT x0, count(*) AS n FROM fact JOIN d0 ON k0 = x0 GROUP BY x0 LIMIT 3",
+    ],
+)
+def test_a_change_is_met_by_what_it_matches(query: str) -> None:
+    """S4: a plan without a change in each of its joins would read whole tables every time."""
+    for block in blocks_of(query):
+        if isinstance(block, Top):
+            continue
+        every = {n.relation for n in walk(block.input) if isinstance(n, Scan)}
+        for relation in every:
+            for plan in plans(block, [relation]):
+                assert any(isinstance(n, Leaf) and n.when is When.DELTA for n in walk(plan))
 
 
 def test_many_unions_are_one() -> None:

@@ -3,7 +3,7 @@
 -- trap 18: an empty batch changes no view, not even one that is recomputed
 CREATE TABLE t (k INT, x INT);
 CREATE MATERIALIZED VIEW total AS SELECT SUM(x) AS s FROM t;
-CREATE MATERIALIZED VIEW ranked AS SELECT k, RANK() OVER (ORDER BY k) AS r FROM t;
+CREATE MATERIALIZED VIEW ranked AS SELECT k, NTILE(2) OVER (ORDER BY k) AS r FROM t;
 -- apply
 -- expect total
 (NULL)

@@ -95,20 +95,94 @@ CREATE MATERIALIZED VIEW v AS SELECT k, ROW_NUMBER() OVER (PARTITION BY k ORDER 
 -- expect v
 (1, 1, 1), (1, 2, 2), (2, 1, 1)
 
--- trap 39: a window without partitions is recomputed, and says why
-CREATE TABLE t (id INT PRIMARY KEY, x INT);
+-- trap 39: without partitions, rows at the end of the order are added, others move what follows
+CREATE TABLE t (id INT PRIMARY KEY, x INT, y DECIMAL(6,2));
 CREATE MATERIALIZED VIEW v AS SELECT id, ROW_NUMBER() OVER (ORDER BY x, id) AS n FROM t;
--- expect recompute WINDOW_WITHOUT_PARTITION
+CREATE MATERIALIZED VIEW ranks AS SELECT id, RANK() OVER (ORDER BY x) AS r, DENSE_RANK() OVER (ORDER BY x) AS d, COUNT(y) OVER (ORDER BY x) AS c FROM t;
+CREATE MATERIALIZED VIEW sums AS SELECT id, SUM(y) OVER (ORDER BY x) AS s, MIN(y) OVER (ORDER BY x) AS least, MAX(y) OVER (ORDER BY x ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS most FROM t;
+CREATE MATERIALIZED VIEW lags AS SELECT id, LAG(y) OVER (ORDER BY x, id) AS one, LAG(y, 3, 0) OVER (ORDER BY x, id) AS three FROM t;
+CREATE MATERIALIZED VIEW down AS SELECT id, SUM(y) OVER (PARTITION BY 1 ORDER BY x DESC) AS s FROM t;
+-- expect incremental v
+-- expect incremental ranks
+-- expect incremental sums
+-- expect incremental lags
+-- expect incremental down
 -- put t
-(1, 10), (2, 5)
+(1, 10, 1.5), (2, 5, NULL)
 -- apply
 -- expect v
 (2, 1), (1, 2)
+-- expect sums
+(2, NULL, NULL, NULL), (1, 1.5, 1.5, 1.5)
 -- put t
-(3, 7)
+(3, 11, 4), (4, 12, NULL), (5, 12, -1)
 -- apply
 -- expect v
-(2, 1), (3, 2), (1, 3)
+(2, 1), (1, 2), (3, 3), (4, 4), (5, 5)
+-- expect ranks
+(2, 1, 1, 0), (1, 2, 2, 1), (3, 3, 3, 2), (4, 4, 4, 3), (5, 4, 4, 3)
+-- expect sums
+(2, NULL, NULL, NULL), (1, 1.5, 1.5, 1.5), (3, 5.5, 1.5, 4), (4, 4.5, -1, 4), (5, 4.5, -1, 4)
+-- expect lags
+(2, NULL, 0), (1, NULL, 0), (3, 1.5, 0), (4, 4, NULL), (5, NULL, 1.5)
+-- expect changes v
+(3, 3, 1), (4, 4, 1), (5, 5, 1)
+-- expect down
+(4, -1), (5, -1), (3, 3), (1, 4.5), (2, 4.5)
+-- put t
+(6, 12, 1)
+-- apply
+-- expect ranks
+(2, 1, 1, 0), (1, 2, 2, 1), (3, 3, 3, 2), (4, 4, 4, 4), (5, 4, 4, 4), (6, 4, 4, 4)
+-- expect lags
+(2, NULL, 0), (1, NULL, 0), (3, 1.5, 0), (4, 4, NULL), (5, NULL, 1.5), (6, -1, 4)
+-- put t
+(7, 1, 2), (8, NULL, 3)
+-- apply
+-- expect v
+(8, 1), (7, 2), (2, 3), (1, 4), (3, 5), (4, 6), (5, 7), (6, 8)
+-- put t
+(9, 20, 7)
+-- delete t
+(6)
+-- apply
+-- expect v
+(8, 1), (7, 2), (2, 3), (1, 4), (3, 5), (4, 6), (5, 7), (9, 8)
+-- put t
+(10, 21, 1)
+-- apply
+-- expect changes v
+(10, 9, 1)
+-- expect changes lags
+(10, 7, NULL, 1)
+-- delete t
+(1), (2), (3), (4), (5), (7), (8), (9), (10)
+-- apply
+-- expect v
+nothing
+-- put t
+(1, 1, 1)
+-- apply
+-- expect sums
+(1, 1, 1, 1)
+
+-- trap 39: a window without partitions whose earlier rows would change is recomputed, and says why
+CREATE TABLE t (id INT PRIMARY KEY, x INT, f DOUBLE);
+CREATE MATERIALIZED VIEW tiles AS SELECT id, NTILE(2) OVER (ORDER BY x, id) AS n FROM t;
+CREATE MATERIALIZED VIEW whole AS SELECT id, SUM(x) OVER () AS s FROM t;
+CREATE MATERIALIZED VIEW orders AS SELECT id, RANK() OVER (ORDER BY x) AS a, RANK() OVER (ORDER BY x DESC) AS b FROM t;
+CREATE MATERIALIZED VIEW v AS SELECT id, SUM(f) OVER (ORDER BY x) AS s FROM t;
+-- expect recompute WINDOW_WITHOUT_PARTITION tiles
+-- expect recompute WINDOW_WITHOUT_PARTITION whole
+-- expect recompute WINDOW_WITHOUT_PARTITION orders
+-- expect recompute WINDOW_WITHOUT_PARTITION v
+-- put t
+(1, 10, 0.5), (2, 5, 0.25)
+-- apply
+-- expect tiles
+(2, 1), (1, 2)
+-- expect v
+(2, 0.25), (1, 0.75)
 
 -- trap 39: a window over the groups of an aggregate
 CREATE TABLE t (k INT, g INT, x INT);

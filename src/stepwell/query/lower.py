@@ -49,15 +49,20 @@ from stepwell.query.algebra import (
     walk,
 )
 from stepwell.query.conditions import substitute
-from stepwell.query.program import Block, Field, Groups, Rows, Sums, Top
+from stepwell.query.program import Block, Ending, Field, Groups, Rows, Sums, Top
 from stepwell.query.prune import prune
 from stepwell.query.reasons import Code, Unsupported
+from stepwell.query.running import call_of, running
+from stepwell.query.running import number as numbered
 from stepwell.query.shape import inner, keep, narrow
 from stepwell.query.types import contains_floating, one_to_one, why_not_kept
 
 WINDOWS_MAX = 2
 """Windows over one another, with nothing stored between them. What changes in the uppermost depends
 on what changes in all below it, and its plan more than doubles with each."""
+
+ORDERED = ("tinyint", "smallint", "int", "bigint", "decimal", "date", "timestamp", "string")
+"""Types of which Python knows the order that Spark has."""
 
 Types = Callable[[Node], tuple[str, ...]]
 """The Spark types of a node's columns."""
@@ -124,6 +129,8 @@ class Lowering:
                 return self._set_operation(node)
             case Join():
                 return self._join(node)
+            case Window() if not node.partition:
+                return self._running(node)
             case Window():
                 below = self.lower(node.input)
                 windows = sum(isinstance(part, Window) for part in walk(below))
@@ -214,6 +221,39 @@ class Lowering:
         relation = self._name()
         self.blocks.append(Top(relation, tuple(map(Field, self._types(lowered))), lowered))
         return Scan(relation, node.columns)
+
+    def _running(self, node: Window) -> Node:
+        """A window without PARTITION BY, and the last of its rows."""
+        how = running(node)
+        number = self._names.new()
+        below = self.lower(node.input)
+        key = self._types(narrow(below, (how.column,)))[0] if how is not None else ""
+        if how is None or not key.startswith(ORDERED) or not self._exact(node, below):
+            detail = "a window whose earlier rows may change, or over inexact numbers"
+            raise Unsupported(Code.WINDOW_WITHOUT_PARTITION, detail)
+        made = Window(below, (), (*node.calls, (number, numbered(how.total))))
+        fields = tuple(map(Field, self._types(made)))
+        relation = self._name()
+        ending = Ending(f"{self._view}${len(self.blocks) + 2}", number, how.column, how.descending)
+        rule = "2 rows at the end, else all"
+        self.blocks.append(Rows(relation, fields, made, (), ending, rule))
+        stored = Scan(relation, made.columns)
+        last = TopN(stored, (f"{number} DESC NULLS LAST",), how.rows)
+        self.blocks.append(Top(ending.relation, fields, last))
+        return narrow(stored, node.columns)
+
+    def _exact(self, node: Window, below: Node) -> bool:
+        """Whether what a row adds to can be told from the row before it."""
+        calls = tuple((name, column(name)) for name, _ in node.calls)
+        types = self._types(Project(replace(node, input=below), calls))
+        for (_, expr), type_ in zip(node.calls, types, strict=True):
+            call = call_of(expr)
+            if call is None or (call.kind != "lag" and contains_floating(type_)):
+                return False
+            if call.kind == "sum" and not self._ansi:
+                # A sum that overflows would be NULL, and so would be those after it.
+                return False
+        return True
 
     # Operators that become others
 

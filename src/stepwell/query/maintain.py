@@ -53,6 +53,7 @@ from stepwell.query.conditions import equality
 from stepwell.query.keys import KeySet, keys_of
 from stepwell.query.order import Estimates, all_in_order, in_order
 from stepwell.query.program import Block, Full, Groups, Rows, Sums, Top
+from stepwell.query.running import among_new, call_of, combined
 from stepwell.query.shape import narrow
 
 STAGE = "$stage"
@@ -172,6 +173,8 @@ class Maintenance:
         if block.again is None:
             change = self.delta(block.input)
             return None if change is None else Consolidate(change)
+        if not block.again:
+            return self.anew(block)
         keys = self.touched(block.input, block.again)
         if keys is None:
             return None
@@ -181,6 +184,48 @@ class Maintenance:
         ensure(mine is not None, "rows that are compared by key hold the key")
         old = Restrict(stored, keys.node, mine.on if mine else ())
         return self._less(self.at(block.input, When.NEW, keys), old)
+
+    def coming(self, block: Rows) -> Node | None:
+        """What changes in the input of a window."""
+        window = block.input
+        change = self.delta(window.input) if isinstance(window, Window) else None
+        return None if change is None else Consolidate(change)
+
+    def at_the_end(self, block: Rows, added: Node) -> Node:
+        """The rows of a window for those that come after all others. See `running`."""
+        window, ending = block.input, block.ending
+        if ending is None or not isinstance(window, Window):
+            raise TypeError("a window of which the last rows are not stored")
+        source, flag = window.input.columns, self._names.new()
+        last, again = (
+            Leaf(ending.relation, self._names.several(len(block.fields)), When.OLD)
+            for _ in range(2)
+        )
+        width = len(source)
+        before = [(self._names.new(), column(c)) for c in last.columns[:width]]
+        before.append((self._names.new(), Expr("TRUE")))
+        after = [(self._names.new(), column(c)) for c in added.columns]
+        after.append((self._names.new(), Expr("FALSE")))
+        both = Union((Project(last, tuple(before)), Project(added, tuple(after))), (*source, flag))
+        calls, results, values = [], [], []
+        number = again.columns[window.columns.index(ending.number)]
+        counted = self._names.new()
+        for i, (name, expr) in enumerate(window.calls):
+            call = call_of(expr)
+            ensure(call is not None, "a window that is added to looks back only")
+            if call is None:
+                continue
+            new, value = self._names.several(2)
+            mine = again.columns[width + i]
+            calls.append((new, among_new(expr, call, flag)))
+            values.append((value, Expr(f"max_by({mine}, {number})", frozenset({mine, number}))))
+            type_ = block.fields[width + i].type
+            results.append((name, combined(call, value, counted, new, type_)))
+        values.append((counted, Expr(f"max({number})", frozenset({number}))))
+        fresh = Filter(Window(both, (), tuple(calls)), Expr(f"NOT {flag}", frozenset({flag})))
+        joined = Inner((fresh, Aggregate(again, (), tuple(values))))
+        passed = tuple((c, column(c)) for c in source)
+        return Consolidate(Project(joined, (*passed, *results)))
 
     def _top(self, block: Top) -> Node | None:
         if not self._changes(block.input):

@@ -15,7 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from stepwell.query.algebra import Item, Node, TopN, Window, walk
+from stepwell.errors import ensure
+from stepwell.query.algebra import Filter, Item, Node, Project, Scan, TopN, Window, walk
 from stepwell.query.conditions import parse_scalar
 from stepwell.query.functions import IN_ANY_ORDER, is_aggregate, name_of
 from stepwell.query.reasons import Reason
@@ -60,13 +61,30 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """Where the last rows of a window without PARTITION BY are stored, and what follows them."""
+
+    relation: str
+    """A `Top` over the rows of the window."""
+    number: str
+    """The column of the window that numbers its rows."""
+    column: str
+    """By which rows are sorted first: those that come after all others are greater in it."""
+    descending: bool
+    """Or less."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     relation: str
     fields: tuple[Field, ...]
     input: Node
     again: tuple[str, ...] | None = None
     """Columns by which changed rows are computed anew and compared with those stored, because
-    computing the old ones again could come out differently (floating point)."""
+    computing the old ones again could come out differently (floating point). Without columns all
+    rows are."""
+    ending: Ending | None = None
+    """Of a window without PARTITION BY: rows at the end of its order are added to it."""
     rule: str = "1 changes pass through"
 
     @property
@@ -111,6 +129,16 @@ class Program:
     blocks: tuple[Block, ...]
     output: Node
     """Over stored relations; its columns are the view's, in order."""
+
+    @property
+    def shown(self) -> Block:
+        """The block of whose relation the view is made."""
+        under = self.output
+        while isinstance(under, Filter | Project):
+            under = under.input
+        ensure(isinstance(under, Scan), "a view is made of one stored relation")
+        relation = under.relation if isinstance(under, Scan) else ""
+        return next(block for block in self.blocks if block.relation == relation)
 
     @property
     def reasons(self) -> tuple[Reason, ...]:

@@ -14,6 +14,7 @@ from sqlglot import exp
 from stepwell.query import functions
 from stepwell.query.algebra import Names, Node, Window
 from stepwell.query.reasons import Code, Unsupported
+from stepwell.query.running import running
 from stepwell.query.scope import (
     DIALECT,
     Rewriter,
@@ -60,6 +61,8 @@ def windows(
     for partition, group in calls.items():
         items = tuple((new, to_expr(_total(w, node.columns), names)) for new, w in group)
         node = Window(node, partition, items)
+        if not partition and running(node) is None:
+            raise Unsupported(Code.WINDOW_WITHOUT_PARTITION, shorten(items[0][1].sql))
     return node, replaced
 
 
@@ -97,8 +100,6 @@ def _by_columns(
             keys.append(key)
     keys += [our_column(c) for c in apart if c not in {key.name for key in keys}]
     window.set("partition_by", keys or None)
-    if not keys:
-        raise Unsupported(Code.WINDOW_WITHOUT_PARTITION, shorten(window.sql(dialect=DIALECT)))
     return node, tuple(sorted({key.name for key in keys})), window
 
 

@@ -20,7 +20,7 @@ from stepwell.engine.ports import WEIGHT as SHOWN_WEIGHT
 from stepwell.query.algebra import Leaf, Node, When, walk
 from stepwell.query.cost import Costs, costs
 from stepwell.query.maintain import Maintenance
-from stepwell.query.program import Block, Full, Groups, Program, Rows, Sums, Top
+from stepwell.query.program import Block, Ending, Full, Groups, Program, Rows, Sums, Top
 from stepwell.query.reasons import Code
 from stepwell.query.render import presented
 from stepwell.spark.canonical import canonical, canonical_items
@@ -169,12 +169,43 @@ class Blocks:
                 leaf = Leaf(ADDED, candidates.columns, When.DELTA)
                 node = maintenance.first_of(block, leaf)
                 return self._finish(block, node, program, known, outputs)
+        if isinstance(block, Rows) and block.ending is not None:
+            coming = maintenance.coming(block)
+            if coming is None:
+                return None
+            _check_size(coming)
+            self._stage(maintenance, known)
+            found = self._evaluator.part(ADDED, coming, known)
+            if not found.rows:
+                return None
+            if self._follows(block, block.ending, found):
+                leaf = Leaf(ADDED, coming.columns, When.DELTA)
+                node = maintenance.at_the_end(block, leaf)
+                return self._finish(block, node, program, {**known, ADDED: found}, outputs)
         change = maintenance.plan(block)
         if change is None:
             return None
         _check_size(change)
         self._stage(maintenance, known)
         return self._finish(block, change, program, known, outputs)
+
+    def _follows(self, block: Rows, ending: Ending, found: Part) -> bool:
+        """Whether all rows of a change come, after all rows that a window had."""
+        lookups = LookUps(self._relations, self._indexes, {})
+        last = lookups.rows(self._relations[ending.relation], {})
+        if found.table is None or last is None:
+            return False
+        last = consolidated(last)
+        if not last.num_rows or pc.min(found.table.column(WEIGHT)).as_py() < 0:
+            return False
+        place = f"c{block.input.columns.index(ending.column)}"
+        new, old = found.table.column(place), last.column(place)
+        if new.null_count or old.null_count:
+            return False
+        ends = [pc.min_max(column).as_py() for column in (new, old)]
+        if ending.descending:
+            return bool(ends[0]["max"] < ends[1]["min"])
+        return bool(ends[0]["min"] > ends[1]["max"])
 
     def _stage(self, maintenance: Maintenance, known: dict[str, Part]) -> None:
         """Run the stages that were planned since."""

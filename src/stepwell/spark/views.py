@@ -368,7 +368,7 @@ class Views:
             adaptive = self._views[program.view.lower()].policy is Policy.AUTO
             said = Anew(weighed=adaptive)
             for block in program.blocks:
-                last = program if block is program.blocks[-1] else None
+                last = program if block is program.shown else None
                 with self._evaluator.rows_in_order(block):
                     moved = self._blocks.change(block, deltas, last, outputs, said)
                 if moved is not None and moved.rows:
