@@ -16,6 +16,7 @@ import typer.main
 from stepwell.cli import where
 from stepwell.cli.main import app
 from stepwell.cli.options import moved_to_front
+from stepwell.engine.ports import LETTER
 from tests.cli.conftest import Run
 from tests.cli.projects import YML, put_file, write_project
 
@@ -196,9 +197,7 @@ def test_show_and_describe_list_what_there_is(run: Run, filled: Path) -> None:
         {"col_name": "amount", "data_type": "decimal(12,2)", "comment": None},
     ]
     assert [row["col_name"] for row in rows("DESC `revenue`")] == ["customer", "total", "n"]
-    assert [row["col_name"] for row in rows("DESCRIBE orders$errors")] == [
-        *("source", "position", "reason", "text")
-    ]
+    assert [row["col_name"] for row in rows("DESCRIBE orders$errors")] == list(LETTER)
     shown = run("-C", filled, "query", "SHOW TABLES")
     assert shown.stdout == "name    key\norders  id\n"
     assert shown.stderr == "1 row\n"

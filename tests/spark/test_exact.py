@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 
 from stepwell.query.algebra import Accumulate, Expr, Leaf, When
 from stepwell.query.sums import Accumulator
-from stepwell.spark.exact import Computing, Unknown, Value, constants
+from stepwell.spark.constants import constants
+from stepwell.spark.exact import Computing, Unknown, Value
 from stepwell.spark.linear import Linear
 from stepwell.spark.relations import arrow_schema, type_of
 

@@ -228,9 +228,10 @@ def query(
     """Print the answer to one SELECT, as of a stated transaction. Changes nothing.
 
     While a process runs the pipeline, it answers. Otherwise the state is read here, without taking
-    the pipeline. A query reads the pipeline's tables and views only: commands, files, programs and
-    methods of Java are refused by name. SHOW TABLES, SHOW VIEWS and DESCRIBE NAME list what there
-    is.
+    the pipeline: a SELECT over one table or view with filters, an order, a limit or counts without
+    Spark, anything else with it. A query reads the pipeline's tables and views only: commands,
+    files, programs and methods of Java are refused by name. SHOW TABLES, SHOW VIEWS and DESCRIBE
+    NAME list what there is.
 
     \b
     stepwell query "SELECT * FROM revenue ORDER BY total DESC LIMIT 10"
@@ -336,7 +337,8 @@ def explain(
     """Show how views are kept up to date.
 
     What is stored for a view, by which rule each operator is kept, and why anything is computed
-    anew.
+    anew. Needs no Spark: what is deployed was recorded; for a project that was never run it is
+    worked out as far as that goes without, and says so.
 
     \b
     stepwell explain revenue

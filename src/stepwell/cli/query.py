@@ -17,7 +17,7 @@ from stepwell.cli.screen import Row, Screen, count, plain
 from stepwell.cli.where import Where
 from stepwell.connectors.writing import as_texts, json_lines, json_values
 from stepwell.deploy.describe import described
-from stepwell.deploy.look import look
+from stepwell.deploy.look import SlowError, look, quick
 from stepwell.deploy.pipeline import Answer, check_one_query
 from stepwell.env import SystemEnv
 
@@ -31,9 +31,12 @@ def show(where: Where, sql: str, format: QueryFormat) -> None:
         if client is not None:
             with client:
                 return Answer(*client.query(sql))
-        if project.sections.executor == "spark" and not where.json:
-            print("nothing runs the pipeline, starting Spark to read its state", file=sys.stderr)
-        return look(project, env).ask(sql)
+        try:
+            return quick(project, env, sql)
+        except SlowError as why:
+            if project.sections.executor == "spark" and not where.json:
+                print(f"nothing runs the pipeline, starting Spark ({why})", file=sys.stderr)
+            return look(project, env).ask(sql)
 
     transaction: int | None = None
     rows = described(project, sql, lambda query: ask(query).rows)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from stepwell.deploy.pipeline import letters_quoted
 from stepwell.deploy.project import Project
-from stepwell.engine.ports import ERRORS, LETTER
+from stepwell.engine.ports import ERRORS, LETTER, LETTER_TYPES
 from stepwell.errors import InvalidError
 from stepwell.query.source import Source, Tokens, did_you_mean, quote_name
 from stepwell.query.statements import Column, MaterializedView, Table, fold
@@ -66,7 +66,8 @@ def _relation(project: Project, tokens: Tokens, ask: Ask) -> pa.Table:
         table = tables[fold(name)]
         return _texts(_DESCRIBED, [_column(table, column) for column in table.columns])
     if fold(name).endswith(ERRORS) and fold(name).removesuffix(ERRORS) in tables:
-        return _texts(_DESCRIBED, [(column, "string", None) for column in LETTER])
+        letters = zip(LETTER, LETTER_TYPES, strict=True)
+        return _texts(_DESCRIBED, [(column, kind, None) for column, kind in letters])
     for view in project.views.values():
         if fold(view.name) == fold(name):
             empty = ask(f"SELECT * FROM {quote_name(view.name)} WHERE FALSE")

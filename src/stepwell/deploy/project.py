@@ -106,7 +106,7 @@ class Project:
         for other in self.statements:
             if fold(other.name) == fold(name):
                 kind = "a table" if isinstance(other, Table) else "a view that is not stored"
-                over = [view.name for view in stored if fold(name) in self._read_by(view.name)]
+                over = [view.name for view in stored if fold(name) in self.reads_of(view.name)]
                 hint = f"materialized views that read it are: {', '.join(over)}" if over else every
                 raise ConfigError(
                     f"{other.name} is {kind}, not a materialized view",
@@ -115,7 +115,7 @@ class Project:
         hint = did_you_mean(name, names) or every
         raise ConfigError(f"there is no materialized view {name}", hint=hint)
 
-    def _read_by(self, view: str) -> set[str]:
+    def reads_of(self, view: str) -> set[str]:
         """Everything a view reads, directly or through other views, in lower case."""
         reached: set[str] = set()
         todo = [fold(view)]

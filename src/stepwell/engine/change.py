@@ -179,6 +179,7 @@ def change_program(
             program=change.program,
             generation=manifest.generation + 1,
             runs=runs,
+            described=manifest.described if executor is None else executor.described(),
             replay=cursor,
             transaction=transaction,
             floor=floor,

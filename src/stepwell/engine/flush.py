@@ -77,6 +77,8 @@ def flush(
         return None
     stored = state.executor.flush()
     runs = (*stored, *state.pushes.flush())
+    # Nothing is said where nothing was computed: the runs are those that were described before.
+    described = state.executor.described()
     origin = state.origin
     # They are named again by this commit.
     revived = frozenset(run.path for run in origin.state.all_runs) if origin else frozenset()
@@ -100,6 +102,7 @@ def flush(
             transaction=state.transaction,
             progress=progress,
             floor=floor,
+            described=described or manifest.described,
         )
 
     if wanted is None:

@@ -66,6 +66,9 @@ class LazyExecutor:
     def flush(self) -> tuple[Run, ...]:
         return self._runs if self._made is None else self._made.flush()
 
+    def described(self) -> str | None:
+        return None if self._made is None else self._made.described()
+
     def flushed(self, runs: Sequence[Run]) -> None:
         self._runs = tuple(runs)
         if self._made is not None:

@@ -360,6 +360,12 @@ class Executor(Protocol):
         Until `flushed` is called the executor may be asked again, and gives new runs again.
         """
 
+    def described(self) -> str | None:
+        """What the runs mean, for whoever reads them without this executor (`query/described`).
+
+        None: there is nothing to say, or nothing new.
+        """
+
     def flushed(self, runs: Sequence[Run]) -> None:
         """The manifest names these runs now."""
 

@@ -164,6 +164,9 @@ class ReferenceExecutor:
                 runs.append(self._write(name, rows))
         return tuple(runs)
 
+    def described(self) -> None:
+        """Nothing: only tables are stored, as they are."""
+
     def flushed(self, runs: Sequence[Run]) -> None:
         self._runs = tuple(runs)
         self._unflushed = {}

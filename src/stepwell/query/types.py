@@ -74,6 +74,11 @@ def parse_type(text: str) -> SparkType:
     return type
 
 
+def stored_type(type_: str) -> str:
+    """VARCHAR is stored as what Spark computes with: strings."""
+    return re.sub(r"\bvarchar\(\d+\)", "string", type_)
+
+
 def is_nested(type: str) -> bool:
     return parse_type(type).name in _NESTED
 

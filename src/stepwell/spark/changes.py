@@ -22,10 +22,11 @@ from stepwell.engine.ports import Change, Rejected
 from stepwell.errors import InvalidError
 from stepwell.query.source import quote_text
 from stepwell.query.statements import Table
+from stepwell.query.types import stored_type
 from stepwell.spark.index import comparable
 from stepwell.spark.matching import among_rows
 from stepwell.spark.merge import consolidated
-from stepwell.spark.relations import arrow_schema, stored_type
+from stepwell.spark.relations import arrow_schema
 from stepwell.spark.runs import WEIGHT
 
 _CHARACTERS = re.compile(r"varchar\((\d+)\)")

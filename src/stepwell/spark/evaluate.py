@@ -25,7 +25,8 @@ from stepwell.query.program import Block, may_depend_on_order
 from stepwell.query.reduce import reduced
 from stepwell.query.render import render
 from stepwell.query.sums import Accumulator
-from stepwell.spark.exact import Computing, Unknown, constants
+from stepwell.spark.constants import constants
+from stepwell.spark.exact import Computing, Unknown
 from stepwell.spark.failures import translated
 from stepwell.spark.finder import LookUps
 from stepwell.spark.flatten import flattened

@@ -15,24 +15,20 @@ Types are Spark's, as text.
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from stepwell.query.algebra import Expr
 from stepwell.query.conditions import parse_scalar
-from stepwell.spark.relations import type_of
 
 DIVIDED_ROWS_MAX = 2_000
 """Quotients are made one by one."""
@@ -127,6 +123,19 @@ class Computing:
             return columns[expr.column]
         with certain():
             return self._of(parse_scalar(expr.sql), columns)
+
+    def type_of(self, node: exp.Expr, columns: Columns) -> str:
+        """The type of an expression. Raises Unknown."""
+        with certain():
+            return self._of(node, columns).type
+
+    def mask_of(
+        self, condition: exp.Expr, columns: Columns, rows: int
+    ) -> pa.ChunkedArray | pa.Array:
+        """The same of a tree whose columns are named by what it says. Raises Unknown."""
+        with certain():
+            found = _boolean(self._of(condition, columns)).column(rows)
+            return pc.fill_null(found, False)
 
     def mask(self, condition: Expr, columns: Columns, rows: int) -> pa.ChunkedArray | pa.Array:
         """Where a condition holds. Raises Unknown."""
@@ -259,10 +268,10 @@ class Computing:
         known = [None if isinstance(t, exp.Null) else self._of(t, columns) for t in texts]
         type_ = _common([value.type for value in known if value is not None])
         values = [
-            pa.scalar(None, _arrow(type_)) if value is None else value.cast(type_).data
+            pa.scalar(None, arrow_of(type_)) if value is None else value.cast(type_).data
             for value in known
         ]
-        chosen = values[-1] if default is not None else pa.scalar(None, _arrow(type_))
+        chosen = values[-1] if default is not None else pa.scalar(None, arrow_of(type_))
         for test, value in reversed(list(zip(tests, values, strict=False))):
             chosen = pc.if_else(pc.fill_null(test, False), value, chosen)
         return Value(chosen, type_)
@@ -513,7 +522,7 @@ def _common(types: Sequence[str]) -> str:
     return f"decimal({precision},{scale})"
 
 
-def _arrow(type_: str) -> pa.DataType:
+def arrow_of(type_: str) -> pa.DataType:
     if type_ in _WHOLE:
         return _WHOLE[type_]
     if _DECIMAL.fullmatch(type_):
@@ -532,7 +541,7 @@ def _arrow(type_: str) -> pa.DataType:
 
 
 def _arrow_cast(data: Data, type_: str) -> Data:
-    target = _arrow(type_)
+    target = arrow_of(type_)
     if data.type == target:
         return data
     if pa.types.is_integer(data.type) and pa.types.is_decimal(target):
@@ -540,22 +549,3 @@ def _arrow_cast(data: Data, type_: str) -> Data:
         digits = next(_DIGITS[kind] for kind, type_ in _WHOLE.items() if type_ == data.type)
         data = data.cast(pa.decimal128(digits, 0))
     return data.cast(target)
-
-
-def constants(spark: SparkSession) -> Constants:
-    """Asks Spark once for each text."""
-    known: dict[str, Value | None] = {}
-
-    def constant(sql: str) -> Value | None:
-        if sql not in known:
-            known[sql] = None  # Also if it is an error, which then is the whole query's.
-            with suppress(PySparkException, Unknown):
-                frame = spark.sql(f"SELECT {sql}")
-                type_ = type_of(frame.schema.fields[0].dataType)
-                kind = _arrow(type_)
-                found = frame.collect()[0][0]
-                if found is not None and not isinstance(found, float | datetime.datetime):
-                    known[sql] = Value(pa.scalar(found, kind), type_)
-        return known[sql]
-
-    return constant

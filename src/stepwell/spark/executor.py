@@ -28,7 +28,10 @@ from stepwell.engine.tiers import alike, to_merge
 from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError, ensure
 from stepwell.journal import paths
+from stepwell.query.algebra import relations
+from stepwell.query.described import DescribedView, describe, readable
 from stepwell.query.explain import Explained
+from stepwell.query.program import Program
 from stepwell.query.statements import Statement
 from stepwell.spark.index import comparable
 from stepwell.spark.merge import consolidated
@@ -107,6 +110,7 @@ class SparkExecutor:
         weakref.finalize(self, own.cleanup)
         self._copies = Path(own.name)
         self._java = java_process()
+        self._description: str | None = None
 
     def lost(self) -> str | None:
         """Why it is of no use any more: its Java has ended."""
@@ -213,6 +217,25 @@ class SparkExecutor:
             table.num_rows,
         )
         return Part(relation.types, table.num_rows, table, stored=(run,))
+
+    def described(self) -> str:
+        if self._description is None:
+            self._description = describe(map(self._described, self._views.programs))
+        return self._description
+
+    def _described(self, program: Program) -> DescribedView:
+        explained = self.explain(program.view)
+        reads = relations(program.output)
+        plain = readable(program.output)
+        return DescribedView(
+            program.view,
+            program.columns,
+            program.types,
+            program.output if plain else None,
+            self._relations[min(reads)].types if plain else (),
+            str(explained),
+            explained.to_json(),
+        )
 
     def flushed(self, runs: Sequence[Run]) -> None:
         for written in self._written:

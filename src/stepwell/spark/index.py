@@ -23,14 +23,16 @@ import weakref
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stepwell.spark.runs import RunFiles
+if TYPE_CHECKING:
+    # Not imported: it needs pyspark, which whoever only compares values has no use for.
+    from stepwell.spark.runs import RunFiles
 
 Array = np.ndarray[Any, Any]
 

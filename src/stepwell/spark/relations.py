@@ -11,7 +11,6 @@ many rows are in memory they become a run. Runs become one as `engine/tiers` say
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -430,11 +429,6 @@ def nothing(types: Sequence[str]) -> str:
 def view_name(name: str, kind: str) -> str:
     """No table of a user is called like this: `$` is not allowed in their names."""
     return f"$stepwell${kind}${name}".replace("`", "``")
-
-
-def stored_type(type_: str) -> str:
-    """VARCHAR is stored as what Spark computes with: strings."""
-    return re.sub(r"\bvarchar\(\d+\)", "string", type_)
 
 
 def schema_table(types: Sequence[str]) -> pa.Table:

@@ -55,7 +55,7 @@ from stepwell.query.statements import (
     View,
     parse_statements,
 )
-from stepwell.query.types import why_not_kept, without_maps
+from stepwell.query.types import stored_type, why_not_kept, without_maps
 from stepwell.spark.blocks import Anew, Blocks
 from stepwell.spark.changes import Lookup, normalise, typed_items
 from stepwell.spark.compiler import Compiler
@@ -68,7 +68,7 @@ from stepwell.spark.merge import consolidated
 from stepwell.spark.outcome import Outcome, Prepared
 from stepwell.spark.read_only import RefusedError, read_only
 from stepwell.spark.reading import in_pieces, rows_at_most
-from stepwell.spark.relations import Part, Relation, Relations, schema_table, stored_type
+from stepwell.spark.relations import Part, Relation, Relations, schema_table
 from stepwell.spark.row_order import OrderDependentError, in_fixed_order
 from stepwell.spark.runs import WEIGHT, LocalRuns, Runs
 from stepwell.spark.session import SessionSettings, adopt
@@ -164,6 +164,11 @@ class Views:
     def stored(self) -> Relations:
         """What is kept: tables, views, and the relations behind views."""
         return self._relations
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """What keeps each materialized view, in the order in which they were declared."""
+        return tuple(self._programs.values())
 
     # Declaring
 

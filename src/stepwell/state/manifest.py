@@ -151,6 +151,8 @@ class Manifest:
     """How often the program was changed: replay leads from a state to a later one of the same."""
     floor: str | None = None
     """An id: what lies at or below it and is named by nothing in here will never be named."""
+    described: str | None = None
+    """What the executor that wrote the runs says of them; see `query/described`."""
 
     @property
     def all_runs(self) -> tuple[Run, ...]:
@@ -462,6 +464,7 @@ def to_json(manifest: Manifest) -> dict[str, Json]:
         **({"sinks_off": list(manifest.sinks_off)} if manifest.sinks_off else {}),
         **({"generation": manifest.generation} if manifest.generation else {}),
         **({} if manifest.floor is None else {"floor": manifest.floor}),
+        **({} if manifest.described is None else {"described": manifest.described}),
     }
 
 
@@ -536,6 +539,7 @@ def from_json(body: Fields) -> Manifest:
         sinks_off=_names(body, "sinks_off") if "sinks_off" in body.names() else (),
         generation=body.number("generation") if "generation" in body.names() else 0,
         floor=body.id("floor") if "floor" in body.names() else None,
+        described=body.text("described") if "described" in body.names() else None,
     )
 
 
