@@ -6,7 +6,9 @@ import gzip
 import json
 import os
 import tracemalloc
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,12 +16,14 @@ import pytest
 
 from stepwell.connectors import file_parts, parquet_parts
 from stepwell.connectors.file_parts import TextParts
-from stepwell.connectors.formats import Batch
+from stepwell.connectors.formats import Batch, ChangeFormat
 from stepwell.connectors.lines import TOO_LONG
 from stepwell.connectors.parquet_parts import ParquetParts
+from stepwell.connectors.push import read_pushed
 from stepwell.connectors.registry import make_source
+from stepwell.connectors.writing import FileFormat
 from stepwell.engine.ports import TEXT_MAX, BadRow, Lags, Limits, Source, cut
-from stepwell.errors import UnavailableError
+from stepwell.errors import InvalidError, UnavailableError
 from stepwell.testing import ManualEnv
 from tests.connectors.broken_files import Case, draw
 from tests.connectors.following import Following
@@ -55,9 +59,36 @@ def check(folder: Path, seed: int) -> None:
         for bad in taken.bad:
             (bad.where + bad.reason + bad.text).encode()
             assert len(bad.reason) <= 1_000
+        if taken.change.delete is not None:
+            places = range(taken.change.delete.num_rows)
+            assert taken.deleted is not None
+            assert again.deleted is not None
+            assert list(again.deleted(places)) == list(told := taken.deleted(places))
+            assert all(where and text is not None for where, text in told)
     if case.data:
         assert after is not None
         assert after["open"] is None, "the file counts as done"
+    check_pushed(folder / case.name, case, rows_max)
+
+
+def check_pushed(path: Path, case: Case, rows_max: int) -> None:
+    """Push the same file: rows, dead letters, or one clear error for all of it."""
+    format = FileFormat(case.format)
+    compression = None if format is FileFormat.PARQUET else "detect"
+    with suppress(InvalidError), pa.input_stream(str(path), compression=compression) as stream:
+        for piece in read_pushed(
+            cast(BinaryIO, stream),
+            table(case.table),
+            format=format,
+            changes=ChangeFormat(case.changes),
+            name=path.name,
+            limits=Limits(rows_max=rows_max),
+        ):
+            assert len(piece.bad) <= piece.rows
+            for part in piece.change.parts:
+                part.validate(full=True)
+            for bad in piece.bad:
+                (bad.where + bad.reason + bad.text).encode()
 
 
 @pytest.mark.parametrize("start", range(0, 300, 50))
@@ -221,6 +252,17 @@ def test_a_line_without_end_is_skipped_in_bounded_memory(tmp_path: Path) -> None
     assert peak < 80 << 20, "100 MiB went through, each time it was read"
 
 
+@pytest.mark.parametrize("ending", [b'{"id":9}\n{"id":2}\n', b'{"id":9}'])
+def test_of_a_pushed_line_that_is_too_long_nothing_is_taken(tmp_path: Path, ending: bytes) -> None:
+    """J15: its end may look like a row, and is none."""
+    zeros(tmp_path / "a.json.gz", 20, ending)
+    with pa.input_stream(str(tmp_path / "a.json.gz")) as stream:
+        pieces = list(read_pushed(cast(BinaryIO, stream), table(ORDERS), name="a"))
+    taken = [row[0] for piece in pieces for row in rows(piece.change.put)]
+    assert taken == ([1, 2] if b"2" in ending else [1])
+    assert [(b.where, b.reason) for piece in pieces for b in piece.bad] == [("a, line 2", TOO_LONG)]
+
+
 @pytest.mark.parametrize("end", [b"", b"\n", b'\n{"id":2}\n'])
 @pytest.mark.parametrize("bytes_max", [500_000, 3_000_000])
 def test_a_line_without_end_is_skipped_over_several_steps(
@@ -304,6 +346,10 @@ def test_a_decoder_that_fails_costs_the_record_it_fails_on(
     ids, bad = everything(tmp_path, format, fields)
     assert ids == [1, 3]
     assert [row.reason for row in bad] == ["cannot be read: ZeroDivisionError: hostile"]
+    with open(tmp_path / f"a.{format}", "rb") as stream:
+        (piece,) = read_pushed(stream, table(fields), format=FileFormat(format), name=f"a.{format}")
+    assert [row[0] for row in rows(piece.change.put)] == [1, 3]
+    assert list(piece.bad) == bad
 
 
 def test_a_file_that_may_not_be_read_does_not_stop_the_others(

@@ -189,6 +189,11 @@ def no_rows(shape: Shape, bad: BadRow | None = None) -> Batch:
     return Batch(empty, 0) if bad is None else Batch(empty, 1, (bad,))
 
 
+def place_of(name: str, unit: str, number: int) -> str:
+    """Where a record stands; input without a name is counted only."""
+    return f"{name}, {unit} {number}" if name else f"{unit} {number}"
+
+
 def changed(part: Part, problem: str) -> ReplayMismatchError:
     unit = "rows" if part.name.endswith(".parquet") else "bytes"
     return ReplayMismatchError(
@@ -411,26 +416,30 @@ class TextParts:
         return Piece(part, self._decode(part, (), b""), None, 0)
 
     def _decode(self, part: Part, header: tuple[str, ...], data: bytes) -> Batch:
-        """The rows in some data, and dead letters for whatever is none. Never raises."""
         if part.wrong is not None:
-            bad = BadRow(f"{part.name}, line {part.line}", part.wrong, own_text(data))
+            bad = BadRow(place_of(part.name, self.unit, part.line), part.wrong, own_text(data))
             return no_rows(self._shape, bad)
-        try:
-            return self._decode_records(part.name, part.line, header, data)
-        except Exception:  # noqa: BLE001 - whatever the libraries below make of hostile bytes
-            return joined(list(self._decode_each(part, header, data)), self._shape)
+        return self.decode_safely(part.name, part.line, header, data)
 
-    def _decode_each(self, part: Part, header: tuple[str, ...], data: bytes) -> Iterator[Batch]:
+    def decode_safely(self, name: str, line: int, header: tuple[str, ...], data: bytes) -> Batch:
+        """The rows in some whole records, and dead letters for whatever is none. Never raises."""
+        try:
+            return self._decode_records(name, line, header, data)
+        except Exception:  # noqa: BLE001 - whatever the libraries below make of hostile bytes
+            return joined(list(self._decode_each(name, line, header, data)), self._shape)
+
+    def _decode_each(
+        self, name: str, line: int, header: tuple[str, ...], data: bytes
+    ) -> Iterator[Batch]:
         """Record by record, for data on which the decoder failed: the one it fails on is bad."""
         yield no_rows(self._shape)
         for number, record in records_of(data, self._delimiter):
             try:
-                yield self._decode_records(part.name, part.line + number, header, record)
+                yield self._decode_records(name, line + number, header, record)
             except Exception as error:  # noqa: BLE001 - see above
                 reason = f"cannot be read: {type(error).__name__}: {error}"
-                where = f"{part.name}, line {part.line + number}"
-                bad = BadRow(where, reason, own_text(record))
-                yield no_rows(self._shape, bad)
+                where = place_of(name, self.unit, line + number)
+                yield no_rows(self._shape, BadRow(where, reason, own_text(record)))
 
     def _decode_records(self, name: str, line: int, header: tuple[str, ...], data: bytes) -> Batch:
         if not data.strip():

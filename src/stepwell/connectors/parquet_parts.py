@@ -9,7 +9,7 @@ schema.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from stepwell.connectors.file_parts import (
     Undecoded,
     changed,
     no_rows,
+    place_of,
     unavailable,
 )
 from stepwell.connectors.formats import Batch, ChangeFormat, Records, batch_of
@@ -222,37 +223,42 @@ class ParquetParts:
     def _decode(self, part: Part, rows: pa.Table | None) -> Batch:
         if rows is None:
             return no_rows(self._shape, BadRow(part.name, str(part.wrong), ""))
+        return self.decode_safely(part.name, part.start, rows)
+
+    def decode_safely(self, name: str, start: int, rows: pa.Table) -> Batch:
+        """The rows from a place on, and dead letters for those that are none. Never raises."""
         if not rows.num_rows:
             return no_rows(self._shape)
         large = np.flatnonzero(_sizes(rows) > RECORD_BYTES_MAX)
         if len(large):
-            return joined(list(self._decode_between(part, rows, large.tolist())), self._shape)
+            every = self._decode_between(name, start, rows, large.tolist())
+            return joined(list(every), self._shape)
         try:
-            return self._decode_rows(part.name, part.start + 1, rows)
+            return self._decode_rows(name, start + 1, rows)
         except Exception:  # noqa: BLE001 - whatever the libraries below make of hostile values
-            return joined(list(self._decode_each(part, rows)), self._shape)
+            return joined(list(self._decode_each(name, start, rows)), self._shape)
 
-    def _decode_between(self, part: Part, rows: pa.Table, large: list[int]) -> Iterator[Batch]:
+    def _decode_between(
+        self, name: str, start: int, rows: pa.Table, large: list[int]
+    ) -> Iterator[Batch]:
         """The rows between those that are too large, which are dead letters."""
         first = 0
         for at in [*large, rows.num_rows]:
-            start = part.start + first
-            between = replace(part, start=start, end=part.start + at)
-            yield self._decode(between, rows.slice(first, at - first))
+            yield self.decode_safely(name, start + first, rows.slice(first, at - first))
             if at < rows.num_rows:
                 # Not shown: to show it would be to have it in memory.
-                where = f"{part.name}, row {part.start + at + 1}"
+                where = place_of(name, self.unit, start + at + 1)
                 yield no_rows(self._shape, BadRow(where, TOO_LONG, ""))
             first = at + 1
 
-    def _decode_each(self, part: Part, rows: pa.Table) -> Iterator[Batch]:
+    def _decode_each(self, name: str, start: int, rows: pa.Table) -> Iterator[Batch]:
         """Row by row, for rows on which the decoder failed: the one it fails on is bad."""
         for at in range(rows.num_rows):
             try:
-                yield self._decode_rows(part.name, part.start + at + 1, rows.slice(at, 1))
+                yield self._decode_rows(name, start + at + 1, rows.slice(at, 1))
             except Exception as error:  # noqa: BLE001 - see above
                 reason = f"cannot be read: {type(error).__name__}: {error}"
-                where = f"{part.name}, row {part.start + at + 1}"
+                where = place_of(name, self.unit, start + at + 1)
                 yield no_rows(self._shape, BadRow(where, reason, _shown(rows, at)))
 
     def _decode_rows(self, name: str, first: int, rows: pa.Table) -> Batch:

@@ -6,6 +6,7 @@ several pieces, each small enough for one transaction.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,13 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stepwell.connectors.csv_lines import decode_csv, read_header
-from stepwell.connectors.file_parts import COMPRESSIONS
+from stepwell.connectors.csv_lines import read_header
+from stepwell.connectors.file_parts import COMPRESSIONS, TextParts, no_rows, place_of
 from stepwell.connectors.folding import fold_numbered
 from stepwell.connectors.formats import Batch, ChangeFormat
-from stepwell.connectors.json_lines import decode_json
-from stepwell.connectors.lines import Stream, cut_records, take_cut
-from stepwell.connectors.parquet_parts import decode_parquet
+from stepwell.connectors.lines import Stream, cut_records, skip_line, take_cut
+from stepwell.connectors.parquet_parts import ParquetParts
 from stepwell.connectors.shape import Shape, shape_of
 from stepwell.connectors.values import Unfit
 from stepwell.connectors.writing import FileFormat
@@ -96,7 +96,9 @@ def _text_batches(
     name: str,
     limits: Limits,
 ) -> Iterator[Batch]:
-    stream, line, header = Stream(opened), 1, None
+    reader = TextParts(shape, changes, delimiter=delimiter)
+    header: tuple[str, ...] = ()
+    stream, line = Stream(opened), 1
     if stream.look(3).startswith(b"\xef\xbb\xbf"):
         stream.take(3)
     if delimiter is not None:
@@ -113,33 +115,27 @@ def _text_batches(
         if not data:
             return
         if cut.wrong is not None:
-            place = f"{name}, line {line}" if name else f"line {line}"
-            empty = decode_json(b"", shape, changes).operations
-            yield Batch(empty, 1, (BadRow(place, cut.wrong, own_text(data)),))
-        elif header is None:
-            yield decode_json(data, shape, changes, name=name, first_line=line)
+            bad = BadRow(place_of(name, reader.unit, line), cut.wrong, own_text(data))
+            yield no_rows(shape, bad)
         else:
-            yield decode_csv(
-                data,
-                header,
-                shape,
-                changes,
-                delimiter=delimiter or ",",
-                name=name,
-                first_line=line,
-            )
+            yield reader.decode_safely(name, line, header, data)
         line += cut.lines
+        if cut.inside:
+            # The rest of a record that is too long is no record of its own.
+            for _ in skip_line(stream, sys.maxsize):
+                pass
+            line += 1
 
 
 def _parquet_batches(
     opened: BinaryIO, shape: Shape, changes: ChangeFormat, name: str, limits: Limits
 ) -> Iterator[Batch]:
+    reader, start = ParquetParts(shape, changes), 0
     try:
         file = pq.ParquetFile(pa.BufferReader(opened.read()))
-        row = 1
         for batch in file.iter_batches(batch_size=limits.rows_max):
-            rows = pa.Table.from_batches([batch])
-            yield decode_parquet(rows, shape, changes, name=name, first_row=row)
-            row += rows.num_rows
-    except pa.ArrowException as error:
+            yield reader.decode_safely(name, start, pa.Table.from_batches([batch]))
+            start += batch.num_rows
+    except Exception as error:
+        # Whatever the library makes of hostile bytes.
         raise InvalidError(f"{name or 'the input'} is not Parquet: {error}") from error
