@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 import psycopg
@@ -16,6 +17,8 @@ from deltalake import DeltaTable
 from psycopg import sql
 
 from stepwell.connectors.registry import make_sink
+from stepwell.engine.evolution import EvolvingDifference
+from stepwell.engine.pieces import Difference, weighted
 from stepwell.engine.ports import Coalesces, Delivered, Sink
 from stepwell.env import SystemEnv
 from stepwell.model import Position, Transaction, checksum
@@ -76,6 +79,19 @@ def in_turn(transaction: int) -> pa.Table:
     if transaction % 7:
         rows.append((customer, f"{transaction}.50", transaction, 1))
     return change(*rows)
+
+
+def evolving() -> pa.Table:
+    """The change that follows `in_turn` 1 and 2 when the view loses n, gains z and widens total."""
+    rows = change(("c1", "1.50", 1, 1))
+    after = pa.schema(
+        [("customer", pa.string()), ("total", pa.decimal128(14, 2)), ("z", pa.float64())]
+    )
+    come = pa.table([["c1", "c3"], [Decimal("1.50"), Decimal("3.50")], [7.0, 0.5]], schema=after)
+    gone = pa.table([["c1"], [Decimal("1.50")], [None]], schema=after)
+    difference = Difference(weighted(gone, -1), weighted(come, 1))
+    (made,) = EvolvingDifference(difference, rows.drop_columns(["_w"]).schema, after).parts(100)
+    return made
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ import psycopg
 from stepwell.connectors import delta
 from stepwell.engine.ports import Coalesces
 from stepwell.errors import StepwellError
-from tests.connectors.sinks import Place, in_turn, mark
+from tests.connectors.sinks import Place, evolving, in_turn, mark
 
 CALLS: dict[str, list[tuple[Any, str]]] = {
     "files": [
@@ -38,6 +38,7 @@ CALLS: dict[str, list[tuple[Any, str]]] = {
     "delta": [
         (deltalake.DeltaTable, "update_incremental"),
         (deltalake.DeltaTable, "create_write_transaction"),
+        (deltalake.table.TableAlterer, "add_columns"),
         (deltalake.table.TableMerger, "execute"),
         (deltalake, "write_deltalake"),
         (delta, "sync_file"),
@@ -60,7 +61,8 @@ class Stopped:
     def write(self, place: Place, number: int, stop_at: int, together: int = 1) -> str:
         """Write a transaction upon the one before; `stopped`, or how the write ended.
 
-        With `together` so many in one commit, of which `number` is the first.
+        With `together` so many in one commit, of which `number` is the first; 0: the one with which
+        the columns of the view become others.
         """
         self._ask([place.kind, place.options, place.keyed, number, stop_at, together])
         return self.answer()
@@ -134,7 +136,9 @@ def fork(
         if before == previous:
             count_calls(kind, stop_at)
             changes = [(mark(n), in_turn(n)) for n in range(number, number + together)]
-            if together == 1:
+            if not together:
+                sink.write(previous, mark(number), evolving())
+            elif together == 1:
                 sink.write(previous, *changes[0])
             else:
                 assert isinstance(sink, Coalesces)

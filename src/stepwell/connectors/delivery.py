@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stepwell.engine.equality import last_of_each
+from stepwell.engine.evolution import columns_before
 from stepwell.engine.ports import WEIGHT, Delivered
 from stepwell.errors import ConflictError, InvalidError, ensure
 
@@ -19,7 +20,8 @@ def check_changes(sink: str, previous: Delivered | None, changes: Numbered) -> D
     """A sink is given rows with their weights, one transaction after another; the last mark."""
     ensure(bool(changes), f"sink {sink} is given changes, never nothing")
     for mark, change in changes:
-        ensure(change.num_rows > 0, f"sink {sink} is given changes, never nothing")
+        some = change.num_rows > 0 or columns_before(change) is not None
+        ensure(some, f"sink {sink} is given changes, never nothing")
         ensure(change.column_names[-1] == WEIGHT, f"the last column of a change is {WEIGHT}")
         check_held(sink, previous, previous, mark)
         ensure(
@@ -89,6 +91,9 @@ def latest_by_key(
         weights = change.column(WEIGHT)
         parts += [change.filter(pc.less(weights, 0)), change.filter(pc.greater(weights, 0))]
         numbers += [number] * (parts[-1].num_rows + parts[-2].num_rows)
+    if not numbers:
+        nothing = change.drop_columns([WEIGHT])
+        return nothing, nothing
     every = pa.concat_tables(parts).append_column("number", pa.array(numbers, pa.int64()))
     at = every.num_columns - 1
     come = pc.sum(pc.greater(every.column(at - 1), 0)).as_py()

@@ -31,6 +31,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import dataset
 
 from stepwell.connectors.delivery import (
     Numbered,
@@ -41,6 +42,7 @@ from stepwell.connectors.delivery import (
     latest_by_key,
 )
 from stepwell.connectors.durable import check_trusted, sync_file, sync_folder
+from stepwell.engine.evolution import columns_before, is_wider
 from stepwell.engine.ports import WEIGHT, Delivered
 from stepwell.env import ulid_number, ulid_text
 from stepwell.errors import ConfigError, InvalidError, UnavailableError
@@ -122,24 +124,33 @@ class DeltaSink:
                 table.update_incremental()
             self._check_owner(table, mark.lineage)
             check_held(self.name, self._held(table), previous, mark)
+            before = columns_before(change)
+            if before is not None:
+                self._evolve(table, previous, before, change)
             self._check_columns(table, change)
             self._commit(table, mark, changes)
             self._sync(table.version())
             self._table = table
 
-    def _commit(self, table: deltalake.DeltaTable, mark: Delivered, changes: Numbered) -> None:
+    def _marking(self, mark: Delivered | None) -> deltalake.CommitProperties:
+        if mark is None:
+            return deltalake.CommitProperties()
         application = self._application(mark.lineage)
-        commit = deltalake.CommitProperties(
+        return deltalake.CommitProperties(
             custom_metadata={"stepwell.transaction": str(mark.transaction)},
             app_transactions=[
                 deltalake.Transaction(application + part, number)
                 for part, number in _numbers(mark).items()
             ],
         )
+
+    def _commit(self, table: deltalake.DeltaTable, mark: Delivered, changes: Numbered) -> None:
+        commit = self._marking(mark)
         before = table.version()
         if self._mode is DeltaMode.CHANGES:
-            rows = change_log(changes, TRANSACTION)
-            deltalake.write_deltalake(table, rows, mode="append", commit_properties=commit)
+            rows = _as_stored(table, change_log(changes, TRANSACTION))
+            if rows.num_rows:
+                deltalake.write_deltalake(table, rows, mode="append", commit_properties=commit)
         elif self._key:
             self._merge_by_key(table, changes, commit)
         else:
@@ -160,10 +171,7 @@ class DeltaSink:
 
     def _create(self, lineage: str, change: pa.Table) -> deltalake.DeltaTable:
         fields = [change.schema.field(i) for i in range(change.num_columns - 1)]
-        if self._mode is DeltaMode.CHANGES:
-            fields += [pa.field(WEIGHT, pa.int64()), pa.field(TRANSACTION, pa.int64())]
-        elif not self._key:
-            fields.append(pa.field(COUNT, pa.int64()))
+        fields += [pa.field(name, pa.int64()) for name in self._own]
         return deltalake.DeltaTable.create(
             self._path,
             pa.schema([field.with_nullable(True) for field in fields]),
@@ -213,16 +221,67 @@ class DeltaSink:
         return str(lineage)
 
     def _check_columns(self, table: deltalake.DeltaTable, change: pa.Table) -> None:
-        found = [field.name for field in table.schema().fields]
-        added = 2 if self._mode is DeltaMode.CHANGES else 0 if self._key else 1
-        found = found[: len(found) - added]
-        if found != change.column_names[:-1]:
+        found = [field.name for field in table.schema().fields if field.name not in self._own]
+        wanted = set(change.column_names[:-1])
+        # A log keeps the columns that the view had before it evolved.
+        log = self._mode is DeltaMode.CHANGES
+        if not (wanted <= set(found) if log else wanted == set(found)):
             raise InvalidError(
                 f"sink {self.name}: the table at {self._path} does not fit the view {self.view}: "
                 f"expected the columns {', '.join(change.column_names[:-1])}, "
                 f"found {', '.join(found)}",
                 hint="choose another path for the changed view",
             )
+
+    @property
+    def _own(self) -> tuple[str, ...]:
+        """The columns that are not the view's; all of them are numbers."""
+        if self._mode is DeltaMode.CHANGES:
+            return (WEIGHT, TRANSACTION)
+        return () if self._key else (COUNT,)
+
+    def _evolve(
+        self,
+        table: deltalake.DeltaTable,
+        previous: Delivered | None,
+        before: tuple[str, ...],
+        change: pa.Table,
+    ) -> None:
+        """Give the table the columns that the view has from now on, in a commit of its own.
+
+        The commit repeats the mark that the table holds, so that it fails if another writer was
+        faster. Whoever dies after it finds the columns as they are to be, and goes on. New columns
+        are a change of the log alone; for all else the rows are written anew, a batch at a time.
+        """
+        stored = _arrow_schema(table)
+        fields = [_widest(stored, field) for field in list(change.schema)[:-1]]
+        kept = stored.names
+        if self._mode is DeltaMode.TABLE:
+            lost = {name for name in before if name not in change.column_names}
+            kept = [name for name in kept if name not in lost]
+        names = {field.name for field in fields}
+        fields += [stored.field(name) for name in kept if name not in names]
+        gained = [field for field in fields if field.name not in stored.names]
+        same = all(stored.field(f.name).equals(f) for f in fields if f.name in stored.names)
+        if same and len(kept) == len(stored.names):
+            if not gained:
+                return
+            made = deltalake.Schema.from_arrow(pa.schema(gained)).fields
+            table.alter.add_columns(made, commit_properties=self._marking(previous))
+        else:
+            schema = pa.schema(fields)
+            # Opened here: the library cannot be called from where it reads the batches.
+            data = table.to_pyarrow_dataset()
+            rows = pa.RecordBatchReader.from_batches(schema, _converted(data, schema))
+            deltalake.write_deltalake(
+                table,
+                rows,
+                mode="overwrite",
+                schema_mode="overwrite",
+                commit_properties=self._marking(previous),
+            )
+        table.update_incremental()
+        self._sync(table.version())
 
     def _application(self, lineage: str) -> str:
         return f"stepwell/{lineage}/{self.name}"
@@ -234,8 +293,10 @@ class DeltaSink:
         names = put.column_names
         flags = [pa.repeat(pa.scalar(f, pa.bool_()), n) for f, n in _sizes(put, gone)]
         rows = pa.concat_tables([put, gone]).append_column("put", pa.chunked_array(flags))
+        if not rows.num_rows:
+            return
         values = {_quoted(name): f"s.c{i}" for i, name in enumerate(names)}
-        merge = self._merge(table, rows, [names.index(name) for name in self._key], commit)
+        merge = self._merge(table, rows, {names.index(name): name for name in self._key}, commit)
         merge = merge.when_matched_delete("NOT s.put").when_matched_update(values)
         merge.when_not_matched_insert(values, predicate="s.put").execute()
 
@@ -256,7 +317,7 @@ class DeltaSink:
             return
         values = {_quoted(name): f"s.c{i}" for i, name in enumerate(names)}
         count, total = _quoted(COUNT), f"t.{_quoted(COUNT)} + s.put"
-        merge = self._merge(table, rows, range(len(names)), commit)
+        merge = self._merge(table, rows, dict(enumerate(names)), commit)
         merge = merge.when_matched_delete(f"{total} <= 0").when_matched_update({count: total})
         merge.when_not_matched_insert({**values, count: "s.put"}, predicate="s.put > 0").execute()
 
@@ -264,13 +325,12 @@ class DeltaSink:
         self,
         table: deltalake.DeltaTable,
         rows: pa.Table,
-        key: object,
+        key: Mapping[int, str],
         commit: deltalake.CommitProperties,
     ) -> deltalake.table.TableMerger:
         """Match the table `t` with the rows `s`, whose columns are c0, c1, ... and put."""
-        names = [field.name for field in table.schema().fields]
         rows = rows.rename_columns([*(f"c{i}" for i in range(rows.num_columns - 1)), "put"])
-        same = [f"(t.{_quoted(names[i])} IS NOT DISTINCT FROM s.c{i})" for i in key]  # type: ignore[attr-defined]
+        same = [f"(t.{_quoted(name)} IS NOT DISTINCT FROM s.c{i})" for i, name in key.items()]
         return table.merge(
             rows,
             predicate=" AND ".join(same),
@@ -349,6 +409,41 @@ def _mark(lineage: str, numbers: Sequence[int]) -> Delivered:
         Position(position),
         Checksum(f"{entry:032x}"),
     )
+
+
+def _arrow_schema(table: deltalake.DeltaTable) -> pa.Schema:
+    return pa.schema(table.schema().to_arrow())
+
+
+def _widest(stored: pa.Schema, field: pa.Field) -> pa.Field:
+    """A column of the view as the table is to have it: its type stays unless it is to be wider."""
+    if field.name not in stored.names:
+        return field.with_nullable(True)
+    if not is_wider(stored.field(field.name).type, field.type):
+        return stored.field(field.name)
+    return field.with_nullable(True)
+
+
+def _as_stored(table: deltalake.DeltaTable, rows: pa.Table) -> pa.Table:
+    """Rows with all columns of the table, in its order: those that the view lost are NULL."""
+    stored = _arrow_schema(table)
+    for field in stored:
+        if field.name not in rows.column_names:
+            rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
+    return rows.select(stored.names)
+
+
+def _converted(data: dataset.Dataset, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a table in other columns, a batch at a time."""
+    known = [name for name in schema.names if name in data.schema.names]
+    for batch in data.to_batches(columns=known):
+        columns = [
+            batch.column(field.name).cast(field.type)
+            if field.name in known
+            else pa.nulls(batch.num_rows, field.type)
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _sizes(put: pa.Table, gone: pa.Table) -> list[tuple[bool, int]]:

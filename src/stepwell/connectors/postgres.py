@@ -33,6 +33,7 @@ from stepwell.connectors.delivery import (
     latest_by_key,
 )
 from stepwell.connectors.writing import json_values
+from stepwell.engine.evolution import columns_before
 from stepwell.engine.ports import WEIGHT, Delivered
 from stepwell.errors import ConfigError, ConflictError, InvalidError, UnavailableError
 from stepwell.model import Checksum, Position, Transaction
@@ -153,12 +154,17 @@ class PostgresSink:
                 self._make_table(cursor, change)
             elif not self._made(cursor, self._table):
                 check_held(self.name, self._held(cursor), previous, mark)
+            before = None if previous is None else columns_before(change)
+            if before is not None:
+                # The mark first: a writer that is late must not alter anything.
+                self._move(cursor, previous, mark)
+                self._alter_table(cursor, before, change)
             if self._mode is PostgresMode.CHANGES:
                 self._copy(cursor, self._named(self._table), change_log(changes, TRANSACTION))
                 apply: list[sql.Composed] = []
             else:
                 apply = self._stage_rows(cursor, changes)
-            if previous is not None:
+            if previous is not None and before is None:
                 self._move(cursor, previous, mark)
             for command in apply:
                 cursor.execute(command)
@@ -301,6 +307,38 @@ class PostgresSink:
             )
         )
 
+    def _alter_table(
+        self,
+        cursor: psycopg.Cursor[tuple[object, ...]],
+        before: tuple[str, ...],
+        change: pa.Table,
+    ) -> None:
+        """Give the table the columns that the view has from this transaction on.
+
+        A log of changes keeps the columns that the view lost, for the changes that have them.
+        """
+        cursor.execute(
+            "SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod) "
+            "FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid "
+            "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s "
+            "AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped",
+            [self._schema, self._table],
+        )
+        found = {str(name): str(kind) for name, kind in cursor.fetchall()}
+        actions = []
+        for field in list(change.schema)[:-1]:
+            column, kind = sql.Identifier(field.name), _kind(field)
+            if field.name not in found:
+                actions.append(sql.SQL("ADD COLUMN {} " + kind).format(column))
+            elif _is_wider(found[field.name], kind):
+                actions.append(sql.SQL("ALTER COLUMN {} TYPE " + kind).format(column))
+        if self._mode is PostgresMode.TABLE:
+            lost = [name for name in before if name in found and name not in change.column_names]
+            actions += [sql.SQL("DROP COLUMN {}").format(sql.Identifier(name)) for name in lost]
+        if actions:
+            table = self._named(self._table)
+            cursor.execute(sql.SQL("ALTER TABLE {} ").format(table) + sql.SQL(", ").join(actions))
+
     def _stage_rows(
         self, cursor: psycopg.Cursor[tuple[object, ...]], changes: Numbered
     ) -> list[sql.Composed]:
@@ -410,12 +448,34 @@ class PostgresSink:
 
 
 def _column(field: pa.Field) -> sql.Composed:
-    kind = _TYPES.get(str(field.type), "text")
+    return sql.SQL("{} " + _kind(field)).format(sql.Identifier(field.name))
+
+
+def _kind(field: pa.Field) -> str:
+    """The type of a column."""
     if pa.types.is_decimal(field.type):
-        kind = f"numeric({field.type.precision},{field.type.scale})"
-    elif pa.types.is_nested(field.type):
-        kind = "jsonb"
-    return sql.SQL("{} " + kind).format(sql.Identifier(field.name))
+        return f"numeric({field.type.precision},{field.type.scale})"
+    return "jsonb" if pa.types.is_nested(field.type) else _TYPES.get(str(field.type), "text")
+
+
+def _is_wider(found: str, wanted: str) -> bool:
+    """Whether a column of one type is to get another, which holds all of its values and more."""
+    order = ("smallint", "integer", "bigint")
+    if found in order and wanted in order:
+        return order.index(found) < order.index(wanted)
+    if wanted.startswith("numeric("):
+        digits, scale = _digits(wanted)
+        if found.startswith("numeric("):
+            whole, places = _digits(found)
+            return found != wanted and digits >= whole and scale >= places
+        return found in order
+    return (found, wanted) == ("real", "double precision")
+
+
+def _digits(kind: str) -> tuple[int, int]:
+    """How many digits a numeric type has before the point and behind it."""
+    precision, scale = map(int, kind.removeprefix("numeric(").removesuffix(")").split(","))
+    return precision - scale, scale
 
 
 def _as_csv(rows: pa.Table) -> pa.Table:

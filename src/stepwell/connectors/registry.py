@@ -46,6 +46,8 @@ def make_sink(name: str, options: Mapping[str, object], view: str, env: Env, *, 
     read = Options(what, options, base)
     read.text("view")
     make = _chosen(what, read.text("type"), SINKS)
+    # How it follows a view whose columns change is for a deploy to decide: see `evolving`.
+    read.flag("evolve", False)
     sink = make(name, view, env, read)
     read.end()
     return sink

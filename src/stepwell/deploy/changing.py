@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pyarrow as pa
 
+from stepwell.connectors.evolving import check_evolution, is_evolving
 from stepwell.connectors.registry import make_sink, make_source
 from stepwell.connectors.shape import shape_of
 from stepwell.deploy.pipeline import MakeExecutor, SparkSession
@@ -401,6 +403,7 @@ def program_change(plan: Plan, deployed: Deployed) -> ProgramChange:
     keep: set[str] = set()
     letters: set[str] = set()
     follow: dict[str, tuple[str, str]] = {}
+    evolve: dict[str, Callable[[pa.Schema, pa.Schema], None]] = {}
     fresh = tuple(fold(name) for name in fresh_views(plan))
     for key, resource in wanted.items():
         old = deployed.get(key)
@@ -421,6 +424,8 @@ def program_change(plan: Plan, deployed: Deployed) -> ProgramChange:
                 keep.add(name)
         elif resource.kind == "sink" and action[key] is not Action.REBUILD:
             follow[resource.name] = (fold(old.relation), fold(resource.relation))
+            if is_evolving(resource.options):
+                evolve[resource.name] = partial(check_evolution, resource.options)
     return ProgramChange(
         program=program_json(wanted, plan.executor),
         keep=frozenset(keep),
@@ -428,6 +433,7 @@ def program_change(plan: Plan, deployed: Deployed) -> ProgramChange:
         fresh=fresh,
         refill=refill,
         follow=follow,
+        evolve=evolve,
         sources=frozenset(
             r.name for key, r in wanted.items() if r.kind == "source" and key in deployed
         ),

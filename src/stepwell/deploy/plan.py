@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from stepwell.connectors.evolving import is_evolving, named_evolution, names_refusal
 from stepwell.deploy.graph import column_names
 from stepwell.deploy.resources import (
     Deployed,
@@ -35,8 +36,8 @@ from stepwell.store.sealed import Json, seal, unseal
 FORMAT = "stepwell-plan/1"
 _PLACE = frozenset({"type", "path", "table", "schema"})
 """Options of a sink that say where it writes: another place begins anew."""
-_HARMLESS = frozenset({"dsn", "timeout", "storage"})
-"""Options of a sink that say how it is reached."""
+_HARMLESS = frozenset({"dsn", "timeout", "storage", "coalesce", "evolve"})
+"""Options of a sink that say how it is reached, and how it goes on."""
 
 
 class Action(str, Enum):
@@ -334,12 +335,9 @@ class _Planner:
         view = new.reads[0]
         if old.checksum == new.checksum:
             if view in self._moved:
-                return Step(
-                    new.key,
-                    Action.UPDATE,
-                    f"{shown(view)} {self._moved[view]}; it receives the difference",
-                    refused=self._other_columns(old, new),
-                )
+                evolves, refused = self._other_columns(old, new)
+                reason = f"{shown(view)} {self._moved[view]}; {evolves}it receives the difference"
+                return Step(new.key, Action.UPDATE, reason, refused=refused)
             return self._kept(old, new)
         changed = _changed_options(old, new)
         difference = _options(old, new)
@@ -357,26 +355,35 @@ class _Planner:
                 "so far; give the new sink another name and another place"
             )
         reason = f"{named} changed"
-        if "view" in changed:
-            reason += f"; it receives what {new.relation} has that {old.relation} had not"
-            refused = refused or self._other_columns(old, new)
+        if "view" in changed or view in self._moved:
+            evolves, why = self._other_columns(old, new)
+            what = f"what {new.relation} has that {old.relation} had not"
+            reason += f"; {evolves}it receives {what if 'view' in changed else 'the difference'}"
+            refused = refused or why
         return Step(new.key, Action.UPDATE, reason, difference, refused=refused)
 
-    def _other_columns(self, old: Resource, new: Resource) -> str | None:
-        """Why a sink that holds output cannot be sent what has other columns.
+    def _other_columns(self, old: Resource, new: Resource) -> tuple[str, str | None]:
+        """How a sink that holds output follows what has other columns, or why it cannot.
 
         What the text does not say (types, names that Spark makes up) is seen when it is deployed.
         """
         if new.name not in self._facts.begun:
-            return None
+            return "", None
         before = column_names(old.relation, _finder(self._deployed))
         now = column_names(new.relation, _finder(self._wanted))
         if before is None or now is None or before == now:
-            return None
-        return (
+            return "", None
+        hint = "give the sink another name and another place: it then begins with the whole view"
+        if is_evolving(new.options):
+            why = names_refusal(new.options, before, now)
+            if why is not None:
+                return "", f"it cannot follow {new.relation}: {why}; {hint}"
+            how = str(named_evolution(before, now)) or "its columns in another order"
+            return f"it evolves: {how}; ", None
+        return "", (
             f"{new.relation} has other columns than what it has received so far: "
-            f"{', '.join(before)} before, {', '.join(now)} now; give the sink another name and "
-            "another place: it then begins with the whole view"
+            f"{', '.join(before)} before, {', '.join(now)} now; set evolve: true on the sink, and "
+            f"it follows; or {hint}"
         )
 
     def _kept(self, old: Resource, new: Resource) -> Step:

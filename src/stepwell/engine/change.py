@@ -24,6 +24,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from stepwell.engine.core import Core
+from stepwell.engine.evolution import EvolvingDifference, evolution, evolved
 from stepwell.engine.kept import write_kept
 from stepwell.engine.lazy import LazyExecutor
 from stepwell.engine.pieces import Difference, difference
@@ -77,6 +78,8 @@ class ProgramChange:
     """Tables whose rows are put anew, and what is made of them."""
     follow: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Sinks that go on: the view each followed, and the one it follows now."""
+    evolve: Mapping[str, Callable[[pa.Schema, pa.Schema], None]] = field(default_factory=dict)
+    """Sinks whose columns may change; each with what raises if it cannot follow a change."""
     sources: frozenset[str] = frozenset()
     """Sources that go on where they are."""
 
@@ -135,12 +138,14 @@ def change_program(
         building(table)
         _blamed(f"table.{table}", _refill, core.env, old, new, table, convert)
     differences = {
-        sink: _blamed(f"sink.{sink}", _difference, old, new, was, now, rows_max)
+        sink: _blamed(
+            f"sink.{sink}", _difference, old, new, was, now, rows_max, change.evolve.get(sink)
+        )
         for sink, (was, now) in differing.items()
     }
     transaction = core.state.transaction
-    moves = bool(change.fresh or change.refill or any(d.rows for d in differences.values()))
     counts = [changes.count(rows_max) for changes in differences.values()]
+    moves = bool(change.fresh or change.refill or any(counts))
     if moves:
         transaction = Transaction(transaction + max([1, *counts]))
     runs = before.runs
@@ -289,16 +294,29 @@ def _refill(env: Env, old: Executor, executor: Executor, table: str, convert: Co
         )
 
 
-def _difference(old: Executor, new: Executor, was: str, now: str, rows_max: int) -> Difference:
+def _difference(
+    old: Executor,
+    new: Executor,
+    was: str,
+    now: str,
+    rows_max: int,
+    evolve: Callable[[pa.Schema, pa.Schema], None] | None,
+) -> Difference | EvolvingDifference:
     """What a view is now, less what it was; with the weight of each row."""
     before, after = old.pieces(was, rows_max), new.pieces(now, rows_max)
-    if not _alike(before.schema, after.schema):
+    alike = _alike(before.schema, after.schema)
+    if alike and (evolve is None or not evolution(before.schema, after.schema).widened):
+        return difference(before, after, rows_max)
+    if evolve is None:
         raise InvalidError(
             f"{now} has other columns than what the sink has received so far: "
             f"{_described(before.schema)} before, {_described(after.schema)} now",
-            hint="give the sink another name and another place: it then begins with the whole view",
+            hint="set evolve: true on the sink, and it follows; or give it another name and "
+            "another place: it then begins with the whole view",
         )
-    return difference(before, after, rows_max)
+    evolve(before.schema, after.schema)
+    changes = difference(evolved(before, after.schema), after, rows_max)
+    return EvolvingDifference(changes, before.schema, after.schema)
 
 
 def _alike(before: pa.Schema, after: pa.Schema) -> bool:

@@ -40,6 +40,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stepwell.engine.events import Events, Published, SinkFailed
+from stepwell.engine.evolution import columns_before
 from stepwell.engine.kept import read_kept, write_kept
 from stepwell.engine.pieces import in_parts, weighted
 from stepwell.engine.ports import WEIGHT, Coalesces, Pieces, Sink
@@ -360,7 +361,7 @@ class Outbox:
         with self._lock:
             self._certain = True
             self._hold(batch[-1][0])
-        rows = sum(int(pc.sum(pc.abs(change.column(WEIGHT))).as_py()) for _, change in batch)
+        rows = sum(pc.sum(pc.abs(change.column(WEIGHT))).as_py() or 0 for _, change in batch)
         self._events.emit(Published(self.sink.name, self.delivered, rows, len(batch)))
 
     def _next(self) -> list[tuple[Delivered, pa.Table]]:
@@ -379,7 +380,7 @@ class Outbox:
             rows, size = rows + more.num_rows, size + more.nbytes
             if rows > self._settings.commit_rows_max or size > self._settings.commit_bytes_max:
                 break
-            if not more.schema.equals(change.schema):
+            if not more.schema.equals(change.schema) or columns_before(more) is not None:
                 break  # The view was changed in between.
             batch.append((parcel.mark, more))
         return batch
