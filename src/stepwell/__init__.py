@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import os
 
     from stepwell.deploy.pipeline import ProjectPipeline, SparkSession
+    from stepwell.endpoint.client import Client
     from stepwell.env import Env
 
 __version__ = "0.1.0"
@@ -41,3 +42,20 @@ def open(
     from stepwell.deploy.open import open_pipeline
 
     return open_pipeline(project, target=target, store=store, spark=spark, env=env)
+
+
+def connect(
+    project: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    store: str | None = None,
+    timeout_s: float = 30.0,
+) -> Client:
+    """Connect to the process on this machine that runs a project's pipeline; use it in a `with`.
+
+    For pushing, explicit transactions and queries beside `stepwell run`: nobody is fenced.
+    `UnavailableError` if no process runs it. Instead of a folder it may be the address of a store.
+    """
+    from stepwell.deploy.open import connect_running
+
+    return connect_running(project, target=target, store=store, timeout_s=timeout_s)

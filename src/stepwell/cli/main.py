@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from stepwell import __version__
-from stepwell.cli import deploying, keeping
+from stepwell.cli import deploying, keeping, transaction
 from stepwell.cli.choices import Changes, PushFormat, QueryFormat, Shell, Template
 from stepwell.cli.failure import Commands
 from stepwell.cli.where import TIMEOUT, Json, Timeout, place, wants_json
@@ -36,6 +36,7 @@ inspect = typer.Typer(
 app.add_typer(inspect, name="inspect")
 keeping.add_to(app)
 deploying.add_to(app)
+transaction.add_to(app)
 
 
 def main() -> None:

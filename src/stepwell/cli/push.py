@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -24,13 +25,53 @@ from stepwell.cli.where import Where
 from stepwell.connectors.formats import ChangeFormat
 from stepwell.connectors.push import Pushed, format_of, read_pushed
 from stepwell.connectors.writing import FileFormat
+from stepwell.engine.ports import Limits
 from stepwell.engine.push_keys import check_key, piece_key
 from stepwell.engine.pushed import Receipt
 from stepwell.env import SystemEnv
 from stepwell.errors import InvalidError, RejectedError, UnknownOutcomeError
 from stepwell.model import Transaction
+from stepwell.query.statements import Table
 
 STDIN = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A file, or standard input, and how its records are read."""
+
+    file: str
+    format: FileFormat
+    changes: ChangeFormat
+    delimiter: str
+
+    @classmethod
+    def of(cls, file: str, format: PushFormat | None, changes: Changes, delimiter: str) -> Input:
+        """Without a format, what the name says; of standard input, JSON."""
+        if len(delimiter) != 1:
+            raise InvalidError(f"the delimiter must be one character, found {delimiter!r}")
+        if format is not None:
+            kind = FileFormat(format.value)
+        else:
+            kind = FileFormat.JSON if file == STDIN else format_of(file)
+        return cls(file, kind, ChangeFormat(changes.value), delimiter)
+
+    @property
+    def name(self) -> str:
+        return "standard input" if self.file == STDIN else Path(self.file).name
+
+    def pieces(self, table: Table, limits: Limits) -> Iterator[Pushed]:
+        """What it holds for a table, piece by piece."""
+        with _opened(self.file, self.format) as stream:
+            yield from read_pushed(
+                stream,
+                table,
+                format=self.format,
+                changes=self.changes,
+                delimiter=self.delimiter,
+                name=self.name,
+                limits=limits,
+            )
 
 
 def show(
@@ -47,37 +88,22 @@ def show(
     env = SystemEnv()
     project = where.deployed(env)
     declared = project.table(table)
-    if len(delimiter) != 1:
-        raise InvalidError(f"the delimiter must be one character, found {delimiter!r}")
-    name = "standard input" if file == STDIN else Path(file).name
-    if format is not None:
-        kind = FileFormat(format.value)
-    else:
-        kind = FileFormat.JSON if file == STDIN else format_of(file)
+    given = Input.of(file, format, changes, delimiter)
+    name = given.name
     limits = project.sections.settings().limits
     key = env.new_id() if key is None else check_key(key)
     rows = rejected = 0
     transactions: list[Transaction] = []
     reach = Reach(project, env, take_over=take_over, timeout_s=where.timeout_s)
     try:
-        with _opened(file, kind) as stream:
-            pieces = read_pushed(
-                stream,
-                declared,
-                format=kind,
-                changes=ChangeFormat(changes.value),
-                delimiter=delimiter,
-                name=name,
-                limits=limits,
-            )
-            for number, piece in enumerate(pieces, 1):
-                once = piece_key(key, number)
-                taken = _push(reach, declared.name, piece, once)
-                if taken.rows:
-                    transactions.append(Transaction(taken))
-                rows, rejected = rows + piece.rows, rejected + taken.rejected
-                if sys.stderr.isatty() and not where.json:
-                    print(f"\r{count(rows, 'row')} in", end="", file=sys.stderr, flush=True)
+        for number, piece in enumerate(given.pieces(declared, limits), 1):
+            once = piece_key(key, number)
+            taken = _push(reach, declared.name, piece, once)
+            if taken.rows:
+                transactions.append(Transaction(taken))
+            rows, rejected = rows + piece.rows, rejected + taken.rejected
+            if sys.stderr.isatty() and not where.json:
+                print(f"\r{count(rows, 'row')} in", end="", file=sys.stderr, flush=True)
     except UnknownOutcomeError as error:
         _tell_progress(rows, name, key)
         error.hint = _again(table, file, key)

@@ -8,15 +8,17 @@ order; only if nobody can be at work any more may a command open the pipeline it
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from stepwell.cli.progress import tell_outages
 from stepwell.deploy.holding import seen_of, writer_liveness
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.project import Project
 from stepwell.endpoint.client import TIMEOUT_S, Client, Opening, connect
+from stepwell.endpoint.transactions import RemoteTransaction
 from stepwell.endpoint.wire import Silent
+from stepwell.engine.explicit import ExplicitTransaction
 from stepwell.engine.open import Seen
 from stepwell.engine.ports import BadRow, Change
 from stepwell.engine.pushed import Receipt
@@ -149,6 +151,23 @@ class Reach:
                 # For certain these rows were not taken. Whoever took over may take them.
                 self.close()
                 self._take_over = False
+
+    @contextmanager
+    def transaction(self, key: str) -> Iterator[RemoteTransaction | ExplicitTransaction]:
+        """An explicit transaction, rolled back unless it is committed in the body."""
+        while True:
+            client, seen = self._client()
+            if client is not None:
+                with client, client.transaction(key=key) as remote:
+                    yield remote
+                return
+            try:
+                pipeline = ProjectPipeline(self._project, self._env, seen=seen)
+            except ClaimedError:
+                continue  # Nothing was changed. Whoever was faster is asked.
+            with pipeline, pipeline.transaction(key=key) as own:
+                yield own
+            return
 
     def checkpoint(self, name: str | None, keep_s: float | None) -> str:
         """Take a checkpoint of everything there is; its id."""

@@ -13,9 +13,10 @@ from stepwell.deploy.project import Project, load_project
 from stepwell.deploy.references import References
 from stepwell.deploy.resources import deployed_project
 from stepwell.deploy.sections import read_sections
+from stepwell.endpoint.client import TIMEOUT_S, Client, connect
 from stepwell.engine.events import Listener
 from stepwell.env import Env, SystemEnv
-from stepwell.errors import ConfigError, InvalidError
+from stepwell.errors import ConfigError, InvalidError, UnavailableError
 from stepwell.journal.identity import read_identity
 from stepwell.state.manifest import Manifest, Manifests
 from stepwell.store.locate import open_store
@@ -47,6 +48,29 @@ def open_pipeline(
     else:
         loaded = load_project(str(project), env, target=target, store=store)
     return ProjectPipeline(loaded, env, spark=spark, executor=executor, listener=listener)
+
+
+def connect_running(
+    project: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    store: str | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> Client:
+    """The process on this machine that runs a pipeline; `UnavailableError` if there is none."""
+    env = SystemEnv()
+    if _ADDRESS.match(str(project)):
+        uri = open_store(str(project), env).uri
+    else:
+        uri = load_project(str(project), env, target=target, store=store).open_store(env).uri
+    client = connect(uri, timeout_s)
+    if client is None:
+        raise UnavailableError(
+            f"no process on this machine runs the pipeline in {uri}",
+            hint="start one: stepwell run; or open the pipeline in this process: stepwell.open",
+            not_applied=True,
+        )
+    return client
 
 
 def project_at(address: str, env: Env) -> Project:

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from stepwell.endpoint.place import check_folder, socket_path
+from stepwell.endpoint.transactions import RemoteTransaction, push_request
 from stepwell.endpoint.wire import (
     ANSWER_BYTES_MAX,
     Gone,
@@ -27,7 +28,7 @@ from stepwell.endpoint.wire import (
     send,
 )
 from stepwell.engine.ports import BadRow
-from stepwell.engine.pushed import Receipt
+from stepwell.engine.pushed import Receipt, Rows
 from stepwell.errors import UnavailableError, UnknownOutcomeError
 from stepwell.model import Transaction
 
@@ -101,20 +102,19 @@ class Client:
     def push(
         self,
         table: str,
-        rows: pa.Table | None = None,
+        rows: Rows | None = None,
         *,
-        delete: pa.Table | None = None,
-        discard: pa.Table | None = None,
+        delete: Rows | None = None,
+        discard: Rows | None = None,
         bad: Sequence[BadRow] = (),
         key: str | None = None,
     ) -> Receipt:
         """Durable when it returns. `UnknownOutcomeError` if the process went away before: with a
         `key` the same push can be sent again.
         """
-        told = [(item.where, item.reason, item.text) for item in bad]
-        request = {"op": "push", "table": table, "bad": told, "key": key}
+        request, tables = push_request("push", table, (rows, delete, discard), bad, key=key)
         try:
-            send(self._connection, request, [rows, delete, discard])
+            send(self._connection, request, tables)
             answer = self._answer()
         except Gone as gone:
             raise UnknownOutcomeError(
@@ -122,6 +122,25 @@ class Client:
                 hint=PUSH_AGAIN if key is not None else _LOOK_FIRST,
             ) from gone
         return Receipt(*(int(answer.header[n]) for n in ("transaction", "rows", "rejected")))
+
+    def transaction(self, *, key: str | None = None) -> RemoteTransaction:
+        """Begin an explicit transaction, once no other one is open; use it in a `with`.
+
+        While it is open everybody else waits, so it is rolled back if nothing is asked of it for 30
+        seconds, after 10 minutes, and when this client goes away. It needs the connection for
+        itself: ask nothing else of this client before it has ended.
+        """
+        self._ask({"op": "begin", "key": key})
+        return RemoteTransaction(self._exchange, self.close, key)
+
+    def _exchange(self, request: Mapping[str, object], tables: Sequence[Any]) -> Message:
+        try:
+            send(self._connection, request, tables)
+        except Gone:
+            with suppress(Gone):
+                self._answer()  # It may have said why it hung up.
+            raise
+        return self._answer()
 
     def checkpoint(self, name: str | None, keep_s: float | None) -> str:
         """The id of the new checkpoint."""

@@ -51,7 +51,8 @@ _PAUSE_S = 0.2
 _RESTARTS = 3
 _SHORT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
-Phase = Literal["idle", "reading", "working", "answering"]
+Phase = Literal["idle", "reading", "working", "answering", "waiting"]
+"""`waiting`: a worker keeps it between two requests, for a transaction that is open."""
 
 
 class Connection:

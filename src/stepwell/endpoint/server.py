@@ -1,9 +1,10 @@
 """The side of the process that runs a pipeline: answers others, from its first moment on.
 
-Requests are `hello`, `ready`, `status`, `query`, `push`, `explain`, `tail`, `checkpoint`, `compact`
-and `change`. They use the same `Pipeline` as the loop, and take turns with it. Until that is open,
-`hello` and `status` say how far it is, and all others wait. A request that fails is answered with
-its error, and changes nothing for anybody else.
+Requests are `hello`, `ready`, `status`, `query`, `push`, `explain`, `tail`, `checkpoint`,
+`compact`, `change`, and `begin` of an explicit transaction (`transactions.py`). They use the same
+`Pipeline` as the loop, and take turns with it. Until that is open, `hello` and `status` say how far
+it is, and all others wait. A request that fails is answered with its error, and changes nothing for
+anybody else.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import pyarrow as pa
 
 from stepwell.endpoint.connections import Connection, Connections
 from stepwell.endpoint.place import make_folder, socket_path, take_lock
+from stepwell.endpoint.transactions import OpenTransaction, pushed_parts, serve_transaction
 from stepwell.endpoint.wire import Gone, Header, Message, error_json
-from stepwell.engine.ports import BadRow
 from stepwell.engine.pushed import Receipt
 from stepwell.engine.status import Status
 from stepwell.engine.tail import Tail
@@ -54,6 +55,8 @@ class Explained(Protocol):
 class Served(Protocol):
     """What is asked of a pipeline here."""
 
+    @property
+    def stopping(self) -> bool: ...
     def status(self) -> Status: ...
     def ask(self, sql: str) -> Asked: ...
     def explain(self, view: str) -> Explained: ...
@@ -73,6 +76,7 @@ class Served(Protocol):
         bad: Any = (),
         key: str | None = None,
     ) -> Receipt: ...
+    def transaction(self, *, key: str | None = None) -> OpenTransaction: ...
 
 
 class Endpoint:
@@ -88,6 +92,7 @@ class Endpoint:
     ) -> None:
         """`ClaimedError` if another process of this machine has the endpoint, and may keep it."""
         self._pipeline = pipeline
+        self._env = env
         self._pid, self._host = env.pid, env.host
         self._opening: dict[str, object] = {"stage": "starting", "percent": 0}
         self._serving = threading.Condition()
@@ -184,6 +189,7 @@ class Endpoint:
             "checkpoint": self._checkpoint,
             "compact": self._compact,
             "change": self._change,
+            "begin": self._begin,
         }
         try:
             name = str(request.header.get("op"))
@@ -218,18 +224,19 @@ class Endpoint:
         connection.send({"transaction": answer.transaction}, [answer.rows])
 
     def _push(self, connection: Connection, request: Message) -> None:
-        if len(request.tables) != 3:
-            raise InvalidError("a push has three tables: rows to put, to delete, and to discard")
-        put, delete, discard = request.tables
-        bad = [
-            BadRow(str(item[0]), str(item[1]), str(item[2]))
-            for item in request.header.get("bad", ())
-        ]
-        table = _text(request, "table")
-        key = None if request.header.get("key") is None else _text(request, "key")
-        taken = self._ready().push(table, put, delete=delete, discard=discard, bad=bad, key=key)
+        table, rows, others = pushed_parts(request)
+        taken = self._ready().push(table, rows, **others, key=_key(request))
         counts = {"rows": taken.rows, "rejected": taken.rejected}
         connection.send({"transaction": int(taken), **counts})
+
+    def _begin(self, connection: Connection, request: Message) -> None:
+        pipeline, key = self._ready(), _key(request)
+        serve_transaction(
+            connection,
+            lambda: pipeline.transaction(key=key),
+            self._env,
+            lambda: self._closing or pipeline.stopping,
+        )
 
     def _explain(self, connection: Connection, request: Message) -> None:
         explained = self._ready().explain(_text(request, "view"))
@@ -286,6 +293,10 @@ def _listen(path: Path, pid: int) -> socket.socket:
             not_applied=True,
         ) from error
     return listener
+
+
+def _key(request: Message) -> str | None:
+    return None if request.header.get("key") is None else _text(request, "key")
 
 
 def _text(request: Message, name: str) -> str:

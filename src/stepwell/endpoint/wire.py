@@ -34,7 +34,7 @@ ERROR_CHARACTERS_MAX = 8192
 """An error may quote what it was given, which may be as large as a message can be."""
 _DETAILS = (
     *("epoch", "host", "pid", "time", "object", "field", "file", "line", "column"),
-    *("table", "rows", "transaction"),
+    *("table", "rows", "transaction", "not_applied"),
 )
 
 Header = Mapping[str, Any]

@@ -181,6 +181,7 @@ class Pipeline:
             check_key(key)
         self._take_turn("transaction")
         try:
+            self._ensure_executor()
             self._core.make_room(self._stop)
             self._core.boundary()
             if key is None or not self._core.is_known(key):
@@ -261,6 +262,11 @@ class Pipeline:
         """
         self._core.outages.hurry()  # What is recorded is in the journal, store or no store.
         self._stop.ask()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `run` was asked to end, and has not yet."""
+        return self._stop.asked
 
     def fail(self, error: BaseException) -> None:
         """End `run` with this error: a thread that it needs has died. From any thread."""

@@ -78,14 +78,17 @@ def pushed_intake(
     """What was pushed, with the table as it was declared."""
     if key is not None:
         check_key(key)
-    change, deleted = split_positions(Change(_table(rows), _table(delete), _table(discard)))
+    parts = Change(as_table(rows), as_table(delete), as_table(discard))
+    change, deleted = split_positions(parts)
     count = sum(part.num_rows for part in change.parts)
     taken = Taken(change, count + len(bad), None, None, tuple(bad), deleted)
     return Intake(PUSHED, sources.table(table), taken, key)
 
 
-def _table(rows: Rows | None) -> pa.Table | None:
-    """As Arrow; None: there are none, whatever columns they would have."""
+def as_table(rows: Rows | None) -> pa.Table | None:
+    """Rows in any form as Arrow, or `InvalidError`; None: there are none, whatever columns they
+    would have.
+    """
     found = None if rows is None else _arrow(rows)
     return found if found is not None and found.num_rows else None
 

@@ -1,0 +1,126 @@
+"""`stepwell transaction`: rows of several files into several tables, as one transaction.
+
+It has a key, given or new. If the process that was asked went away, all of it is sent once more;
+then the key is named, for repeating it by hand.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stepwell.cli.choices import Changes, PushFormat
+from stepwell.cli.push import STDIN, Input
+from stepwell.cli.reach import Reach
+from stepwell.cli.screen import Screen, count
+from stepwell.cli.where import Where
+from stepwell.deploy.project import Project
+from stepwell.endpoint.wire import Silent
+from stepwell.engine.push_keys import check_key
+from stepwell.env import SystemEnv
+from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError
+from stepwell.model import Transaction
+from stepwell.query.statements import Table
+
+Work = Sequence[tuple[Table, Input]]
+
+
+@dataclass(slots=True)
+class Committed:
+    transaction: Transaction = Transaction(0)
+    rows: Counter[str] = field(default_factory=Counter)
+    bad: Counter[str] = field(default_factory=Counter)
+
+
+def show(
+    where: Where,
+    files: Sequence[str],
+    *,
+    format: PushFormat | None,
+    changes: Changes,
+    delimiter: str,
+    take_over: bool,
+    key: str | None,
+) -> None:
+    env = SystemEnv()
+    project = where.deployed(env)
+    pairs = [_pair(text) for text in files]
+    if [file for _, file in pairs].count(STDIN) > 1:
+        raise InvalidError("standard input can be read once only")
+    work = [
+        (project.table(table), Input.of(file, format, changes, delimiter)) for table, file in pairs
+    ]
+    key = env.new_id() if key is None else check_key(key)
+    reach = Reach(project, env, take_over=take_over, timeout_s=where.timeout_s)
+    again = all(file != STDIN for _, file in pairs)
+    try:
+        done = _commit(project, reach, work, key, again=again)
+    except UnknownOutcomeError as error:
+        command = shlex.join(["stepwell", "transaction", *files, "--key", key])
+        error.hint = (
+            f"it may be committed, or not; with the same key it is not taken twice: {command}"
+        )
+        raise
+    _tell(where, done)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    table, equals, file = text.partition("=")
+    if not (table and equals and file):
+        raise InvalidError(
+            f"expected TABLE=FILE, found {text!r}", hint="for example orders=more.json"
+        )
+    return table, file
+
+
+def _commit(project: Project, reach: Reach, work: Work, key: str, *, again: bool) -> Committed:
+    try:
+        return _commit_once(project, reach, work, key)
+    except UnknownOutcomeError as unknown:
+        # Only if the process has gone. One that is silent would only be waited for once more.
+        if not again or unknown.__cause__ is None or isinstance(unknown.__cause__, Silent):
+            raise
+        try:
+            return _commit_once(project, reach, work, key)
+        except StepwellError:
+            raise unknown from None  # The first one may be in, whatever became of this one.
+
+
+def _commit_once(project: Project, reach: Reach, work: Work, key: str) -> Committed:
+    done = Committed()
+    limits = project.sections.settings().limits
+    with reach.transaction(key) as transaction:
+        for table, given in work:
+            for piece in given.pieces(table, limits):
+                change = piece.change
+                transaction.push(
+                    table.name,
+                    change.put,
+                    delete=change.delete,
+                    discard=change.discard,
+                    bad=piece.bad,
+                )
+                done.rows[table.name] += piece.rows
+                done.bad[table.name] += len(piece.bad)
+            done.rows[table.name] += 0
+        done.transaction = transaction.commit()
+    return done
+
+
+def _tell(where: Where, done: Committed) -> None:
+    screen = Screen()
+    if where.json:
+        tables = {
+            table: {"rows": rows, "rejected": done.bad[table]} for table, rows in done.rows.items()
+        }
+        screen.json({"transaction": done.transaction, "tables": tables})
+        return
+    told = [
+        f"{count(rows - done.bad[table], 'row')} to {table}" for table, rows in done.rows.items()
+    ]
+    screen.line(f"pushed {', '.join(told)}, transaction {done.transaction}")
+    for table, bad in (+done.bad).items():
+        print(f"{count(bad, 'row')} could not be read: see {table}$errors", file=sys.stderr)

@@ -1,0 +1,63 @@
+"""The command `stepwell transaction`: its options and help, as in `main`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from stepwell.cli.choices import Changes, PushFormat
+from stepwell.cli.where import TIMEOUT, Json, Timeout, place
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(transaction)
+
+
+def transaction(
+    context: typer.Context,
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="TABLE=FILE...", help="Tables, and the files to push into each."),
+    ],
+    format: Annotated[
+        PushFormat | None,
+        typer.Option("--format", help="By default what the names say; of standard input, json."),
+    ] = None,
+    changes: Annotated[
+        Changes, typer.Option("--changes", help="What a record does to its table.")
+    ] = Changes.ROWS,
+    delimiter: Annotated[
+        str, typer.Option("--delimiter", metavar="C", help="What separates the fields of CSV.")
+    ] = ",",
+    key: Annotated[
+        str | None, typer.Option("--key", help="Take it once, however often it is sent.")
+    ] = None,
+    take_over: Annotated[
+        bool,
+        typer.Option("--take-over", help="Fence a writer that may be alive and does not answer."),
+    ] = False,
+    timeout: Timeout = TIMEOUT,
+    json: Json = False,
+) -> None:
+    """Push several files in one transaction: all of them become visible at once, or none.
+
+    The process that runs the pipeline takes them in; if none does, the pipeline is opened here. If
+    this command is killed, or stops for 30 seconds, all of it is rolled back. Everybody else who
+    writes waits meanwhile, for 10 minutes at most.
+
+    \b
+    stepwell transaction orders=orders.json items=items.csv
+    stepwell transaction orders=a.json orders=b.json --key 2026-11-18
+    """
+    from stepwell.cli import commit_files
+
+    commit_files.show(
+        place(context, json, timeout),
+        files,
+        format=format,
+        changes=changes,
+        delimiter=delimiter,
+        take_over=take_over,
+        key=key,
+    )
