@@ -6,14 +6,42 @@ Every message says what failed, on which object, what was expected and what was 
 
 from __future__ import annotations
 
+import re
+
+_CREDENTIALS = re.compile(
+    r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*:/{1,2})"
+    r"(?:(?P<user>[^\s/'\"@]*:[^\s'\"]*)(?=@)|(?P<query>[^\s'\"?]*\?)(?P<value>[^\s'\"]+))"
+)
+
+
+def without_credentials(text: str) -> str:
+    """A text in which the credentials of every address are as many asterisks.
+
+    No message may repeat them, whatever it quotes: a line of stepwell.yml, an option, a path.
+
+    >>> without_credentials("store: s3://KEY:secret@bucket/x")
+    'store: s3://**********@bucket/x'
+    >>> without_credentials("az://container/x?sig=abc")
+    'az://container/x?*******'
+    """
+    if "@" not in text and "?" not in text:
+        return text
+
+    def hidden(found: re.Match[str]) -> str:
+        kept = found["scheme"] + (found["query"] or "")
+        return kept + "*" * (len(found[0]) - len(kept))
+
+    return _CREDENTIALS.sub(hidden, text)
+
 
 class StepwellError(Exception):
     """The root: catch this to catch everything Stepwell raises on purpose."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
+        message = without_credentials(message)
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = None if hint is None else without_credentials(hint)
         self.about: str | None = None
         """The table or view whose statement it is about, where somebody has noted that."""
 

@@ -229,7 +229,7 @@ def test_destroying_frees_the_parent_and_spares_it(run: Run, folder: Path, tmp_p
     shutil.rmtree(place)
     gone = run("-C", folder, "destroy", "--yes", "--forget", f"file://{place}")
     assert gone.exit_code == 0, gone.stderr
-    assert "not created" in run("-C", folder, "status").stdout
+    assert "no pipeline at" in run("-C", folder, "status").stdout
 
 
 def test_a_clone_is_detached_and_its_parent_destroyed(

@@ -178,8 +178,9 @@ def test_commands_that_only_read_a_project_do_not_load_spark(folder: Path) -> No
 
 def test_status_of_what_is_not_there_yet_creates_nothing(run: Run, folder: Path) -> None:
     ended = run("-C", folder, "status")
-    assert ended.exit_code == 0
-    assert "not created yet" in ended.stdout
+    assert ended.exit_code == 1, "a store that was moved away looks the same"
+    assert f"no pipeline at {folder}/state" in ended.stdout
+    assert "was it moved?" in ended.stdout
     assert not (folder / "state").exists()
     asked = run("-C", folder, "query", "SELECT 1 AS a")
     assert asked.exit_code == 1
@@ -342,7 +343,7 @@ def test_tail_needs_a_process_that_runs(run: Run, filled: Path) -> None:
 def test_a_store_that_is_given_is_used(run: Run, filled: Path, tmp_path: Path) -> None:
     ended = run("-C", filled, "--store", tmp_path / "other", "status")
     assert f"store    {tmp_path}/other\n" in ended.stdout
-    assert "not created yet" in ended.stdout
+    assert "no pipeline at" in ended.stdout
 
 
 def test_secrets_are_printed_by_no_command(

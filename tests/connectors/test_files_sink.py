@@ -17,7 +17,13 @@ import pytest
 from stepwell.connectors.registry import make_sink, make_source
 from stepwell.engine.ports import Limits, Sink
 from stepwell.env import SystemEnv
-from stepwell.errors import ConflictError, CorruptError, InvalidError, UnavailableError
+from stepwell.errors import (
+    ConfigError,
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    UnavailableError,
+)
 from stepwell.testing import ManualEnv
 from tests.connectors.sinks import LINEAGE, OTHER, alone, mark, put
 from tests.connectors.tables import rows, table
@@ -365,3 +371,27 @@ def test_metadata_says_what_a_folder_is(tmp_path: Path) -> None:
     found = json.loads(lines.read_text())
     assert (found["lineage"], found["transaction"], found["rows"]) == (LINEAGE, 7, 1)
     assert found["view"] == "revenue"
+
+
+@pytest.mark.parametrize(
+    ("mode", "files", "folders"), [("0600", 0o600, 0o700), ("640", 0o640, 0o750)]
+)
+def test_output_has_the_permissions_that_were_asked_for(
+    tmp_path: Path, mode: str, files: int, folders: int
+) -> None:
+    """J7: output may be as secret as the store, which is for its owner alone."""
+    given = {"view": "v", "type": "files", "path": "out", "format": "json", "mode": mode}
+    sink = make_sink("s", given, "v", ManualEnv(), base=tmp_path)
+    put(sink, 1, pa.table({"a": [1], "_w": [1]}))
+    found = list((tmp_path / "out").rglob("*"))
+    assert len(found) == 5
+    for path in found:
+        assert path.stat().st_mode & 0o777 == (folders if path.is_dir() else files), path
+
+
+def test_permissions_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    """A number that YAML has read in another base would open the files to everybody."""
+    given = {"view": "v", "type": "files", "path": "out", "format": "json"}
+    for wrong in (416, 640, "0888", "0044", "rw", ""):
+        with pytest.raises(ConfigError, match="option mode must be permissions such as"):
+            make_sink("s", {**given, "mode": wrong}, "v", ManualEnv(), base=tmp_path)

@@ -780,3 +780,65 @@ def test_the_time_of_a_file_may_lie_in_the_future(tmp_path: Path) -> None:
     os.utime(path, (future, future))
     s = source(tmp_path, env, path="*.csv", format="csv")
     assert ids(once_settled(s, env, 2.0)) == [1]
+
+
+def linked(tmp_path: Path) -> Path:
+    """A folder with links inside of it, out of it, to itself, and in loops."""
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    write(inside / "a" / "1.json", 1)
+    write(inside / "b" / "2.json", 2)
+    write(outside / "3.json", 3)
+    write(outside / "deep" / "4.json", 4)
+    (inside / "5.json").symlink_to("a/1.json")
+    (inside / "6.json").symlink_to(outside / "3.json")
+    (inside / "a" / "out").symlink_to(outside)
+    (inside / "b" / "up").symlink_to("..")
+    (inside / "b" / "over").symlink_to("../a")
+    (inside / "a" / "over").symlink_to("../b")
+    (inside / "7.json").symlink_to("7.json")
+    (inside / "8.json").symlink_to("nowhere")
+    (inside / "a" / "9.json").symlink_to("../../out/3.json")
+    return inside
+
+
+@pytest.mark.parametrize(
+    ("path", "expected", "followed"),
+    [
+        ("in/*.json", ["5.json"], ["6.json"]),
+        ("in/**/*.json", ["5.json", "a/1.json", "b/2.json"], ["6.json", "a/9.json"]),
+        ("in/*/*.json", ["a/1.json", "b/2.json"], ["a/9.json"]),
+        ("in/*/*/*.json", ["a/over/2.json", "b/over/1.json"], ["a/out/3.json", "b/over/9.json"]),
+        ("in", ["in/5.json"], ["in/6.json"]),
+        ("in/6.json", ["6.json"], []),
+        ("in/a/out/*.json", ["3.json"], []),
+    ],
+)
+def test_links_are_followed_as_far_as_they_stay_in_the_folder(
+    tmp_path: Path, path: str, expected: list[str], followed: list[str]
+) -> None:
+    """J8: to put a link into the folder must not be enough to have any file read, or a loop."""
+    linked(tmp_path)
+    listing = Listing(str(tmp_path / path), ManualEnv())
+    found = [name for name in listing.names() if listing.find(name)]
+    assert found == expected
+    every = Listing(str(tmp_path / path), ManualEnv(), follow_links=True)
+    names = [name for name in every.names() if every.find(name)]
+    assert set(names) >= {*expected, *followed}
+    assert len(names) < 60, "loops end"
+    assert every.left_alone == ()
+
+
+def test_a_link_out_of_the_folder_is_named_and_makes_no_dead_letter(tmp_path: Path) -> None:
+    """J13: what a link leads to must not be copied anywhere, and somebody has to be told."""
+    (tmp_path / "secret").write_text("root:x:0:0\n")
+    inside = tmp_path / "in"
+    inside.mkdir()
+    (inside / "x.json").symlink_to(tmp_path / "secret")
+    s = source(tmp_path, path="in/*.json")
+    assert isinstance(s, Lags)
+    assert s.poll(None, Limits()) is None
+    assert s.waiting() == "x.json leads out of the folder: follow_links: true takes such links"
+    write(inside / "y.json", 1)
+    assert ids(poll(s)) == [1]
+    taken = poll(source(tmp_path, path="in/*.json", follow_links=True))
+    assert [bad.text for bad in taken.bad] == ["root:x:0:0"]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import typer
+
 from stepwell.cli.reach import latest, opening_text, running
 from stepwell.cli.screen import Row, Screen, count, plain, size
 from stepwell.cli.where import Where
@@ -14,6 +16,7 @@ from stepwell.deploy.program import as_deployed
 from stepwell.deploy.project import Project
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import UnavailableError
+from stepwell.journal.identity import read_identity
 from stepwell.journal.log import Log
 from stepwell.model import Claim, format_time
 from stepwell.process import Liveness
@@ -56,6 +59,24 @@ def show(where: Where) -> None:
         screen.json(status)
     else:
         _render(screen, status)
+    if status["state"] == "not created":
+        raise typer.Exit(1)
+
+
+def _absence(project: Project, env: Env) -> dict[str, str]:
+    """What can be said where there is no pipeline: a store that was moved away looks like that."""
+    journal_store = project.open_journal_store(env)
+    identity = None if journal_store is None else read_identity(journal_store)
+    if journal_store is None or identity is None:
+        return {
+            "said": f"no pipeline at {project.store}",
+            "hint": "stepwell run creates one. If there was one: is it mounted, or was it moved?",
+        }
+    return {
+        "said": f"no pipeline at {project.store}, though {journal_store.uri} holds the journal of "
+        f"one ({identity.lineage})",
+        "hint": "the store was moved, or is not mounted: bring it back, or give its address",
+    }
 
 
 def _without_store(
@@ -86,7 +107,7 @@ def _status(
         "state": "running" if live else "stopped",
     }
     if found is None:
-        return {**status, "state": "not created"}
+        return {**status, "state": "not created", **_absence(project, env)}
     manifest = found.manifest
     if live is None:
         status["state"] = _state(manifest, env)
@@ -172,7 +193,7 @@ STATES = {
     "running": "running, process {pid}",
     "opening": "being opened",
     "stopped": "stopped, in good order",
-    "not created": "not created yet: stepwell run creates it",
+    "not created": "not created",
     "killed": "stopped, by a crash or a kill: the next run replays what is not flushed",
     "not answering": "process {pid} has it and does not answer; it may be starting",
     "incomplete": "a clone that was not completed: run the same clone again",

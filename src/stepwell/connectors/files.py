@@ -129,12 +129,13 @@ class FilesSource:
         delimiter: str = ",",
         unknown: Unknown = Unknown.BAD,
         settle_s: float = 1.0,
+        follow_links: bool = False,
     ) -> None:
         self.name = name
         self.table = table.name
         self._env = env
         self._settling = Settling(env, settle_s)
-        self._listing = Listing(path, env)
+        self._listing = Listing(path, env, follow_links=follow_links)
         self._shape = shape_of(table, ignore_unknown=unknown is Unknown.IGNORE)
         if changes is ChangeFormat.DEBEZIUM and format is not FileFormat.JSON:
             raise ConfigError(f"source {name}: Debezium's events are JSON, not {format.value}")
@@ -238,7 +239,9 @@ class FilesSource:
         return replace(self._made(batches, grown, position, reference), names=names)
 
     def waiting(self) -> str | None:
-        left = self._lag
+        left, links = self._lag, self._listing.left_alone
+        if links and not left:
+            return f"{links[0]} leads out of the folder: follow_links: true takes such links"
         why = f": {self._failed.message}" if self._failed is not None else ""
         return f"{left:,} file{'s' if left > 1 else ''} waiting{why}" if left else None
 

@@ -87,7 +87,11 @@ class FilesSink:
         path: str,
         format: FileFormat,
         coalesce: bool = False,
+        mode: int | None = None,
     ) -> None:
+        """`mode`: permissions of its files, and of folders with leave to enter added. None: those
+        that the process gives to new ones.
+        """
         self.name = name
         self.coalesces = coalesce
         self.view = view
@@ -95,6 +99,7 @@ class FilesSink:
         self._root = Path(path)
         self._log = self._root / _LOG
         self._format = format
+        self._mode = mode
 
     def last(self) -> Delivered | None:
         check_trusted(self.name, self._root)
@@ -122,6 +127,7 @@ class FilesSink:
                     hint="give this pipeline a folder of its own",
                 )
             make_folder(self._log)
+            self._permit(self._log)
             self._sweep()
             self._write(1 if end is None else end.sequence + 1, mark, changes)
 
@@ -165,6 +171,7 @@ class FilesSink:
         """A hidden folder of our own, locked for as long as we may still commit it."""
         staged = self._root / f"{_STAGED}{self._env.new_id()}"
         staged.mkdir()
+        self._permit(staged)
         with _locked(staged):
             yield staged
 
@@ -172,6 +179,7 @@ class FilesSink:
         change = changes[0][1] if len(changes) == 1 else summed(all_rows(changes))
         data = folder / f"part.{self._format.value}"
         write_rows(change, data, self._format)
+        self._permit(data)
         sync_file(data, staged=True)
         fields: dict[str, Json] = {"view": self.view, "rows": change.num_rows, **mark_to_json(mark)}
         fields |= {"sequence": sequence, "staged": folder.name}
@@ -179,7 +187,13 @@ class FilesSink:
             fields["first"] = changes[0][0].transaction
         lines = folder / _MARK
         lines.write_bytes(seal(_FORMAT, fields))
+        self._permit(lines)
         sync_file(lines, staged=True)
+
+    def _permit(self, path: Path) -> None:
+        if self._mode is not None:
+            enter = (self._mode & 0o444) >> 2 if path.is_dir() else 0
+            path.chmod(self._mode | enter)
 
     def _publish(self, logged: _Logged) -> bool:
         """Give a committed folder its name, unless that was done; whether it is anywhere.

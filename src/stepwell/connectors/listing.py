@@ -1,22 +1,37 @@
-"""Which files match a pattern, and what can be said about them without reading them."""
+"""Which files match a pattern, and what can be said about them without reading them.
+
+Symbolic links are followed as far as they stay in the folder. To put a link into it must not be
+enough to have any file read: one that leaves it is left alone, and named, unless `follow_links`
+says otherwise. `**` does not lead through links, either. A folder is never looked into from inside
+of itself, so loops end.
+"""
 
 from __future__ import annotations
 
+import errno
+import fnmatch
 import glob
 import os
 import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from stepwell.connectors.file_parts import Found, unavailable
 from stepwell.connectors.settling import TICK_S
 from stepwell.env import Env
 
+_LEFT_MAX = 100
+
 
 class Listing:
     """The files under a pattern such as `data/orders/*.json`, by their names below its folder."""
 
-    def __init__(self, path: str, env: Env) -> None:
+    def __init__(self, path: str, env: Env, *, follow_links: bool = False) -> None:
         self._env = env
+        self._follow_links = follow_links
+        self.left_alone: tuple[str, ...] = ()
+        """Links that leave the folder, as of the last listing: the first few."""
         self.folder, self._pattern = _split_pattern(path)
         self._unreadable: dict[str, str] = {}
         """Names that are not UTF-8, by what they are shown as."""
@@ -27,16 +42,29 @@ class Listing:
         """All names, sorted. Those that start with `.` or `_`, also of folders, are left out."""
         names = []
         self._unreadable = {}
-        pattern = f"{self._pattern}/*" if self._names_a_folder() else self._pattern
-        for name in glob.iglob(pattern, root_dir=self.folder, recursive=True):
-            if name.startswith((".", "_")) or "/." in name or "/_" in name:
-                continue
+        left: list[str] = []
+        for name in self._matching(left):
             if not _is_unicode(name):
                 # It cannot be journaled, so the file goes by a name that can, and is not read.
                 real, name = name, os.fsencode(name).decode("utf-8", "backslashreplace")
                 self._unreadable[name] = real
             names.append(name)
+        self.left_alone = tuple(sorted(left)[:_LEFT_MAX])
         return sorted(names)
+
+    def _matching(self, left: list[str]) -> set[str]:
+        """Names that match; links that are not followed go to `left`."""
+        whole = self._names_a_folder()
+        if not whole and not glob.has_magic(self._pattern):
+            # It is named itself, so it may be a link to anywhere.
+            if self._pattern.startswith((".", "_")):
+                return set()
+            return {self._pattern} if os.path.exists(self.folder / self._pattern) else set()
+        top = self.folder / self._pattern if whole else self.folder
+        walk = _Walk(os.path.realpath(top), self._follow_links, left)
+        segments = ("*",) if whole else tuple(self._pattern.split("/"))
+        found = walk.find(str(top), "", segments, (walk.root,))
+        return {f"{self._pattern}/{name}" if whole else name for name in found}
 
     def is_unreadable(self, name: str) -> bool:
         """Whether the name that a file has is not UTF-8."""
@@ -50,6 +78,8 @@ class Listing:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                return None
             raise unavailable(name, error) from error
         if not stat.S_ISREG(status.st_mode):
             return None
@@ -77,6 +107,63 @@ class Listing:
     def _names_a_folder(self) -> bool:
         """Whether the path is a folder, which stands for everything in it. It may come later."""
         return not glob.has_magic(self._pattern) and (self.folder / self._pattern).is_dir()
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    root: str
+    """The real path of the folder, which links must not leave."""
+    follow_links: bool
+    left: list[str]
+
+    def find(
+        self, folder: str, name: str, segments: tuple[str, ...], above: tuple[str, ...]
+    ) -> Iterator[str]:
+        """Names below a folder that match; `above` are the real paths on the way there."""
+        first, rest = segments[0], segments[1:]
+        anywhere = first == "**"
+        if anywhere and rest:
+            yield from self.find(folder, name, rest, above)
+        for entry in _entries(folder):
+            if not anywhere and not fnmatch.fnmatchcase(entry.name, first):
+                continue
+            inner = f"{name}{entry.name}"
+            link = entry.is_symlink()
+            real = os.path.realpath(entry.path) if link else os.path.join(above[-1], entry.name)
+            is_folder = _is_folder(entry)
+            if anywhere and rest and not is_folder:
+                continue
+            if link and not self.follow_links and not is_inside(real, self.root):
+                self.left.append(inner)
+                continue
+            if not is_folder and not rest:
+                yield inner
+            if is_folder and (rest or anywhere):
+                if real in above or (anywhere and link and not self.follow_links):
+                    continue
+                deeper = segments if anywhere else rest
+                yield from self.find(entry.path, f"{inner}/", deeper, (*above, real))
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Whether a real path lies below another."""
+    return path.startswith(folder.rstrip("/") + "/")
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """What lies in a folder, without hidden names; nothing if it has gone, or may not be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith((".", "_"))]
+    except OSError:
+        return []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # A link to itself.
+        return False
 
 
 def _is_unicode(name: str) -> bool:

@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from stepwell.errors import ConfigError
+from stepwell.errors import ConfigError, without_credentials
 from stepwell.query.source import did_you_mean
 
 E = TypeVar("E", bound=Enum)
@@ -60,6 +60,17 @@ class Options:
             raise self.wrong(name, "a time such as 500ms, 2s or 1h", value)
         return float(found[1]) * _SECONDS[found[2] or "s"]
 
+    def mode(self, name: str) -> int | None:
+        """Permissions of files such as `"0640"`; None if they are not given."""
+        value = self._take(name, None)
+        if value is None:
+            return None
+        # Without quotes YAML makes a number of it, and not the one that was meant.
+        if not isinstance(value, str) or re.fullmatch("0?6[0-7]{2}", value) is None:
+            hint = 'in quotes, with leave for the owner to read and write: "0600"'
+            raise self.wrong(name, 'permissions such as "0640"', value, hint)
+        return int(value, 8)
+
     def choice(self, name: str, kind: type[E], default: E | None = None) -> E:
         value = self._take(name, None if default is None else default.value)
         known = {str(item.value): item for item in kind}
@@ -82,6 +93,18 @@ class Options:
         if not isinstance(value, Mapping):
             raise self.wrong(name, "a mapping", value)
         return value
+
+    def address(self, name: str) -> str:
+        """A path on this machine, or the address of a bucket, which holds no credentials."""
+        given = self.text(name)
+        if "://" not in given:
+            return self.place(name)
+        if without_credentials(given) != given:
+            raise ConfigError(
+                f"{self.what}: option {name} holds credentials",
+                hint="they come from the environment, or from options, never from an address",
+            )
+        return given
 
     def place(self, name: str) -> str:
         """A path on this machine; one that is not absolute starts at the project's folder."""

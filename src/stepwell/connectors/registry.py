@@ -76,6 +76,7 @@ def _files_source(name: str, table: Table, env: Env, options: Options) -> Source
         delimiter=delimiter,
         unknown=options.choice("unknown", Unknown, Unknown.BAD),
         settle_s=options.seconds("settle", "1s"),
+        follow_links=options.flag("follow_links", False),
     )
 
 
@@ -94,20 +95,19 @@ def _datagen_source(name: str, table: Table, env: Env, options: Options) -> Sour
 
 def _files_sink(name: str, view: str, env: Env, options: Options) -> Sink:
     path, format = options.place("path"), options.choice("format", FileFormat)
-    coalesce = options.flag("coalesce", False)
-    return FilesSink(name, view, env, path=path, format=format, coalesce=coalesce)
+    coalesce, mode = options.flag("coalesce", False), options.mode("mode")
+    return FilesSink(name, view, env, path=path, format=format, coalesce=coalesce, mode=mode)
 
 
 def _delta_sink(name: str, view: str, env: Env, options: Options) -> Sink:
     # Imported late, because it needs what not everybody installs.
     from stepwell.connectors.delta import DeltaMode, DeltaSink
 
-    path = options.text("path")
     storage = {str(key): str(value) for key, value in options.table("storage").items()}
     return DeltaSink(
         name,
         view,
-        path=path if "://" in path else options.place("path"),
+        path=options.address("path"),
         mode=options.choice("mode", DeltaMode, DeltaMode.TABLE),
         key=options.names("key"),
         storage=storage,

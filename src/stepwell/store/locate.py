@@ -110,6 +110,9 @@ def _split(address: str) -> tuple[str, str]:
 def _directory(scheme: str, address: str) -> str:
     if not scheme:
         return os.path.expanduser(address)
+    if not address.startswith("/") and "@" in address:
+        # Not repeated: see `_open_bucket`.
+        raise ConfigError("this file:// address is not that of a directory", hint=_FORMS)
     if not address.startswith("/"):
         raise ConfigError(
             f"file://{address} is not the address of a directory on this machine",
