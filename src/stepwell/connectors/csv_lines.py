@@ -183,10 +183,11 @@ class _Lines:
         self._place = place
         self._first = first
         self._filled: list[tuple[int, bytes]] | None = None
+        self._dense: bool | None = None
 
     def count(self) -> int:
         """How many records there are. Empty lines hold none."""
-        if self._filled is None and not _EMPTY_LINE.search(self._data):
+        if self._filled is None and self._is_dense():
             seen, _ = hide_quoted_line_ends(self._data, self._delimiter)
             return seen.count(b"\n") + (not seen.endswith(b"\n"))
         return len(self._records())
@@ -198,7 +199,16 @@ class _Lines:
         return f"{self._place}line {self.number(at)}"
 
     def number(self, at: int) -> int:
-        return self._first + self._records()[at][0]
+        # Without empty lines the place of a record is its number.
+        return self._first + (at if self._is_dense() else self._records()[at][0])
+
+    def _is_dense(self) -> bool:
+        """Whether every line belongs to a record."""
+        if self._dense is None:
+            data = self._data
+            suspect = b"\n\n" in data or b"\n\r" in data or data[:1] in (b"\n", b"\r")
+            self._dense = not (suspect and _EMPTY_LINE.search(data))
+        return self._dense
 
     def text(self, at: int) -> str:
         return own_text(self.record(at))
