@@ -39,14 +39,18 @@ def test_a_violation_is_exit_code_1_and_named(run: Run, folder: Path) -> None:
     assert "1 test passes, 1 test fails as of transaction 1" in ended.stderr
     passing = run("-C", folder, "test", "small")
     assert (passing.exit_code, "passes" in passing.stdout) == (0, True)
+    shown = run("-C", folder, "test", "--rows", "5")
+    assert "known:" in shown.stdout
+    assert "2.00" in shown.stdout
 
 
-def test_json_holds_the_counts(run: Run, folder: Path) -> None:
-    """One document."""
-    ended = run("-C", folder, "test", "--json")
+def test_json_holds_the_counts_and_the_rows(run: Run, folder: Path) -> None:
+    """One document, also with rows in it."""
+    ended = run("-C", folder, "test", "--rows", "5", "--json")
     document = json.loads(ended.stdout)
     known, small = document["tests"]
     assert (known["name"], known["violations"], known["on_violation"]) == ("known", 1, "warn")
+    assert known["rows"] == [{"customer": None, "total": 2.0, "n": 1}]
     assert (small["violations"], small["rule"], "rows" in small) == (0, "query", False)
 
 
@@ -67,13 +71,13 @@ def test_transactions_above_the_manifest_count(run: Run, folder: Path) -> None:
 
 
 def test_a_process_that_runs_the_pipeline_answers(run: Run, folder: Path) -> None:
-    """The same counts come over the endpoint."""
+    """The same counts and rows come over the endpoint."""
     process = Process(folder, "run")
     try:
         process.until("opened at")
-        ended = run("-C", folder, "test", "--json")
+        ended = run("-C", folder, "test", "--rows", "1", "--json")
         assert ended.exit_code == 1, ended.stderr
-        assert json.loads(ended.stdout)["tests"][0]["violations"] == 1
+        assert json.loads(ended.stdout)["tests"][0]["rows"][0]["n"] == 1
     finally:
         process.kill()
 

@@ -17,27 +17,16 @@ from stepwell.cli.screen import Row, Screen, count, plain
 from stepwell.cli.where import Where
 from stepwell.connectors.writing import as_texts, json_lines, json_values
 from stepwell.deploy.describe import described
-from stepwell.deploy.look import SlowError, look, quick
+from stepwell.deploy.look import Look, SlowError, look, quick
 from stepwell.deploy.pipeline import Answer, check_one_query
-from stepwell.env import SystemEnv
+from stepwell.deploy.project import Project
+from stepwell.env import Env, SystemEnv
 
 
 def show(where: Where, sql: str, format: QueryFormat) -> None:
     env = SystemEnv()
     project = where.deployed(env, secrets=False)
-
-    def ask(sql: str) -> Answer:
-        client = running(project, env, where.timeout_s)
-        if client is not None:
-            with client:
-                return Answer(*client.query(sql))
-        try:
-            return quick(project, env, sql)
-        except SlowError as why:
-            if project.sections.executor == "spark" and not where.json:
-                print(f"nothing runs the pipeline, starting Spark ({why})", file=sys.stderr)
-            return look(project, env).ask(sql)
-
+    ask = Asker(project, env, where)
     transaction: int | None = None
     rows = described(project, sql, lambda query: ask(query).rows)
     if rows is None:
@@ -50,6 +39,31 @@ def show(where: Where, sql: str, format: QueryFormat) -> None:
     write(rows, format)
     as_of = "" if transaction is None else f" as of transaction {transaction}"
     print(f"{count(rows.num_rows, 'row')}{as_of}", file=sys.stderr)
+
+
+class Asker:
+    """Answers queries: the process that runs the pipeline does, or else its store is read."""
+
+    def __init__(self, project: Project, env: Env, where: Where) -> None:
+        self._project = project
+        self._env = env
+        self._where = where
+        self._look: Look | None = None
+
+    def __call__(self, sql: str) -> Answer:
+        if self._look is not None:
+            return self._look.ask(sql)
+        client = running(self._project, self._env, self._where.timeout_s)
+        if client is not None:
+            with client:
+                return Answer(*client.query(sql))
+        try:
+            return quick(self._project, self._env, sql)
+        except SlowError as why:
+            if self._project.sections.executor == "spark" and not self._where.json:
+                print(f"nothing runs the pipeline, starting Spark ({why})", file=sys.stderr)
+            self._look = look(self._project, self._env)
+            return self._look.ask(sql)
 
 
 def _document(rows: pa.Table, transaction: int | None) -> None:

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stepwell.cli.choices import QueryFormat
-from stepwell.cli.query import write
+from stepwell.cli.query import Asker, write
 from stepwell.cli.reach import latest, running
 from stepwell.cli.screen import Row, Screen, count
 from stepwell.cli.where import Where
 from stepwell.connectors.writing import json_lines
 from stepwell.deploy.data_tests import DeclaredTest
-from stepwell.deploy.look import Look, look, no_pipeline
+from stepwell.deploy.look import no_pipeline
 from stepwell.deploy.pipeline import Answer
 from stepwell.deploy.project import Project
 from stepwell.endpoint.client import Client
@@ -41,19 +41,16 @@ class Counted:
 def show(where: Where, names: Sequence[str], rows_max: int) -> int:
     """Print the tests and how each fares; the exit code."""
     env = SystemEnv()
-    project = where.deployed(env)
+    project = where.deployed(env, secrets=False)
     tests = _chosen(project, names)
     state = _State(project, env, where)
-    try:
-        counted = state.counted(tests)
-        failing = [test for test in tests if counted.violations[test.violations]]
-        samples = {
-            test.name: state.ask(f"SELECT * FROM {quote_name(test.violations)} LIMIT {rows_max}")
-            for test in failing
-            if rows_max
-        }
-    finally:
-        state.close()
+    counted = state.counted(tests)
+    failing = [test for test in tests if counted.violations[test.violations]]
+    samples = {
+        test.name: state.ask(f"SELECT * FROM {quote_name(test.violations)} LIMIT {rows_max}")
+        for test in failing
+        if rows_max
+    }
     if where.json:
         _document(tests, counted, samples)
     else:
@@ -77,17 +74,17 @@ def _chosen(project: Project, names: Sequence[str]) -> list[DeclaredTest]:
 
 
 class _State:
-    """The pipeline's answers, from the process that runs it or from its store."""
+    """Counts and rows of violations, from the process that runs the pipeline or from its store."""
 
     def __init__(self, project: Project, env: Env, where: Where) -> None:
         self._project = project
         self._env = env
-        self._quiet = where.json
-        self._client: Client | None = running(project, env, where.timeout_s)
-        self._look: Look | None = None
+        self._timeout_s = where.timeout_s
+        self.ask = Asker(project, env, where)
 
     def counted(self, tests: Sequence[DeclaredTest]) -> Counted:
-        stored = self._live() if self._client is not None else self._stored()
+        client = running(self._project, self._env, self._timeout_s)
+        stored = self._stored() if client is None else _live(client)
         if stored is not None and all(test.violations in stored.violations for test in tests):
             return stored
         found = {}
@@ -97,27 +94,6 @@ class _State:
             found[test.violations] = int(answer.rows.column(0)[0].as_py())
             transaction = answer.transaction
         return Counted(transaction, found)
-
-    def ask(self, sql: str) -> Answer:
-        if self._client is not None:
-            return Answer(*self._client.query(sql))
-        if self._look is None:
-            if self._project.sections.executor == "spark" and not self._quiet:
-                text = "nothing runs the pipeline, starting Spark to read its state"
-                print(text, file=sys.stderr)
-            self._look = look(self._project, self._env)
-        return self._look.ask(sql)
-
-    def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-
-    def _live(self) -> Counted | None:
-        status = {} if self._client is None else self._client.status()
-        if "tests" not in status:
-            return None  # It is being opened; a query waits for that.
-        counts = {item["view"]: int(item["violations"]) for item in status["tests"]}
-        return Counted(Transaction(status["transaction"]), counts)
 
     def _stored(self) -> Counted | None:
         """What the manifest says, if nothing has happened since."""
@@ -131,6 +107,15 @@ class _State:
             return None
         counts = {item.view: item.rows for item in manifest.progress.violations}
         return Counted(manifest.transaction, counts)
+
+
+def _live(client: Client) -> Counted | None:
+    with client:
+        status = client.status()
+    if "tests" not in status:
+        return None  # It is being opened; a query waits for that.
+    counts = {item["view"]: int(item["violations"]) for item in status["tests"]}
+    return Counted(Transaction(status["transaction"]), counts)
 
 
 def _render(tests: Sequence[DeclaredTest], counted: Counted, samples: Mapping[str, Answer]) -> None:
