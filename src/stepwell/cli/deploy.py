@@ -28,15 +28,16 @@ SIGNS = {
     Action.CREATE: ("+", "green"),
     Action.UPDATE: ("~", "yellow"),
     Action.REBUILD: ("~", "yellow"),
+    Action.REBIND: ("~", "yellow"),
     Action.DELETE: ("-", "red"),
 }
 
 
-def show_plan(where: Where, *, out: str | None, detailed: bool) -> int:
+def show_plan(where: Where, *, out: str | None, detailed: bool, renames: Sequence[str] = ()) -> int:
     """Print it; the exit code."""
     env, screen = SystemEnv(), Screen()
     project = where.project(env, secrets=False)
-    plan = plan_project(project, env)
+    plan = plan_project(project, env, renames)
     warn([*likely_mistakes(project), *unmatched_sources(project, env)])
     if where.json:
         screen.json(plan.to_json())
@@ -54,9 +55,20 @@ def show_plan(where: Where, *, out: str | None, detailed: bool) -> int:
 
 
 def show_deploy(
-    where: Where, *, plan_file: str | None, yes: bool, wait_s: float, take_over: bool
+    where: Where,
+    *,
+    plan_file: str | None,
+    yes: bool,
+    wait_s: float,
+    take_over: bool,
+    renames: Sequence[str] = (),
 ) -> int:
     env, screen = SystemEnv(), Screen()
+    if renames and plan_file is not None:
+        raise ConfigError(
+            f"--rename does not go with --plan {plan_file}, which says what is renamed",
+            hint="give it to stepwell plan --out",
+        )
     project = where.project(env)
     given = None if plan_file is None else (plan_file, _read(plan_file))
     with signals() as caught:
@@ -81,6 +93,7 @@ def show_deploy(
                 env,
                 approve=approve,
                 plan_data=given,
+                renames=renames,
                 wait_s=wait_s,
                 take_over=take_over,
                 say=say,
@@ -166,6 +179,8 @@ def _details(step: Step) -> list[str]:
         lines.append(f"reads about {', '.join(read)}")
     if step.refused:
         lines.append(f"refused: {step.refused}")
+    if step.hint:
+        lines.append(f"hint: {step.hint}")
     return lines
 
 

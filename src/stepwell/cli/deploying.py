@@ -18,6 +18,14 @@ LockTimeout = Annotated[
     typer.Option("--lock-timeout", metavar="TIME", help="How long to wait for another deploy."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Rename = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rename",
+        metavar="TABLE.OLD=NEW",
+        help="A column that has another name now, and keeps its values; repeatable.",
+    ),
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -36,6 +44,7 @@ def plan(
         bool,
         typer.Option("--detailed-exitcode", help="0: nothing to do, 2: changes, 1: an error."),
     ] = False,
+    rename: Rename = None,
     json: Json = False,
 ) -> None:
     """Show what deploy would do, and why. Changes nothing, and needs no Spark.
@@ -45,11 +54,14 @@ def plan(
 
     \b
     stepwell plan
+    stepwell plan --rename orders.total=amount
     stepwell plan --out today.plan && stepwell deploy --plan today.plan
     """
     from stepwell.cli import deploy
 
-    code = deploy.show_plan(place(context, json), out=out, detailed=detailed_exitcode)
+    code = deploy.show_plan(
+        place(context, json), out=out, detailed=detailed_exitcode, renames=tuple(rename or ())
+    )
     if code:
         raise typer.Exit(code)
 
@@ -60,6 +72,7 @@ def deploy(
         str | None,
         typer.Option("--plan", metavar="FILE", help="Carry out a plan that was kept."),
     ] = None,
+    rename: Rename = None,
     yes: Yes = False,
     lock_timeout: LockTimeout = "60s",
     take_over: Annotated[
@@ -84,6 +97,7 @@ def deploy(
     code = deploy.show_deploy(
         place(context, json),
         plan_file=plan,
+        renames=tuple(rename or ()),
         yes=yes,
         wait_s=seconds("--lock-timeout", lock_timeout),
         take_over=take_over,

@@ -12,7 +12,7 @@ Killed anywhere, the next deploy finds out what happened and goes on without a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,6 +25,7 @@ from stepwell.deploy.pipeline import MakeExecutor, SparkSession, make_executor
 from stepwell.deploy.plan import Facts, Plan, decode_plan, fingerprint, make_plan
 from stepwell.deploy.program import identified, program_json, read_program
 from stepwell.deploy.project import Project
+from stepwell.deploy.renames import check_renames, with_renames
 from stepwell.deploy.resources import (
     Resource,
     resources_from_json,
@@ -97,16 +98,26 @@ def survey(project: Project, env: Env) -> Survey:
     return Survey(store, found, resources, executor)
 
 
-def plan_project(project: Project, env: Env) -> Plan:
+def plan_project(project: Project, env: Env, renames: Sequence[str] = ()) -> Plan:
     """What a deploy would do. Reads only, takes no lease, and starts no Spark (D7)."""
-    return _plan(project, survey(project, env))
+    return _plan(project, survey(project, env), renames=renames)
 
 
-def _plan(project: Project, seen: Survey, wanted: Mapping[str, Resource] | None = None) -> Plan:
+def _plan(
+    project: Project,
+    seen: Survey,
+    kept: Mapping[str, Resource] | None = None,
+    renames: Sequence[str] = (),
+) -> Plan:
+    """`renames` are from the command line, such as `orders.total=amount`."""
+    wanted = kept
+    if wanted is None:
+        wanted = with_renames(resources_of(project), renames)
+        check_renames(project, seen.resources, wanted)
     return make_plan(
         project.store,
         seen.resources,
-        resources_of(project) if wanted is None else wanted,
+        wanted,
         executor=project.sections.executor,
         deployed_executor=seen.executor,
         facts=Facts.of(seen.manifest),
@@ -119,6 +130,7 @@ def deploy(
     *,
     approve: Callable[[Plan], bool],
     plan_data: tuple[str, bytes] | None = None,
+    renames: Sequence[str] = (),
     wait_s: float = LOCK_WAIT_S,
     take_over: bool = False,
     say: Say = lambda text: None,
@@ -138,7 +150,7 @@ def deploy(
     with leased(store, env, wait_s, say) as lease:
         for _ in range(_TRIES):
             seen, state = recovered(project, env, say)
-            plan = _plan(project, seen, _kept_plan(project, seen, plan_data))
+            plan = _plan(project, seen, _kept_plan(project, seen, plan_data), renames)
             plan.check()
             if not plan.changes:
                 lease.check()

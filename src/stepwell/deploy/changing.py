@@ -17,6 +17,7 @@ import pyarrow as pa
 from stepwell.connectors.evolving import check_evolution, is_evolving
 from stepwell.connectors.registry import make_sink, make_source
 from stepwell.connectors.shape import shape_of
+from stepwell.deploy.lineage import called_before, known_columns, table_changes
 from stepwell.deploy.pipeline import MakeExecutor, SparkSession
 from stepwell.deploy.plan import Action, Plan, fresh_views, make_plan, without
 from stepwell.deploy.program import as_deployed, program_json, read_program
@@ -26,11 +27,12 @@ from stepwell.deploy.resources import (
     Kind,
     dependants,
     deployed_project,
+    in_order,
     key_of,
     needed,
     shown,
 )
-from stepwell.deploy.table_change import table_change
+from stepwell.deploy.table_change import TableChange, table_change
 from stepwell.engine.beside import Beside
 from stepwell.engine.change import BuildError, Convert, ProgramChange, change_program
 from stepwell.engine.core import Core
@@ -38,6 +40,7 @@ from stepwell.engine.lazy import LazyExecutor
 from stepwell.engine.open import Seen
 from stepwell.engine.ports import Delivered, Executor, Source
 from stepwell.engine.push_keys import PushKeys, table_runs
+from stepwell.engine.reshape import Places
 from stepwell.engine.sources import Sources
 from stepwell.env import Env, Rising
 from stepwell.errors import (
@@ -190,13 +193,11 @@ class Changing:
         """
         failed: dict[str, str] = {}
         if beside is not None:
-            plan = make_plan("", deployed, wanted, executor=executor, deployed_executor=executor)
-            change = program_change(plan, deployed)
             with suppress(*_NOT_READY):
                 done = change_program(
                     core,
                     beside.executor,
-                    change,
+                    beside.change,
                     ready=beside.catch_up,
                     origin=beside.checkpoint,
                 )
@@ -213,7 +214,7 @@ class Changing:
                 made = None
                 change = program_change(plan, deployed)
                 if not _same_relations(deployed, target):
-                    made, change = self._computing(core, deployed, target, executor, change)
+                    made, change = self._computing(core, deployed, plan, change)
                 done = change_program(core, made, change, building=self._building)
             except BuildError as error:
                 _fail(failed, error, wanted)
@@ -236,7 +237,8 @@ class Changing:
         """
         plan = make_plan("", deployed, wanted, executor=executor, deployed_executor=executor)
         change = program_change(plan, deployed)
-        if not change.fresh or change.refill or _respelled(deployed, wanted):
+        converted = change.refill or change.reshape or _renamed(plan, deployed)
+        if not change.fresh or converted or _respelled(deployed, wanted):
             return None
         old = as_deployed(self._project, manifest.program, leaving=True)
         sources = self._sources(old)
@@ -244,6 +246,7 @@ class Changing:
             new = {s.key for s in plan.changes if s.action in (Action.CREATE, Action.REBUILD)}
             self._check_new_sinks(wanted, new)
             made = self._made(core.store, core.env, wanted, executor)
+            change = self._verified(core, made, deployed, plan, change)
             place = self._project.open_journal_store(self._env) or core.store
             beside = Beside(
                 made,
@@ -298,21 +301,18 @@ class Changing:
         return made
 
     def _computing(
-        self, core: Core, deployed: Deployed, target: Deployed, executor: str, change: ProgramChange
+        self, core: Core, deployed: Deployed, plan: Plan, change: ProgramChange
     ) -> tuple[Executor, ProgramChange]:
         """An executor for what changes and what reads it: compiling one view of many takes its own
         time, and the others are put aside.
 
-        For all of them where tables change, or a text may name anything, or before the first run
-        was written: until then, rows of views over no rows are nowhere but in an executor.
+        For all of them where a text may name anything, or before the first run was written: until
+        then, rows of views over no rows are nowhere but in an executor.
         """
+        target = plan.wanted
         _check_settings(deployed, target)
         part = dict(target)
-        if (
-            table_runs(core.manifest.runs)
-            and _same_tables(deployed, target)
-            and not _names_anything(target)
-        ):
+        if table_runs(core.manifest.runs) and not _names_anything(target):
             changed = {
                 key
                 for key, r in target.items()
@@ -320,12 +320,51 @@ class Changing:
                 and not (key in deployed and r.checksum == deployed[key].checksum)
             }
             changed |= {key_of("view", name) for name in change.fresh}
+            changed |= dependants(target, changed)
+            changed |= {step.key for step in plan.steps if step.action is Action.REBIND}
             followed = {key_of("view", now) for was, now in change.follow.values() if was != now}
-            part = needed(target, changed | dependants(target, changed) | followed)
-        made = self._executor(core.store, core.env, part, executor)
+            part = needed(target, changed | followed)
+        made = self._executor(core.store, core.env, part, plan.executor)
+        verified = self._verified(core, made, deployed, plan, change)
+        if any(key_of("view", name) not in part for name in verified.fresh):
+            return self._computing(core, deployed, plan, verified)
+        change = verified
         left = (r for key, r in target.items() if r.kind == "view" and key not in part)
         aside = {fold(r.name): r.name for r in left}
         return made, replace(change, aside={n: aside[n] for n in change.keep if n in aside})
+
+    def _verified(
+        self,
+        core: Core,
+        made: Executor,
+        deployed: Deployed,
+        plan: Plan,
+        change: ProgramChange,
+    ) -> ProgramChange:
+        """The change, with every view fresh of which the executor does not agree that its rows may
+        stay: it would keep them in another way, or cannot tell.
+        """
+        steps = [step.key for step in plan.steps if step.action is Action.REBIND]
+        names = {key: fold(plan.wanted[key].name) for key in steps}
+        if not names:
+            return change
+        old: Executor = core.state.executor
+        if isinstance(old, LazyExecutor):
+            old = old.compiled([deployed[key].name for key in names])
+        changes = table_changes(deployed, plan.wanted)
+        before, after = known_columns(deployed, plan.wanted, changes)
+        fresh = {key_of("view", name) for name in change.fresh}
+        for key, name in names.items():
+            was, now = old.bound(name, before), made.bound(name, after)
+            again = now is not None and {key_of("view", other) for other in now.inexact} & fresh
+            if was is None or now is None or was.text != now.text or again:
+                fresh |= {key} | dependants(plan.wanted, {key})
+        ordered = tuple(
+            fold(r.name)
+            for r in in_order(plan.wanted)
+            if r.kind == "view" and r.key in fresh and isinstance(r.statement(), MaterializedView)
+        )
+        return replace(change, fresh=ordered, keep=change.keep - set(ordered))
 
     def _executor(self, store: Store, env: Env, target: Deployed, executor: str) -> Executor:
         """One for these resources; `BuildError` names the statement that it does not take.
@@ -386,13 +425,9 @@ def _respelled(deployed: Deployed, target: Deployed) -> bool:
     )
 
 
-def _same_tables(deployed: Deployed, target: Deployed) -> bool:
-    """Whether every table that was there stays as it was, or goes."""
-    return all(
-        r.checksum == target[key].checksum
-        for key, r in deployed.items()
-        if r.kind == "table" and key in target
-    )
+def _renamed(plan: Plan, deployed: Deployed) -> bool:
+    """Whether columns get other names, which their entries in the journal do not have."""
+    return any(called_before(deployed, plan.wanted).values())
 
 
 def program_change(plan: Plan, deployed: Deployed) -> ProgramChange:
@@ -400,6 +435,7 @@ def program_change(plan: Plan, deployed: Deployed) -> ProgramChange:
     wanted = plan.wanted
     action = {step.key: step.action for step in plan.steps}
     refill: dict[str, Convert] = {}
+    reshape: dict[str, Places] = {}
     keep: set[str] = set()
     letters: set[str] = set()
     follow: dict[str, tuple[str, str]] = {}
@@ -414,10 +450,13 @@ def program_change(plan: Plan, deployed: Deployed) -> ProgramChange:
             letters.add(name)
             before, now = old.statement(), resource.statement()
             if isinstance(before, Table) and isinstance(now, Table):
-                if table_change(before, now).rows:
-                    refill[name] = converter(before, now)
-                else:
-                    keep.add(name)
+                altered = table_change(before, now, resource.renames)
+                if altered.rewrites:
+                    refill[name] = converter(before, now, altered)
+                    continue
+                keep.add(name)
+                if altered.reshapes:
+                    reshape[name] = altered.places
         elif resource.kind == "view":
             both = (old.statement(), resource.statement())
             if all(isinstance(one, MaterializedView) for one in both) and name not in fresh:
@@ -432,6 +471,7 @@ def program_change(plan: Plan, deployed: Deployed) -> ProgramChange:
         letters=frozenset(letters),
         fresh=fresh,
         refill=refill,
+        reshape=reshape,
         follow=follow,
         evolve=evolve,
         sources=frozenset(
@@ -440,20 +480,18 @@ def program_change(plan: Plan, deployed: Deployed) -> ProgramChange:
     )
 
 
-def converter(old: Table, new: Table) -> Convert:
-    """What becomes of rows: columns by their names, cast to wider types, new ones by default."""
+def converter(old: Table, new: Table, change: TableChange) -> Convert:
+    """What becomes of rows: columns in their places, cast to wider types, new ones by default."""
     shape = shape_of(new)
-    before = {fold(column.name): column.name for column in old.columns}
 
     def convert(rows: pa.Table) -> pa.Table:
         columns = []
-        for column in shape.columns:
-            name = before.get(fold(column.name))
-            if name is None:
+        for column, place in zip(shape.columns, change.places, strict=True):
+            if place is None:
                 value = pa.scalar(column.missing(), column.arrow)
                 columns.append(pa.repeat(value, rows.num_rows))
             else:
-                columns.append(rows.column(name).cast(column.arrow))
+                columns.append(rows.column(old.columns[place].name).cast(column.arrow))
         return pa.table(columns, names=[column.name for column in shape.columns])
 
     return convert

@@ -2,8 +2,9 @@
 
 A plan is a value, made from two sets of resources and a few counts, without side effects. `plan`
 shows it, `deploy` carries it out, `--out` keeps it, and the tests read it: the same list. A
-materialized view is rebuilt if its query changed or anything it reads is computed otherwise than
-before; what nothing of this touches is unchanged, and its stored rows are not looked at.
+materialized view is rebuilt if its query changed or a column it reads did (`lineage.py`). If its
+answer cannot have changed, it is re-bound: compiled against what it reads now, with its stored rows
+as they are. What nothing of this touches is unchanged.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from enum import Enum
 
 from stepwell.connectors.evolving import is_evolving, named_evolution, names_refusal
 from stepwell.deploy.graph import column_names
+from stepwell.deploy.lineage import Comparison
+from stepwell.deploy.renames import likely_rename
 from stepwell.deploy.resources import (
     Deployed,
     Resource,
@@ -26,7 +29,6 @@ from stepwell.deploy.resources import (
     shown,
     tokens_checksum,
 )
-from stepwell.deploy.table_change import table_change
 from stepwell.errors import ConfigError, InvalidError
 from stepwell.model import checksum
 from stepwell.query.statements import MaterializedView, Statement, Table, View, fold
@@ -44,6 +46,8 @@ class Action(str, Enum):
     CREATE = "create"
     UPDATE = "update"
     REBUILD = "rebuild"
+    REBIND = "rebind"
+    """Compiled again; what is stored for it stays as it is."""
     DELETE = "delete"
     UNCHANGED = "unchanged"
 
@@ -86,6 +90,9 @@ class Step:
     """Rows that are read to compute it, by table or view; roughly."""
     lost: str | None = None
     refused: str | None = None
+    cause: str | None = None
+    """The column for which a view is rebuilt, as `table.column`."""
+    hint: str | None = None
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -96,6 +103,8 @@ class Step:
             "reads_rows": dict(self.work),
             "lost": self.lost,
             "refused": self.refused,
+            "cause": self.cause,
+            "hint": self.hint,
         }
 
 
@@ -202,6 +211,7 @@ class _Planner:
         self._deployed = deployed
         self._wanted = wanted
         self._facts = facts
+        self._compared = Comparison(deployed, wanted)
         self._moved: dict[str, str] = {}
         """What is computed otherwise than before, and in which words."""
 
@@ -266,7 +276,7 @@ class _Planner:
         before, now = old.statement(), new.statement()
         if not isinstance(before, Table) or not isinstance(now, Table):
             raise InvalidError(f"{shown(new.key)} is no table")
-        change = table_change(before, now)
+        change = self._compared.changes[new.key]
         lost: str | None = None
         rows = self._rows(new.name)
         refused = change.refused
@@ -275,9 +285,9 @@ class _Planner:
             lost = f"the values of {names} in about {rows:,} rows of table {new.name}"
             if old.protected:
                 refused = refused or "it is protected, and values of its columns would be lost"
-        if change.rows:
-            self._moved[new.key] = "has other columns"
-        work = {new.name: rows} if change.rows and rows else {}
+        if change.columns or change.key:
+            self._moved[new.key] = "has other columns" if change.columns else "has another key"
+        work = {new.name: rows} if change.rewrites and rows else {}
         return Step(
             new.key,
             Action.UPDATE,
@@ -286,36 +296,69 @@ class _Planner:
             work,
             lost,
             refused,
+            hint=likely_rename(now, change),
         )
 
     def _view(self, old: Resource, new: Resource) -> Step:
         stored = self._is_stored(new)
         difference: tuple[str, ...] = ()
-        reason = ""
+        reason, cause = "", None
         if old.checksum != new.checksum:
             difference = _difference(old.text, new.text)
-            if _meaning(old) != _meaning(new):
-                same = old.settings == new.settings
-                reason = "its query changed" if same else "settings it was computed with changed"
-        if not reason:
-            for key in new.reads:
-                if key in self._moved and key in self._deployed:
-                    reason = f"it reads {shown(key)}, which {self._moved[key]}"
-                    break
-                if key not in self._deployed:
-                    reason = f"it reads {shown(key)}, which is new"
-                    break
-        if reason:
+        said = _meaning(old) != _meaning(new)
+        moved = next((k for k in new.reads if k in self._moved or k not in self._deployed), None)
+        if said or moved is not None:
+            compared = self._compared.view(new.key)
+            followed = any(
+                r.kind == "sink" and r.reads == (new.key,) and key in self._deployed
+                for key, r in self._wanted.items()
+            )
+            # A sink has rules of its own for other names of columns, which come with a difference.
+            renamed = not (compared.same_names and self._same_spelling(old, new, said))
+            if _alike(old, new) and compared.same_rows and not (renamed and followed):
+                if renamed:
+                    self._moved[new.key] = "has other names for its columns"
+                if stored:
+                    return Step(new.key, Action.REBIND, self._rebound(moved), difference)
+                return self._in_other_words(old, new, difference)
+            reason, cause = self._otherwise(old, new, moved if not said else None)
             self._moved[new.key] = "is computed anew" if stored else "is computed otherwise"
-        if not stored:
-            if not difference:
-                return self._kept(old, new)
-            return Step(new.key, Action.UPDATE, reason or "other words", difference)
-        if reason:
-            return Step(new.key, Action.REBUILD, reason, difference, self._work(new))
+        if reason and stored:
+            work = self._work(new)
+            return Step(new.key, Action.REBUILD, reason, difference, work, cause=cause)
+        if reason and difference:
+            return Step(new.key, Action.UPDATE, reason, difference)
+        return self._in_other_words(old, new, difference)
+
+    def _same_spelling(self, old: Resource, new: Resource, said: bool) -> bool:
+        """Whether the columns of a view are spelled as before, as far as the text says; where it
+        does not, only if the text is the same.
+        """
+        before = column_names(old.name, _finder(self._deployed))
+        now = column_names(new.name, _finder(self._wanted))
+        return before == now and not (before is None and said)
+
+    def _in_other_words(self, old: Resource, new: Resource, difference: tuple[str, ...]) -> Step:
         if difference:
             return Step(new.key, Action.UPDATE, "it says the same in other words", difference)
         return self._kept(old, new)
+
+    def _rebound(self, moved: str | None) -> str:
+        if moved is None or moved not in self._deployed:
+            return "its query says the same in other words; its rows stay"
+        return f"it reads no changed column of {shown(moved)}; its rows stay"
+
+    def _otherwise(self, old: Resource, new: Resource, moved: str | None) -> tuple[str, str | None]:
+        """Why a view is computed otherwise than before, and the column that is the cause."""
+        if moved is None:
+            same = old.settings == new.settings
+            return "its query changed" if same else "settings it was computed with changed", None
+        found = self._compared.cause(new.key)
+        if found is not None:
+            (table, column), why = found
+            return why, f"{table}.{column}"
+        what = self._moved[moved] if moved in self._deployed else "is new"
+        return f"it reads {shown(moved)}, which {what}", None
 
     def _source(self, old: Resource, new: Resource) -> Step:
         if old.checksum == new.checksum:
@@ -486,11 +529,17 @@ def _meaning(view: Resource) -> tuple[object, ...]:
     """What of a view decides about its rows: its name and its comment do not."""
     statement = view.statement()
     if isinstance(statement, Table):
-        return ("table",)
+        return ("table", "", None, None, ())
     policy = statement.policy if isinstance(statement, MaterializedView) else None
     kind = View if isinstance(statement, View) else MaterializedView
     settings = tuple(sorted(view.settings.items()))
     return kind, tokens_checksum(statement.query), statement.columns, policy, settings
+
+
+def _alike(old: Resource, new: Resource) -> bool:
+    """Whether two views differ in nothing but the words of their queries and names."""
+    kind, _, _, policy, settings = _meaning(old)
+    return (kind, policy, settings) == (_meaning(new)[0], *_meaning(new)[3:])
 
 
 def _changed_options(old: Resource, new: Resource) -> list[str]:

@@ -47,6 +47,8 @@ class Resource:
     """Of a view: those of Spark that change what its query means, where the project has any."""
     test: DeclaredTest | None = None
     """Of a view of violations: the data test it was made for."""
+    renames: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Of a table: columns that had another name, from the new one to the old; in lower case."""
 
     @property
     def key(self) -> str:
@@ -108,6 +110,7 @@ def resources_of(project: Project) -> dict[str, Resource]:
                 statement.source.part(statement.span),
                 settings=settings,
                 test=tests.get(name),
+                renames=_renames(statement),
             )
         )
     for kind, connections in (("source", project.sources), ("sink", project.sinks)):
@@ -260,7 +263,8 @@ def to_json(resource: Resource) -> dict[str, Json]:
     if resource.kind in ("table", "view"):
         settings = {"settings": dict(resource.settings)} if resource.settings else {}
         test = {"test": resource.test.to_json()} if resource.test is not None else {}
-        return {**common, "text": resource.text, **settings, **test}
+        renames = {"renames": dict(resource.renames)} if resource.renames else {}
+        return {**common, "text": resource.text, **settings, **test, **renames}
     return {**common, "options": dict(resource.options)}
 
 
@@ -278,14 +282,31 @@ def from_json(key: str, item: Json, where: str) -> Resource:
             str(item["id"]),
             dict(item.get("settings", {})),
             DeclaredTest.from_json(item["test"], where) if "test" in item else None,
+            dict(item.get("renames", {})),
         )
     except (KeyError, TypeError, AttributeError, StopIteration) as error:
         raise CorruptError(where, f"{key} is no resource: {error!r}", field="resources") from error
 
 
 def statement_checksum(statement: Statement) -> str:
-    """Of its tokens: comments, line ends and indentation may change."""
-    return tokens_checksum(statement.source.part(statement.span))
+    """Of its tokens: comments, line ends and indentation may change.
+
+    What a column was called before is left out: it may be said until it is deployed, or longer.
+    """
+    text = statement.source.part(statement.span)
+    if isinstance(statement, Table):
+        for column in reversed(statement.columns):
+            if column.renamed is not None:
+                start = column.renamed.span.start - statement.span.start
+                end = column.renamed.span.end - statement.span.start
+                text = f"{text[:start]} {text[end:]}"
+    return tokens_checksum(text)
+
+
+def _renames(statement: Statement) -> dict[str, str]:
+    if not isinstance(statement, Table):
+        return {}
+    return {fold(c.name): fold(c.renamed.name) for c in statement.columns if c.renamed is not None}
 
 
 def tokens_checksum(text: str) -> str:

@@ -1,16 +1,23 @@
 """What becomes of a table's rows when its columns change: kept, converted, or refused.
 
-Columns are told by their names. A new one is NULL (or its default, if that is a plain value) in the
-rows that are there; one that is gone takes its values with it; a type may become a wider one, which
-holds every value of the old. Anything else might lose or change a value, and is refused.
+Columns are told by their names, unless one is said to have had another name. A new one is NULL (or
+its default, if that is a plain value) in the rows that are there; one that is gone takes its values
+with it; a type may become a wider one, which holds every value of the old. Anything else might lose
+or change a value, and is refused.
+
+Rows are written again only if their values change: a type, a default, or how a key tells them
+apart. Columns that come as NULL, go or move are a matter of which column of a run is which.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+from stepwell.query.source import did_you_mean
 from stepwell.query.statements import Column, Table, fold
+from stepwell.query.types import stored_type
 
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _WIDER: dict[str, frozenset[str]] = {
@@ -34,45 +41,104 @@ class TableChange:
     """Whether the rows are told apart by other columns than before."""
     moved: bool = False
     """Whether the columns stand in another order."""
+    renamed: tuple[tuple[Column, Column], ...] = ()
+    """Each as it was and as it is to be."""
+    places: tuple[int | None, ...] = ()
+    """For each column, which one it was among the old ones; None: it is new."""
     refused: str | None = None
 
     @property
-    def rows(self) -> bool:
-        """Whether the rows that are there have to be written anew."""
-        return bool(self.added or self.dropped or self.widened or self.key or self.moved)
+    def columns(self) -> bool:
+        """Whether what reads the table may find other columns in it."""
+        return bool(self.added or self.dropped or self.moved or self.renamed or self.retyped)
+
+    @property
+    def retyped(self) -> tuple[tuple[Column, Column], ...]:
+        """Columns whose values are stored in another type."""
+        return tuple(
+            pair for pair in self.widened if stored_type(pair[0].type) != stored_type(pair[1].type)
+        )
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether the rows that are there have to be written again."""
+        filled = any(default_value(column) is not None for column in self.added)
+        return bool(self.retyped or self.key or filled)
+
+    @property
+    def reshapes(self) -> bool:
+        """Whether stored rows have their columns elsewhere than the table has them now."""
+        return self.places != tuple(range(len(self.places))) or bool(self.dropped)
 
     def __str__(self) -> str:
-        parts = [f"adds column {c.name}" for c in self.added]
+        parts = [f"renames column {old.name} to {new.name}" for old, new in self.renamed]
+        parts += [f"adds column {c.name}" for c in self.added]
         parts += [f"drops column {c.name}" for c in self.dropped]
         for old, new in self.widened:
             verb = "widens" if _is_wider(old.type, new.type) else "changes"
-            parts.append(f"{verb} {old.name} from {old.type} to {new.type}")
+            parts.append(f"{verb} {new.name} from {old.type} to {new.type}")
         parts += ["changes the key"] if self.key else []
         parts += ["moves columns"] if self.moved else []
         return ", ".join(parts) or "says the same of its rows in other words"
 
 
-def table_change(old: Table, new: Table) -> TableChange:
-    """From one declaration to another."""
+def table_change(old: Table, new: Table, renames: Mapping[str, str] | None = None) -> TableChange:
+    """From one declaration to another. `renames`: from new names to old ones, in lower case."""
+    wrong = [problem for problem, _, _ in wrong_renames(old, new, renames or {})]
+    was = renames_done(old, renames or {}) if not wrong else {}
     before = {fold(c.name): c for c in old.columns}
-    now = {fold(c.name): c for c in new.columns}
+    now = {was.get(fold(c.name), fold(c.name)): c for c in new.columns}
     both = [(before[name], column) for name, column in now.items() if name in before]
-    order = [name for name in before if name in now]
+    order, numbers = [name for name in before if name in now], list(before)
     change = TableChange(
         added=tuple(c for name, c in now.items() if name not in before),
         dropped=tuple(c for name, c in before.items() if name not in now),
         widened=tuple(pair for pair in both if pair[0].type != pair[1].type),
-        key=[fold(name) for name in old.key] != [fold(name) for name in new.key],
+        key=[fold(name) for name in old.key]
+        != [was.get(fold(name), fold(name)) for name in new.key],
         moved=order != [name for name in now if name in before],
+        renamed=tuple(pair for pair in both if fold(pair[0].name) != fold(pair[1].name)),
+        places=tuple(numbers.index(name) if name in before else None for name in now),
     )
-    return TableChange(
-        change.added,
-        change.dropped,
-        change.widened,
-        change.key,
-        change.moved,
-        _refused(change, both, new),
-    )
+    refused = wrong[0] if wrong else _refused(change, both, new)
+    return replace(change, refused=refused)
+
+
+def renames_done(old: Table, renames: Mapping[str, str]) -> dict[str, str]:
+    """Those that a deploy has to do: of columns that are there under their old name alone."""
+    before = {fold(column.name) for column in old.columns}
+    return {now: was for now, was in renames.items() if was in before and now not in before}
+
+
+def wrong_renames(
+    old: Table, new: Table, renames: Mapping[str, str]
+) -> list[tuple[str, str, str | None]]:
+    """What is wrong with renames: each problem, the new name it is about, and a hint.
+
+    One that was done before is not wrong: what says so may stand on.
+    """
+    before = {fold(column.name): column.name for column in old.columns}
+    found: list[tuple[str, str, str | None]] = []
+    for now, was in renames.items():
+        if was in before and now in before:
+            found.append(
+                (
+                    f"{now} cannot be renamed from {was}: the deployed table {old.name} has both",
+                    now,
+                    f"leave the rename out, and fill {now} from {was} where rows are made",
+                )
+            )
+        elif was not in before and now not in before:
+            hint = did_you_mean(was, before.values())
+            found.append(
+                (
+                    f"{now} is renamed from {was}, which the deployed table {old.name} does not "
+                    "have",
+                    now,
+                    hint or f"its columns are: {', '.join(before.values())}",
+                )
+            )
+    return found
 
 
 def default_value(column: Column) -> str | None:

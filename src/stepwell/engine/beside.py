@@ -49,6 +49,7 @@ class Beside:
         the pipeline knows the keys.
         """
         self.executor = executor
+        self.change = change
         self.checkpoint = checkpoint
         executor.load(kept_runs(manifest.runs, executor.relations(), change))
         for view in change.fresh:

@@ -1,8 +1,9 @@
 """Changing what a pipeline computes, with data in it: all at once, between two transactions (D11).
 
     1 flush              the manifest holds everything, up to transaction N, by the old program
-    2 load and build     relations that stay keep their runs; fresh views are computed beside the
-                         old ones; rows of tables with other columns are converted and put anew
+    2 load and build     relations that stay keep their runs, tables with other columns too, unless
+                         values change: those rows are converted and put again; then fresh views
+                         are computed from the tables, beside the old ones
     3 differences        for each sink that goes on: what its view is now, less what it was
     4 runs and files     of what 2 and 3 computed; nobody names them yet
     5 journal            an empty transaction N + 1, so that numbers stay without a gap; several if
@@ -28,10 +29,9 @@ from stepwell.engine.evolution import EvolvingDifference, evolution, evolved
 from stepwell.engine.kept import write_kept
 from stepwell.engine.lazy import LazyExecutor
 from stepwell.engine.pieces import Difference, difference
-from stepwell.engine.ports import Change as TableRows
 from stepwell.engine.ports import Executor
 from stepwell.engine.push_keys import key_runs
-from stepwell.env import Env
+from stepwell.engine.reshape import Places, reshaping
 from stepwell.errors import (
     FencedError,
     InvalidError,
@@ -76,6 +76,8 @@ class ProgramChange:
     """Views to compute from what they read, in order."""
     refill: Mapping[str, Convert] = field(default_factory=dict)
     """Tables whose rows are put anew, and what is made of them."""
+    reshape: Mapping[str, Places] = field(default_factory=dict)
+    """Tables whose stored rows have their columns in these places."""
     follow: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Sinks that go on: the view each followed, and the one it follows now."""
     evolve: Mapping[str, Callable[[pa.Schema, pa.Schema], None]] = field(default_factory=dict)
@@ -118,9 +120,6 @@ def change_program(
         ready(core)
     elif executor is not None:
         executor.load(kept_runs(before.runs, executor.relations(), change))
-        for view in change.fresh:
-            building(view)
-            _blamed(f"view.{view}", executor.build, view)
     # A sink that was never begun receives the whole view when the pipeline is opened next.
     begun = {at.name for at in before.progress.sinks}
     differing = {
@@ -136,7 +135,11 @@ def change_program(
     new = executor or old
     for table, convert in change.refill.items():
         building(table)
-        _blamed(f"table.{table}", _refill, core.env, old, new, table, convert)
+        _blamed(f"table.{table}", _refill, old, new, table, convert)
+    if ready is None and executor is not None:
+        for view in change.fresh:
+            building(view)
+            _blamed(f"view.{view}", executor.build, view)
     differences = {
         sink: _blamed(
             f"sink.{sink}", _difference, old, new, was, now, rows_max, change.evolve.get(sink)
@@ -145,7 +148,7 @@ def change_program(
     }
     transaction = core.state.transaction
     counts = [changes.count(rows_max) for changes in differences.values()]
-    moves = bool(change.fresh or change.refill or any(counts))
+    moves = bool(change.fresh or change.refill or change.reshape or any(counts))
     if moves:
         transaction = Transaction(transaction + max([1, *counts]))
     runs = before.runs
@@ -246,7 +249,9 @@ def kept_runs(
         name = spelled.get(run.relation.lower())
         owner = _owner(run.relation).lower()
         if name is not None and stays(name):
-            kept.append(replace(run, relation=name))
+            places = change.reshape.get(name.lower())
+            columns = run.columns if places is None else reshaping(run, places)
+            kept.append(replace(run, relation=name, columns=columns))
         elif name is None and owner in change.keep and owner not in change.aside:
             raise InvalidError(
                 f"{owner} is to stay as it is, but {run.relation} is stored for it, which this "
@@ -278,14 +283,13 @@ def _blamed(key: str, act: Callable[..., T], *arguments: object) -> T:
         raise BuildError(key, error) from error
 
 
-def _refill(env: Env, old: Executor, executor: Executor, table: str, convert: Convert) -> None:
+def _refill(old: Executor, executor: Executor, table: str, convert: Convert) -> None:
     rows = old.pieces(table, _ROWS_MAX)
     for piece in rows.pieces:
-        executed = executor.execute({table: TableRows(put=convert(piece))}, env.now())
-        if executed.rejected:
-            row = executed.rejected[0]
+        rejected = executor.fill(table, convert(piece))
+        if rejected:
+            row = rejected[0]
             raise InvalidError(f"a row that is there does not fit: {row.reason}: {row.row!r}")
-        executor.keep(executed)
     there = executor.pieces(table, _ROWS_MAX).rows
     if there != rows.rows:
         raise InvalidError(

@@ -13,7 +13,8 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from stepwell.engine.ports import Change, Chore, Executed, Executor, Letters, Pieces
+from stepwell.engine.ports import Change, Chore, Executed, Executor, Letters, Pieces, Rejected
+from stepwell.query.lineage import Bound, Columns
 from stepwell.state.manifest import Run
 
 
@@ -43,6 +44,10 @@ class LazyExecutor:
             made.load(self._runs)
             self._made = made
         return self._made
+
+    def compiled(self, views: Collection[str]) -> Executor:
+        """One that knows how these views are kept, and may hold no rows."""
+        return self._made or self._part(views)
 
     def reading(self, relations: Collection[str]) -> Executor:
         """One to read these tables and views from, as they are now."""
@@ -104,6 +109,12 @@ class LazyExecutor:
 
     def build(self, view: str) -> None:
         self.made.build(view)
+
+    def fill(self, table: str, rows: pa.Table) -> tuple[Rejected, ...]:
+        return self.made.fill(table, rows)
+
+    def bound(self, view: str, tables: Mapping[str, Columns]) -> Bound | None:
+        return self.compiled([view]).bound(view, tables)
 
     def read(self, relation: str) -> pa.Table:
         return self.made.read(relation)

@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 import pyarrow as pa
 
 from stepwell.env import Env
+from stepwell.query.lineage import Bound, Columns
 from stepwell.state.manifest import Run
 from stepwell.state.progress import Delivered as Delivered
 from stepwell.store.base import Store
@@ -379,6 +380,18 @@ class Executor(Protocol):
         """Compute a view from what it reads, in the place of whatever is stored for it.
 
         For a view that is new or has changed, after `load`; the views it reads are built before.
+        """
+
+    def fill(self, table: str, rows: pa.Table) -> tuple[Rejected, ...]:
+        """Put rows into a table that no view follows yet: those that read it are built afterwards,
+        or hold what they hold already. Returns the rows that do not fit, which are left out.
+        """
+
+    def bound(self, view: str, tables: Mapping[str, Columns]) -> Bound | None:
+        """How a view is kept, to be compared with how another executor keeps it.
+
+        `tables`: what is to be known of some, by their names in lower case. None: it cannot be
+        told.
         """
 
     def read(self, relation: str) -> pa.Table:

@@ -34,10 +34,12 @@ from stepwell.engine.ports import (
     Pieces,
     Rejected,
 )
+from stepwell.engine.reshape import reshaped
 from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError
 from stepwell.query.algebra import Node
-from stepwell.query.bags import Bag, Row, minus, plus
+from stepwell.query.bags import Bag, Row, minus, plus, present
+from stepwell.query.lineage import Bound, Columns
 from stepwell.query.parse import catalog_of, parse_query, read
 from stepwell.query.reasons import about
 from stepwell.query.reference import evaluate
@@ -187,6 +189,18 @@ class ReferenceExecutor:
     def build(self, view: str) -> None:
         """Nothing is stored for views: `load` has computed them all."""
 
+    def fill(self, table: str, rows: pa.Table) -> tuple[Rejected, ...]:
+        name = self._table(table).name
+        delta, rejected = _normalise(self._table(table), Change(put=rows), self._rows[name])
+        self._rows[name] = plus(self._rows[name], delta)
+        self._unflushed[name] = plus(self._unflushed.get(name, Counter()), delta)
+        self._views = self._evaluate(self._rows)
+        return tuple(rejected)
+
+    def bound(self, view: str, tables: Mapping[str, Columns]) -> Bound | None:
+        """Nothing is stored for views, so whatever is, is right."""
+        return Bound("computed anew", frozenset())
+
     def _write(self, name: str, rows: Bag) -> Run:
         items = list(rows.items())
         columns, types = self._columns(name)
@@ -200,8 +214,12 @@ class ReferenceExecutor:
     def _read(self, run: Run) -> Bag:
         table = parquet.read_table(pa.BufferReader(read_run(self._store, run, self._env)))
         weights = table.column(WEIGHT).to_pylist()
-        rows = _rows(table.drop_columns([WEIGHT]))
-        return Counter(dict(zip(rows, weights, strict=True)))
+        bag: Bag = Counter()
+        # Rows that differ in a column which was dropped are equal now.
+        whole = reshaped(table, run.columns).drop_columns([WEIGHT])
+        for row, weight in zip(_rows(whole), weights, strict=True):
+            bag[row] += weight
+        return present(bag)
 
     # Reading
 

@@ -29,14 +29,28 @@ class Policy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Renamed:
+    """RENAMED FROM: the name a column had before, and where that is said."""
+
+    name: str
+    name_span: Span
+    span: Span
+    """The whole clause."""
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. `type` is canonical text (`types.py`), `default` an SQL expression."""
+    """A column of a table. `type` is canonical text (`types.py`), `default` an SQL expression.
+
+    What it was called before makes no other column of it.
+    """
 
     name: str
     type: str
     nullable: bool = True
     default: str | None = None
     comment: str | None = None
+    renamed: Renamed | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,9 +189,37 @@ def _columns(tokens: Tokens) -> tuple[tuple[Column, ...], tuple[str, ...]]:
         if primary:
             key, key_place = names, primary
         if tokens.skip(")"):
+            _check_renames(tokens.source, columns)
             return _with_key(tokens.source, columns, key)
         if not tokens.skip(","):
             raise _misplaced(tokens, 'expected "," or ")"', _COLUMN_HINTS, *_COLUMN_WORDS)
+
+
+def _check_renames(source: Source, columns: dict[str, Column]) -> None:
+    """A column can have had one name, of which nothing else is left in the table."""
+    taken: dict[str, str] = {}
+    for column in columns.values():
+        old = column.renamed
+        if old is None:
+            continue
+        span, was = old.name_span, fold(old.name)
+        if was == fold(column.name):
+            raise source.error_at(
+                span, f"{column.name} is renamed from itself", hint="leave RENAMED FROM out"
+            )
+        if was in columns:
+            raise source.error_at(
+                span,
+                f"{column.name} is renamed from {old.name}, which is a column of the table itself",
+                hint=f"rename it in one deploy, and declare another {old.name} in the next",
+            )
+        if was in taken:
+            raise source.error_at(
+                span,
+                f"{column.name} and {taken[was]} are both renamed from {old.name}",
+                hint="leave RENAMED FROM out of the one that is new",
+            )
+        taken[was] = column.name
 
 
 def _with_key(
@@ -246,6 +288,11 @@ def _column(tokens: Tokens) -> tuple[Column, Token | None]:
             column = replace(column, default=_default(tokens))
         elif tokens.skip("COMMENT"):
             column = replace(column, comment=tokens.string("a comment"))
+        elif tokens.skip("RENAMED"):
+            tokens.expect("FROM", hint="for example RENAMED FROM total")
+            old = tokens.name("the name the column had before")
+            clause = Span(option.start, tokens.last_end)
+            column = replace(column, renamed=Renamed(old.value, old.span, clause))
         elif tokens.at("PRIMARY") or tokens.at("CONSTRAINT"):
             if tokens.skip("CONSTRAINT"):
                 tokens.name("a constraint name")
@@ -263,6 +310,8 @@ def _default(tokens: Tokens) -> str:
             return before is None or not is_text(before, "IS")
         if tokens.at("COMMENT"):
             return tokens.peek(1).kind == "string"
+        if tokens.at("RENAMED", "FROM"):
+            return True
         return any(tokens.at(word) for word in (",", ")", "PRIMARY", "CONSTRAINT"))
 
     span = tokens.take_until(is_over)
@@ -388,7 +437,7 @@ _CLAUSE_HINTS = _hints("""
     AS: a table is filled from outside; for a query use CREATE MATERIALIZED VIEW name AS query
     LIKE: write the columns out
 """)
-_COLUMN_WORDS = ("NOT", "NULL", "PRIMARY", "DEFAULT", "COMMENT")
+_COLUMN_WORDS = ("NOT", "NULL", "PRIMARY", "DEFAULT", "COMMENT", "RENAMED")
 _COLUMN_HINTS = _hints("""
     NULL: leave it out: a column takes NULL unless it is NOT NULL
     NOT: only NOT NULL can stand here; a primary key always holds and needs no such word

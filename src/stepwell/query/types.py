@@ -74,9 +74,13 @@ def parse_type(text: str) -> SparkType:
     return type
 
 
-def stored_type(type_: str) -> str:
-    """VARCHAR is stored as what Spark computes with: strings."""
-    return re.sub(r"\bvarchar\(\d+\)", "string", type_)
+def stored_type(type: str) -> str:
+    """The type in which values are stored: VARCHAR as what Spark computes with, strings.
+
+    >>> stored_type("array<varchar(3)>")
+    'array<string>'
+    """
+    return re.sub(r"\bvarchar\(\d+\)", "string", type)
 
 
 def is_nested(type: str) -> bool:

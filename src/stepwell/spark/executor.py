@@ -23,7 +23,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from stepwell.engine.ports import ERRORS, Change, Executed, ExecutorFactory, Letters, Pieces
+from stepwell.engine.ports import (
+    ERRORS,
+    Change,
+    Executed,
+    ExecutorFactory,
+    Letters,
+    Pieces,
+    Rejected,
+)
+from stepwell.engine.reshape import reshaped
 from stepwell.engine.tiers import alike, to_merge
 from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError, ensure
@@ -31,6 +40,7 @@ from stepwell.journal import paths
 from stepwell.query.algebra import relations
 from stepwell.query.described import DescribedView, describe, readable
 from stepwell.query.explain import Explained
+from stepwell.query.lineage import Bound, Columns
 from stepwell.query.program import Program
 from stepwell.query.statements import Statement
 from stepwell.spark.index import comparable
@@ -279,14 +289,21 @@ class SparkExecutor:
     def build(self, view: str) -> None:
         self._views.build(view)
 
+    def fill(self, table: str, rows: pa.Table) -> tuple[Rejected, ...]:
+        return self._views.fill(table, rows)
+
+    def bound(self, view: str, tables: Mapping[str, Columns]) -> Bound | None:
+        return self._views.bound(view, tables)
+
     def _part(self, relation: Relation, runs: tuple[Run, ...], before: Sequence[Part]) -> Part:
         here = sum(part.rows for part in before if part.table is not None)
         rows = sum(run.rows for run in runs)
         if here + rows <= MEMORY_ROWS_MAX:
             bodies = [read_run(self._store, run, self._env) for run in runs]
+            schema = arrow_schema(relation.types)
             table = pa.concat_tables(
-                pq.read_table(pa.BufferReader(body)).cast(arrow_schema(relation.types))
-                for body in bodies
+                reshaped(pq.read_table(pa.BufferReader(body)), run.columns).cast(schema)
+                for body, run in zip(bodies, runs, strict=True)
             )
             return Part(relation.types, rows, table, stored=runs)
         files = self._views.runs.opened(tuple(map(self._file, runs)), runs)

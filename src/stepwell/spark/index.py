@@ -78,6 +78,7 @@ class RunIndex:
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         # Not the run itself, which must not be kept by its index.
         self._files = run.files
+        self._places = run.places
         self._schema = schema
         self._folder = folder
         self._columns: dict[int, pa.Array] = {}
@@ -151,13 +152,21 @@ class RunIndex:
         name = self._schema.field(place).name
         wanted = pa.schema([self._schema.field(place)])
         path = self._folder / f"{place}.arrow"
+        at: int | None = place
+        if self._places is not None and place < len(self._places):
+            at = self._places[place]
+        stored = name if at == place else f"c{at}"
         parts = [
-            pq.read_table(
-                file, columns=[name], partitioning=None, page_checksum_verification=True
-            ).cast(wanted)
+            pa.nulls(pq.read_metadata(file).num_rows, wanted.field(0).type)
+            if at is None
+            else pq.read_table(
+                file, columns=[stored], partitioning=None, page_checksum_verification=True
+            )
+            .column(0)
+            .cast(wanted.field(0).type)
             for file in self._files
         ]
-        whole = pa.concat_tables(parts)
+        whole = pa.concat_tables(pa.table([part], schema=wanted) for part in parts)
         if whole.nbytes > TEXT_BYTES_MAX:
             whole = whole.cast(pa.schema([(name, _large(wanted.field(0).type))]))
         whole = whole.combine_chunks()

@@ -328,7 +328,7 @@ class Relations:
         if rows <= MERGED_ROWS_MAX:
             tables = [self.runs.read(run).cast(schema) for run in runs]
             return [consolidated(pa.concat_tables(tables))]
-        if self.runs.elsewhere or not relation.sort:
+        if self.runs.elsewhere or not relation.sort or any(run.places for run in runs):
             return None
         return by_ranges(runs, relation.sort[0], schema)
 

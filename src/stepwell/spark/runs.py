@@ -21,9 +21,11 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.functions import col, lit
 from pyspark.sql.types import StructType
 
+from stepwell.engine.reshape import Places, reshaped
 from stepwell.env import Env
 from stepwell.query.types import is_nested, why_not_kept
 from stepwell.state.manifest import Run
@@ -46,11 +48,15 @@ PARQUET: dict[str, Any] = {
 
 
 class RunFiles:
-    """The files of one run, and how many rows they hold. Weak references to it are kept."""
+    """The files of one run, and how many rows they hold. Weak references to it are kept.
 
-    def __init__(self, files: tuple[Path, ...], rows: int) -> None:
+    `places`: where the columns of its relation are in the files, if they are not as they stand.
+    """
+
+    def __init__(self, files: tuple[Path, ...], rows: int, places: Places | None = None) -> None:
         self._files = files
         self.rows = rows
+        self.places = places
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -134,13 +140,17 @@ class LocalRuns:
         return own(RunFiles(tuple(written), count))
 
     def frame(self, run: RunFiles, schema: StructType) -> DataFrame:
-        return self._spark.read.schema(schema).parquet(*map(str, run.files))
+        files = list(map(str, run.files))
+        if run.places is None:
+            return self._spark.read.schema(schema).parquet(*files)
+        stored, items = in_places(schema, run.places)
+        return self._spark.read.schema(stored).parquet(*files).select(*items)
 
     def read(self, run: RunFiles) -> pa.Table:
         return read_files(run)
 
     def opened(self, files: tuple[Path, ...], stored: tuple[Run, ...]) -> RunFiles:
-        return RunFiles(files, sum(run.rows for run in stored))
+        return RunFiles(files, sum(run.rows for run in stored), stored[0].columns)
 
     def publish(self, store: Store, relation: str, run: RunFiles) -> tuple[Run, ...]:
         return publish_files(store, self._env, relation, run)
@@ -198,10 +208,27 @@ def write_files(
 
 
 def read_files(run: RunFiles) -> pa.Table:
+    """Columns that the files do not have are NULL, of no type yet."""
     return pa.concat_tables(
-        pq.read_table(file, partitioning=None, page_checksum_verification=True)
+        reshaped(
+            pq.read_table(file, partitioning=None, page_checksum_verification=True), run.places
+        )
         for file in run.files
     )
+
+
+def in_places(schema: StructType, places: Places) -> tuple[StructType, list[Column]]:
+    """The columns to read from files, and those of the relation made of them."""
+    stored = StructType()
+    items = []
+    for field, place in zip(schema.fields[:-1], places, strict=True):
+        if place is None:
+            items.append(lit(None).cast(field.dataType).alias(field.name))
+        else:
+            stored.add(f"c{place}", field.dataType)
+            items.append(col(f"c{place}").alias(field.name))
+    stored.add(schema.fields[-1])
+    return stored, [*items, col(WEIGHT)]
 
 
 def publish_files(store: Store, env: Env, relation: str, run: RunFiles) -> tuple[Run, ...]:

@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from stepwell.engine.reshape import Places
 from stepwell.env import Env
 from stepwell.errors import StepwellError, ensure
 from stepwell.journal import paths
@@ -64,9 +65,10 @@ class SharedRun(RunFiles):
         objects: tuple[Run, ...] = (),
         weights: tuple[int, int] | None = None,
         schema: pa.Schema | None = None,
+        places: Places | None = None,
     ) -> None:
         """`schema`: of what workers wrote, which may be nothing."""
-        super().__init__(files, rows)
+        super().__init__(files, rows, places)
         self.objects = objects
         self.schema = schema
         self._fetch = fetch
@@ -155,7 +157,7 @@ class SharedRuns:
             for shares in [max(1, round(item.rows / PIECE_ROWS))]
             for share in range(shares)
         ]
-        read = reading(addresses, pieces, to_arrow_schema(schema, timezone="UTC"))
+        read = reading(addresses, pieces, to_arrow_schema(schema, timezone="UTC"), run.places)
         return self._numbers(len(pieces), run.rows).mapInArrow(read, schema)
 
     def read(self, run: RunFiles) -> pa.Table:
@@ -164,7 +166,8 @@ class SharedRuns:
 
     def opened(self, files: tuple[Path, ...], stored: tuple[Run, ...]) -> RunFiles:
         rows = sum(run.rows for run in stored)
-        return SharedRun(rows, self._fetch, files=files, objects=stored)
+        places = stored[0].columns
+        return SharedRun(rows, self._fetch, files=files, objects=stored, places=places)
 
     def publish(self, store: Store, relation: str, run: RunFiles) -> tuple[Run, ...]:
         shared = _shared(run)

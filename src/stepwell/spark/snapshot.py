@@ -225,10 +225,17 @@ class _Answering:
     def _load(self, run: Run, places: Sequence[int]) -> pa.Table:
         schema = self._schema(places)
         body = pa.BufferReader(self._read(run))
-        table = pq.read_table(body, columns=schema.names, page_checksum_verification=True)
-        if table.column_names != schema.names:
+        # Where the table's columns have changed since, the run says which is which.
+        found = [place if run.columns is None else run.columns[place] for place in places]
+        there = list(dict.fromkeys(f"c{place}" for place in found if place is not None))
+        table = pq.read_table(body, columns=[*there, WEIGHT], page_checksum_verification=True)
+        if set(table.column_names) != {*there, WEIGHT}:
             raise NotSimple(f"{run.path} has other columns")
-        return table.cast(schema)
+        made = [
+            pa.nulls(table.num_rows) if place is None else table.column(f"c{place}")
+            for place in found
+        ]
+        return pa.table([*made, table.column(WEIGHT)], names=schema.names).cast(schema)
 
     def _schema(self, places: Sequence[int]) -> pa.Schema:
         fields = [pa.field(f"c{i}", _arrow(self._shown.stored[i])) for i in places]

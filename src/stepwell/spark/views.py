@@ -42,6 +42,7 @@ from stepwell.query.algebra import Leaf, Scan, Values, When, relations, walk
 from stepwell.query.clock import at_time
 from stepwell.query.cost import Costs
 from stepwell.query.explain import Explained, explain
+from stepwell.query.lineage import Bound, Columns, bound, table_lineage
 from stepwell.query.parse import catalog_of, forms_of, read
 from stepwell.query.program import Block, Full, Groups, Program, Sums
 from stepwell.query.reasons import Unsupported, about
@@ -246,6 +247,19 @@ class Views:
                 self._relations[block.relation].parts = []
                 self._compute(block)
 
+    def fill(self, given: str, rows: pa.Table) -> tuple[Rejected, ...]:
+        """Put rows into a table, and leave what views hold as it is."""
+        with translated():
+            name, delta, rejected = self._taken(given, Change(put=rows))
+            if delta.num_rows:
+                self._relations.append(name, self._relations.taken_in(name, delta))
+        return tuple(rejected)
+
+    def bound(self, name: str, tables: Mapping[str, Columns]) -> Bound | None:
+        """How a view is kept, as `query/lineage` writes it."""
+        found = {n: table_lineage(t, tables.get(n)) for n, t in self._tables.items()}
+        return bound(name, self._programs, found)
+
     def owners(self) -> dict[str, str]:
         """Every stored relation, with the table or view it belongs to."""
         tables = [table.name for table in self._tables.values()]
@@ -354,12 +368,10 @@ class Views:
         deltas: dict[str, Part] = {}
         rejected: list[Rejected] = []
         for given, change in changes.items():
-            table = self._table_named(given)
-            key = self._relations[table.name].key
-            delta, refused = normalise(table, key, change, self._lookup(table.name))
+            name, delta, refused = self._taken(given, change)
             rejected += refused
             if delta.num_rows:
-                deltas[table.name] = self._relations.taken_in(table.name, delta)
+                deltas[name] = self._relations.taken_in(name, delta)
         queries_of: dict[str, int] = {}
         jobs_of: dict[str, int] = {}
         rows_of: dict[str, int] = {}
@@ -403,6 +415,13 @@ class Views:
             time,
             deltas,
         )
+
+    def _taken(self, given: str, change: Change) -> tuple[str, pa.Table, list[Rejected]]:
+        """What a change makes of a table: its name, the change set, and what is refused."""
+        table = self._table_named(given)
+        key = self._relations[table.name].key
+        delta, refused = normalise(table, key, change, self._lookup(table.name))
+        return table.name, delta, refused
 
     def _table_named(self, given: str) -> Table:
         table = self._tables.get(given.lower())

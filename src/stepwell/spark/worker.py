@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from stepwell.engine.reshape import Places, reshaped
 from stepwell.env import SystemEnv
 from stepwell.errors import ConfigError, ConflictError, StepwellError, TruncatedError
 from stepwell.journal import paths
@@ -56,15 +57,21 @@ class Piece:
     shares: int
 
 
-def reading(addresses: Sequence[Address], pieces: Sequence[Piece], schema: pa.Schema) -> MapArrow:
-    """Gives the rows of the pieces whose numbers come in."""
+def reading(
+    addresses: Sequence[Address],
+    pieces: Sequence[Piece],
+    schema: pa.Schema,
+    places: Places | None = None,
+) -> MapArrow:
+    """Gives the rows of the pieces whose numbers come in; `places` as in `RunFiles`."""
 
     def read(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 piece = pieces[number]
                 for rows in _rows(addresses[piece.address], piece):
-                    yield from pa.Table.from_batches([rows]).cast(schema).to_batches()
+                    table = reshaped(pa.Table.from_batches([rows]), places)
+                    yield from table.cast(schema).to_batches()
 
     return read
 
