@@ -16,9 +16,10 @@ import typer.main
 from stepwell.cli import where
 from stepwell.cli.main import app
 from stepwell.cli.options import moved_to_front
+from stepwell.deploy.explaining import OFFLINE
 from stepwell.engine.ports import LETTER
 from tests.cli.conftest import Run
-from tests.cli.projects import YML, put_file, write_project
+from tests.cli.projects import SQL, YML, put_file, write_project
 
 TARGET = "targets:\n  other: {store: ./other}\n"
 SECRET = YML.replace("path: out,", "path: '${env:STEPWELL_TEST_OUT}',")
@@ -279,3 +280,41 @@ def test_completion_of_other_shells_asks_the_same_program(run: Run, shell: str) 
         checked = subprocess.run([shell, "-n"], input=script, text=True)
         assert checked.returncode == 0
     assert run("completion", "tcsh").exit_code == 2
+
+
+SPARK = "name: orders\nstore: ./state\n"
+
+
+def test_explain_of_a_project_that_was_never_run_needs_no_spark(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that Spark was not asked, and of what it does not know that it does not."""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    more = (
+        "CREATE MATERIALIZED VIEW over AS SELECT n FROM revenue WHERE n > 1;\n"
+        "CREATE MATERIALIZED VIEW whole REFRESH POLICY FULL AS SELECT id FROM orders;\n"
+        "CREATE MATERIALIZED VIEW upper_case AS SELECT upper(customer) AS c FROM orders;\n"
+    )
+    folder = write_project(tmp_path / "project", SPARK, SQL + more)
+    shown = run("-C", folder, "explain", "revenue")
+    assert shown.exit_code == 0, shown.stderr
+    assert "revenue$1: rule 3 sums" in shown.stdout
+    assert OFFLINE in shown.stdout
+    views = json.loads(run("-C", folder, "explain", "--json").stdout)["views"]
+    found = {view["view"]: view for view in views}
+    assert all(view["offline"] for view in views)
+    assert found["over"]["relations"][0]["rule"].startswith("1")
+    assert found["whole"]["reasons"] == ["POLICY_FULL"]
+    assert "Upper" in found["upper_case"]["unknown"]
+
+
+def test_explain_tells_what_is_deployed_from_what_is_written(run: Run, tmp_path: Path) -> None:
+    folder = write_project(tmp_path / "project", YML)
+    assert run("-C", folder, "run", "--once").exit_code == 0
+    text = (folder / "pipeline.sql").read_text()
+    more = "CREATE MATERIALIZED VIEW fresh AS SELECT customer FROM orders;"
+    (folder / "pipeline.sql").write_text(text.replace("COUNT(*)", "COUNT(id)") + more)
+    shown = run("-C", folder, "explain", "fresh")
+    assert "fresh is not deployed yet" in shown.stderr
+    assert OFFLINE in shown.stdout
+    assert "there is no materialized view nothing" in run("-C", folder, "explain", "nothing").stderr

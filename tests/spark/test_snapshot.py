@@ -40,6 +40,7 @@ CREATE TABLE t (
 CREATE TABLE bag (x INT, f DOUBLE, Word STRING);
 CREATE TABLE lists (id INT, tags ARRAY<STRING>);
 CREATE TABLE never (a INT);
+CREATE TABLE odd (`a b` INT, `x.y` STRING, `date` DATE, `Über` INT, count INT);
 CREATE MATERIALIZED VIEW large AS SELECT id, name, amount * 2 AS twice, day FROM t WHERE i > 0;
 CREATE MATERIALIZED VIEW by_name AS
   SELECT name, SUM(amount) AS total, COUNT(*) AS n, AVG(i) AS mean, MAX(day) AS last_day
@@ -91,6 +92,8 @@ def project(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Pr
         pipeline.push(
             "bag", [{"x": n % 4, "f": floats[n % 6 % 5], "Word": TEXTS[n % 5]} for n in range(30)]
         )
+        day = datetime.date(2024, 2, 29)
+        pipeline.push("odd", [{"a b": 1, "x.y": "z", "date": day, "Über": 2, "count": 3}])
         pipeline.checkpoint("one")
         pipeline.push("t", [{**_row(n), "name": "bob", "i": n} for n in range(5, 12)])
         pipeline.push("t", delete=[{"id": n} for n in range(30, 35)])
@@ -164,6 +167,11 @@ SIMPLE = [
     "SELECT x FROM bag LIMIT 4",
     "SELECT COUNT(*), COUNT(f) FROM bag",
     "SELECT id FROM lists",
+    "SELECT MIN(NAME), count(t.Id), max(`Day`) FROM t",
+    "SELECT MIN(`a b`), COUNT(`x.y`), MAX(odd.`x.y`), max(`Über`), max(count), min(date) FROM odd",
+    "SELECT `x.y`, `A B`, `über`, COUNT, Date FROM odd WHERE `x.y` = 'z' AND date = '2024-02-29'",
+    "SELECT * FROM odd ORDER BY `x.y`, `a b` DESC",
+    "SELECT `a b` AS `c d`, count AS `e``f` FROM odd ORDER BY `c d`",
     "SELECT * FROM never",
     "SELECT MAX(a), COUNT(a) FROM never",
     "SELECT * FROM large ORDER BY id",

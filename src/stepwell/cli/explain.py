@@ -4,6 +4,7 @@ computed anew. Never starts Spark.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 from stepwell.cli.reach import latest, running
@@ -11,19 +12,33 @@ from stepwell.cli.screen import Screen
 from stepwell.cli.where import Where
 from stepwell.deploy.explaining import explained
 from stepwell.deploy.pipeline import explain, make_executor
+from stepwell.deploy.program import as_deployed
 from stepwell.deploy.project import Project
+from stepwell.deploy.resources import statement_checksum
 from stepwell.env import Env, SystemEnv
-from stepwell.query.statements import MaterializedView
+from stepwell.query.statements import MaterializedView, fold
 
 
 def show(where: Where, view: str | None) -> None:
     env, screen = SystemEnv(), Screen()
-    project = where.deployed(env, secrets=False)
+    wanted = where.project(env, secrets=False)
+    stored = latest(wanted, env)
+    project = wanted if stored is None else as_deployed(wanted, stored.manifest.program)
+    deployed, written = _views(project), _views(wanted)
     if view is not None:
-        names = [project.view(view).name]
+        owner = wanted if fold(view) in written and fold(view) not in deployed else project
+        chosen = [owner.view(view).name]
     else:
-        names = [v.name for v in project.views.values() if isinstance(v, MaterializedView)]
-    found = _explained(project, env, names, where.timeout_s)
+        chosen = [*deployed.values(), *(n for key, n in written.items() if key not in deployed)]
+    kept = _explained(project, env, [n for n in chosen if fold(n) in deployed], where.timeout_s)
+    new = [name for name in chosen if fold(name) not in deployed]
+    found = kept + (explained(wanted, None, new) if new else [])
+    if not where.json:
+        for name in new:
+            print(f"{name} is not deployed yet", file=sys.stderr)
+        changed = [name for name in chosen if name in _changed(project, wanted)]
+        for name in changed:
+            print(f"{name} has changed; this is what is deployed", file=sys.stderr)
     if where.json:
         documents = [document for _, document in found]
         screen.json(documents[0] if view is not None else {"views": documents})
@@ -34,9 +49,26 @@ def show(where: Where, view: str | None) -> None:
         screen.line(text)
 
 
+def _views(project: Project) -> dict[str, str]:
+    stored = [v for v in project.views.values() if isinstance(v, MaterializedView)]
+    return {fold(view.name): view.name for view in stored}
+
+
+def _changed(project: Project, wanted: Project) -> set[str]:
+    """Views that the project declares otherwise than they are deployed."""
+    now = {fold(view.name): statement_checksum(view) for view in wanted.views.values()}
+    return {
+        view.name
+        for view in project.views.values()
+        if now.get(fold(view.name)) not in (None, statement_checksum(view))
+    }
+
+
 def _explained(
     project: Project, env: Env, names: list[str], timeout_s: float
 ) -> list[tuple[str, Mapping[str, object]]]:
+    if not names:
+        return []
     client = running(project, env, timeout_s)
     if client is not None:
         with client:
