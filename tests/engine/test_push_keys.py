@@ -478,6 +478,32 @@ def test_killed_at_any_call_and_repeated_with_its_keys_all_is_taken_once(
         world.check(again)
 
 
+@pytest.mark.parametrize("how", ["at once", "replayed", "flushed"])
+def test_a_repeated_push_gets_the_counts_of_the_first(how: str) -> None:
+    """J14, J13: also of rows that the executor rejected, which nobody computes a second time."""
+    world = World()
+    pipeline = world.open()
+    bad = [BadRow("line 1", "not JSON", "{")]
+    work = {
+        "a": {"rows": [order(1), order(None)], "delete": [{"id": 7}, {"id": 8}]},
+        "b": {"rows": [order(2)]},
+        "c": {"rows": [order(None)], "bad": bad},
+    }
+    pipeline.push("orders", delete=[{"id": 9}])
+    for key, parts in work.items():
+        pipeline.push("orders", key=key, **parts)  # type: ignore[arg-type]
+    if how == "flushed":
+        pipeline.flush()
+    if how != "at once":
+        pipeline = world.open()
+    found = [pipeline.push("orders", key=key, **parts) for key, parts in work.items()]  # type: ignore[arg-type]
+    assert [(int(item), item.rows, item.rejected) for item in found] == [
+        (2, 4, 3),
+        (3, 1, 0),
+        (4, 2, 2),
+    ]
+
+
 def test_pieces_of_a_push_have_keys_of_their_own() -> None:
     """J14: they follow from the key, are as short as a key must be, and are no other push's."""
     long = "x" * KEY_BYTES_MAX

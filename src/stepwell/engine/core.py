@@ -34,7 +34,7 @@ from stepwell.engine.outages import Outages
 from stepwell.engine.outbox import Outbox
 from stepwell.engine.payload import Intake
 from stepwell.engine.ports import ExecutorFactory, Limits, Sink, Source
-from stepwell.engine.push_keys import PushKey
+from stepwell.engine.push_keys import Accepted, PushKey
 from stepwell.engine.replay import Replay
 from stepwell.engine.settings import Settings
 from stepwell.engine.sink_history import is_recorded
@@ -335,8 +335,8 @@ class Core(Keeping):
         ensure(self.state.open is None, "a transaction begins after the one before it has ended")
         return self._transact((step,), 0)
 
-    def answer(self, key: PushKey) -> Transaction | None:
-        """The transaction that took in a push which is repeated with its key; None: it is new.
+    def answer(self, key: PushKey) -> Accepted | None:
+        """What became of a push that is repeated with its key; None: it is new.
 
         To answer is to promise once more, so the store is asked whether the pipeline is still ours:
         another writer may have undone that transaction.

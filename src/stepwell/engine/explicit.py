@@ -114,7 +114,7 @@ class ExplicitTransaction:
                     "was taken in",
                     hint="begin it again",
                 )
-            return known, None
+            return known.transaction, None
         if self._core.state.open is not None:
             self._core.state.open.key = key
         return None, self._core.close_open()

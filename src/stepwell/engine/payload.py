@@ -18,16 +18,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 import pyarrow as pa
 
 from stepwell.engine.checksum import add_checksums, checksum_rows
 from stepwell.engine.ports import BadRow, Change, Source, Taken, Told
-from stepwell.engine.push_keys import Accepted, PushKey, accepted
+from stepwell.engine.push_keys import PushKey
 from stepwell.errors import CorruptError, InvalidError, ReplayMismatchError
 from stepwell.journal.entry import Input
-from stepwell.model import NO_CHECKSUM, Checksum, Transaction, checksum, is_checksum
+from stepwell.model import NO_CHECKSUM, Checksum, checksum, is_checksum
 from stepwell.store.sealed import Json
 
 PUSHED = "push"
@@ -88,17 +87,6 @@ def key_line(key: PushKey) -> Input:
     """The line that records the key of an explicit transaction."""
     reference = _dumps({"key": key.key, "digest": key.digest})
     return Input(PUSHED, "", 0, NO_CHECKSUM, reference)
-
-
-def recorded_keys(
-    lines: Iterable[Input], transaction: Transaction, time: datetime
-) -> tuple[Accepted, ...]:
-    """The keys that a transaction recorded."""
-    return tuple(
-        accepted(key, transaction, time)
-        for item in lines
-        if (key := recorded_key(item)) is not None
-    )
 
 
 def recorded_key(item: Input) -> PushKey | None:

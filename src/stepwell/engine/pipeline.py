@@ -32,7 +32,7 @@ from stepwell.engine.explicit import ExplicitTransaction
 from stepwell.engine.open import Seen
 from stepwell.engine.payload import Intake, digest_of
 from stepwell.engine.ports import BadRow, ExecutorFactory, Sink, Source, lost
-from stepwell.engine.push_keys import PushKey, check_key
+from stepwell.engine.push_keys import Accepted, PushKey, check_key
 from stepwell.engine.push_queue import Committer, PushQueue
 from stepwell.engine.pushed import Push, Receipt, Rows, pushed_intake
 from stepwell.engine.run import Loop
@@ -147,7 +147,8 @@ class Pipeline:
         if not pushed.intake.taken.rows:
             with self._turn("push"):
                 known = self._answer(pushed.intake)
-                return Receipt(self._core.state.transaction if known is None else known, 0, 0)
+                last = self._core.state.transaction
+                return Receipt(last if known is None else known.transaction, 0, 0)
         self._pushes.append(pushed)
         try:
             with self._turn("push"):
@@ -561,7 +562,7 @@ class Pipeline:
         for act in wanted:
             self._core.attempt(act)
 
-    def _answer(self, intake: Intake) -> Transaction | None:
+    def _answer(self, intake: Intake) -> Accepted | None:
         if intake.key is None:
             return None
         return self._core.answer(PushKey(intake.key, digest_of(intake)))

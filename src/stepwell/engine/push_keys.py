@@ -10,6 +10,7 @@ collection, verification and repair treat them alike.
         hash         16 bytes       BLAKE2b-128 of the key in UTF-8
         digest       16 bytes       of what was pushed, see `PushKey`
         transaction  int64          the answer
+        rejected     int64          how many of its rows were rejected: part of the answer
         time         int64          microseconds since 1970: when the transaction was recorded
 
 A key is known for `push.keep` after the recorded time of its transaction. Runs are merged as they
@@ -51,6 +52,7 @@ _SCHEMA = pa.schema(
         pa.field("hash", pa.binary(_HASH_BYTES), nullable=False),
         pa.field("digest", pa.binary(_HASH_BYTES), nullable=False),
         pa.field("transaction", pa.int64(), nullable=False),
+        pa.field("rejected", pa.int64(), nullable=False),
         pa.field("time", pa.int64(), nullable=False),
     ]
 )
@@ -73,6 +75,7 @@ class Accepted:
     hash: bytes
     digest: bytes
     transaction: Transaction
+    rejected: int
     time_us: int
 
 
@@ -97,9 +100,9 @@ def piece_key(key: str, number: int) -> str:
     return key if number == 1 else f"{_hash(key).hex()}#{number}"
 
 
-def accepted(key: PushKey, transaction: Transaction, time: datetime) -> Accepted:
+def accepted(key: PushKey, transaction: Transaction, rejected: int, time: datetime) -> Accepted:
     digest = bytes.fromhex(key.digest)
-    return Accepted(_hash(key.key), digest, transaction, _microseconds(time))
+    return Accepted(_hash(key.key), digest, transaction, rejected, _microseconds(time))
 
 
 def table_runs(runs: Iterable[Run]) -> tuple[Run, ...]:
@@ -145,8 +148,8 @@ class PushKeys:
         latest = max(found, key=lambda item: item.transaction, default=None)
         return None if latest is None or latest.time_us <= oldest_us else latest
 
-    def answer(self, key: PushKey, now: datetime) -> Transaction | None:
-        """The transaction that took in what is pushed again; None: it is new.
+    def answer(self, key: PushKey, now: datetime) -> Accepted | None:
+        """What was answered when this was pushed before; None: it is new.
 
         `InvalidError` if the key was used for something else.
         """
@@ -159,7 +162,7 @@ class PushKeys:
                 f"transaction {known.transaction}; nothing was taken in",
                 hint="push with another key; the same key is for repeating the same push",
             )
-        return known.transaction
+        return known
 
     def compact(self) -> None:
         """Have the next flush make one run of all, in this pipeline's own store."""
@@ -241,8 +244,8 @@ class _Part:
         row = bisect_left(range(table.num_rows), hash, key=at)
         if row == table.num_rows or at(row) != hash:
             return None
-        _, digest, transaction, time_us = (column[row].as_py() for column in table.columns)
-        return Accepted(hash, digest, Transaction(transaction), time_us)
+        _, digest, number, rejected, time_us = (column[row].as_py() for column in table.columns)
+        return Accepted(hash, digest, Transaction(number), rejected, time_us)
 
 
 def _table(keys: Iterable[Accepted]) -> pa.Table:
@@ -251,6 +254,7 @@ def _table(keys: Iterable[Accepted]) -> pa.Table:
         [key.hash for key in listed],
         [key.digest for key in listed],
         [key.transaction for key in listed],
+        [key.rejected for key in listed],
         [key.time_us for key in listed],
     ]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stepwell.engine.payload import Intake
+from stepwell.engine.push_keys import Accepted
 from stepwell.engine.pushed import Push
 from stepwell.engine.transaction import Done
 from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError, UserCodeError
-from stepwell.model import Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Committer:
     """How many rows are committed together, unless one push has more."""
     ensure_executor: Callable[[], None]
     executor_is_lost: Callable[[], bool]
-    answer: Callable[[Intake], Transaction | None]
-    """The transaction that took the same push in before, under its key."""
+    answer: Callable[[Intake], Accepted | None]
+    """What became of the same push before, under its key."""
     commit: Callable[[Sequence[Intake]], Done]
     after: Callable[[Done], None]
     """What follows a transaction; fails nobody."""
@@ -117,7 +117,7 @@ class PushQueue:
             pushed.fail(error)
         else:
             if known is not None:
-                pushed.succeed(known)
+                pushed.succeed(known.transaction, known.rejected)
 
     def _commit_together(self, together: Sequence[Push]) -> None:
         left = [pushed for pushed in together if not pushed.done]

@@ -29,9 +29,7 @@ class Receipt(int):
     rows: int
     """Rows that were pushed."""
     rejected: int
-    """How many of them went to the dead letters. Of a push that is repeated with its key, only rows
-    that could not be read count.
-    """
+    """How many of them went to the dead letters."""
 
     def __new__(cls, transaction: int, rows: int, rejected: int) -> Receipt:
         made = super().__new__(cls, transaction)

@@ -42,9 +42,9 @@ from stepwell.engine.events import Committed, Events
 from stepwell.engine.fold import Keys, fold_intakes
 from stepwell.engine.letters import Came, GatheredLetters
 from stepwell.engine.outbox import Outbox
-from stepwell.engine.payload import PUSHED, Intake, key_line, recorded_keys
+from stepwell.engine.payload import PUSHED, Intake, key_line, recorded_key
 from stepwell.engine.ports import Executed, Executor
-from stepwell.engine.push_keys import Accepted, PushKey, PushKeys, table_runs
+from stepwell.engine.push_keys import Accepted, PushKey, PushKeys, accepted, table_runs
 from stepwell.engine.taken_names import Layers, ReadRun, TakenNames
 from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError, ensure
 from stepwell.journal.entry import Cursor, Draft, Input, Kind
@@ -140,12 +140,16 @@ class Gathered:
         """What the entry that closes it holds beside input."""
         return () if self.key is None else (key_line(self.key),)
 
-    @property
-    def keys(self) -> tuple[Accepted, ...]:
-        """The keys that are known once it is recorded."""
-        lines = chain(*(step.inputs for step in self.steps), self.closing_lines)
-        own = recorded_keys(lines, self.transaction, self.time)
-        return (*chain(*(item.keys for item in self.earlier)), *own)
+    def keys(self, rejected: Iterator[int]) -> Iterator[Accepted]:
+        """The keys that are known once it is recorded; `rejected` are the counts of `intakes`."""
+        for gathered in self.earlier:
+            yield from gathered.keys(rejected)
+        for line in chain.from_iterable(step.inputs for step in self.steps):
+            count, key = next(rejected), recorded_key(line)
+            if key is not None:
+                yield accepted(key, self.transaction, count, self.time)
+        if self.key is not None:
+            yield accepted(self.key, self.transaction, 0, self.time)
 
     @property
     def intakes(self) -> tuple[Intake, ...]:
@@ -431,7 +435,7 @@ def _advance(state: State, gathered: Gathered, rejected: Sequence[int]) -> Count
     )
     state.transaction = gathered.transaction
     state.open = None
-    state.pushes.add(gathered.keys, gathered.time)
+    state.pushes.add(gathered.keys(iter(rejected)), gathered.time)
     counts: Counter[str] = Counter()
     for intake, count in zip(gathered.intakes, rejected, strict=True):
         if intake.source != PUSHED:
