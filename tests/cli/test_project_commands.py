@@ -165,7 +165,7 @@ def test_commands_that_only_read_a_project_do_not_load_spark(folder: Path) -> No
     """Spark takes seconds to start, and Java to be there."""
     code = (
         "import sys\nfrom typer.testing import CliRunner\nfrom stepwell.cli.main import app\n"
-        f"for command in (['validate'], ['status'], ['push', '--help'], ['run', '--once']):\n"
+        f"for command in (['validate'], ['push', '--help'], ['run', '--once'], ['status']):\n"
         f"    ended = CliRunner().invoke(app, ['-C', {str(folder)!r}, *command])\n"
         "    assert ended.exit_code == 0, ended.stderr\n"
         "sys.exit('pyspark' in sys.modules)\n"
