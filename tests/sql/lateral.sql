@@ -152,6 +152,21 @@ CREATE MATERIALIZED VIEW some AS SELECT a.k, m.y FROM a LEFT JOIN LATERAL (SELEC
 -- expect v
 (2, NULL, NULL), (3, 1, 2)
 
+-- trap 48: a column of the row itself once for each row of VALUES, none of whose columns is asked for
+CREATE TABLE a (k INT, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT a.k, m.y FROM a, LATERAL (SELECT a.x AS y FROM VALUES (1), (2) AS w(z)) m;
+-- expect incremental
+-- put a
+(1, 5), (3, NULL)
+-- apply
+-- expect v
+(1, 5), (1, 5), (3, NULL), (3, NULL)
+-- delete a
+(1, 5)
+-- apply
+-- expect v
+(3, NULL), (3, NULL)
+
 -- trap 48: what stays with Spark: HAVING without a group, set operations, unlike types, ON over a table function
 CREATE TABLE a (k INT, r ARRAY<INT>);
 CREATE TABLE b (k INT, s STRING);

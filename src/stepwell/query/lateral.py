@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from stepwell.query.algebra import Expr, Item, Join, Node, Side, Values
-from stepwell.query.conditions import substitute
+from stepwell.query.conditions import columns_in, parse_scalar, substitute
 from stepwell.query.correlation import Correlation, as_columns, over_domain
 from stepwell.query.decorrelate import when_empty
 from stepwell.query.reasons import Code, Unsupported
-from stepwell.query.scope import Relation, Rewriter, Scope, conjuncts, name
+from stepwell.query.scope import ONE_ROW, Relation, Rewriter, Scope, conjuncts, name
 from stepwell.query.shape import extend, inner, join, keep
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ class Lateral:
             self._converter.grouped.append((left, right, equal))
         if outer:
             return self._left_join(left, made, correlation, clause, equal)
-        if isinstance(right, Values) and not made.node.columns[1:] and correlation.after:
+        late = {name for name, _ in correlation.after}
+        if right == Values(ONE_ROW, right.columns) and set(made.columns) <= late:
             # Nothing to join: what it gives is made of the left side.
             node = left
             for condition in correlation.others:
@@ -131,15 +132,21 @@ class Lateral:
         right = extend(made.node, ((found, Expr("TRUE")),))
         self._converter.grouped.append((left, right, equal))
         node: Node = Join(Side.LEFT, left, right, equal, null_safe=correlation.null_safe)
-        named: dict[str, str] = {}
+        # A column of the domain is there only where a group is: that of the left side always.
+        named = {mine: given for given, mine in equal} if correlation.null_safe else {}
         items: list[Item] = []
         for c in needed:
+            if c in named:
+                continue
             default = when_empty(made.node, c)
-            named[c] = c
-            if default is not None:
-                named[c] = self._names.new()
-                text = f"CASE WHEN {found} THEN {c} ELSE {default} END"
-                items.append((named[c], Expr(text, frozenset({c, found}))))
+            if default is None:
+                named[c] = c
+                continue
+            used = columns_in(parse_scalar(default)) & set(made.node.columns)
+            instead = substitute(Expr(default, used), {d: named.get(d, d) for d in used})
+            named[c] = self._names.new()
+            text = f"CASE WHEN {found} THEN {c} ELSE {instead.sql} END"
+            items.append((named[c], Expr(text, instead.columns | {c, found})))
         node = extend(node, tuple(items))
         for new, expr in late.items():
             given = {c: named.get(c, c) for c in expr.columns}

@@ -11,6 +11,8 @@ from stepwell.query.algebra import Expr, Names, Node
 from stepwell.query.reasons import Code, Unsupported
 
 DIALECT = "spark"
+ONE_ROW = "VALUES (1)"
+"""What a SELECT without FROM selects from."""
 Output = tuple[str, str]
 """A column of a query's result: the name the user sees, and ours."""
 

@@ -42,6 +42,7 @@ from stepwell.query.lateral import Lateral
 from stepwell.query.reasons import Code, Unsupported
 from stepwell.query.scope import (
     DIALECT,
+    ONE_ROW,
     Output,
     Relation,
     Rewriter,
@@ -419,7 +420,7 @@ class _Select:
     def _from(self) -> Node:
         clause = self.query.args.get("from_")
         if clause is None:
-            node: Node = Values("VALUES (1)", (self.names.new(),))
+            node: Node = Values(ONE_ROW, (self.names.new(),))
         else:
             node = self._item(clause.this)
         for joined in self.query.args.get("joins") or []:
