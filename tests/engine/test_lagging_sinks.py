@@ -14,8 +14,10 @@ from stepwell.engine.outbox import Outbox, OutboxSettings
 from stepwell.engine.ports import Delivered
 from stepwell.engine.settings import Settings
 from stepwell.errors import CorruptError, InvalidError, UnavailableError
+from stepwell.journal import paths
 from stepwell.model import Position, Transaction, checksum
 from stepwell.state.progress import SinkAt
+from stepwell.store.base import Bytes
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Crash, FaultyStore, ManualEnv, When, crash_at
 from tests.engine.doubles import (
@@ -422,3 +424,45 @@ def test_holding_a_sink_back_waits_for_one_commit() -> None:
     holding.join(30)
     assert held == [[1]]
     assert box.deliver()
+
+
+# What waits is kept
+
+
+class Gathering(MemoryStore):
+    """Lets no file of an outbox be written before several are under way."""
+
+    def __init__(self, env: ManualEnv, together: int) -> None:
+        super().__init__(env)
+        self.barrier = threading.Barrier(together, timeout=30)
+        self.fails: set[int] = set()
+
+    def put_new(self, path: str, data: Bytes | Sequence[Bytes]) -> None:
+        self.barrier.wait()
+        if paths.parse(path).number in self.fails:
+            raise UnavailableError("the bucket is down")
+        super().put_new(path, data)
+
+
+def test_many_files_of_an_outbox_are_written_at_once() -> None:
+    """J6: a flush stands in the way of pushes, and a request after another takes a minute."""
+    env = ManualEnv()
+    store = Gathering(env, 8)
+    box = outbox(CoalescingSink("s", "v", Shelf()), store)
+    for number in range(1, 41):
+        box.offer(mark(number), change((number, 1)))
+    store.fails = {7, 33}
+    with pytest.raises(UnavailableError):
+        box.keep()
+    first = {item.path for item in store.list("outbox/")}
+    assert len(first) == 38
+    store.fails = set()
+    store.barrier = threading.Barrier(1)
+    _, kept = box.keep()
+    assert [item.transaction for item in kept] == list(range(1, 41))
+    assert len(store.list("outbox/")) == 40, "each was written once"
+    sink = CoalescingSink("s", "v", Shelf())
+    again = Outbox(sink, LINEAGE, store, env, at=SinkAt("s"), kept=kept, since=Transaction(40))
+    again.settle(Transaction(40))
+    assert again.deliver()
+    assert sink.shelf.rows() == {(number,): 1 for number in range(1, 41)}

@@ -8,6 +8,9 @@ crash leaves a file that no manifest names, and never will: collection removes i
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
 import pyarrow as pa
 
 from stepwell.env import Env
@@ -17,10 +20,45 @@ from stepwell.model import checksum
 from stepwell.state.progress import Delivered, Undelivered
 from stepwell.store.base import Store
 
+_MANY = 16
+_THREADS = 16
+"""From how many files on they are written at once, and how many at a time."""
+
 
 def write_kept(store: Store, env: Env, sink: str, mark: Delivered, change: pa.Table) -> Undelivered:
     """Make a change durable, to be named by the next manifest."""
-    path, body = paths.outbox(sink, mark.transaction, env.new_id()), _encode(change)
+    return _write(store, sink, mark, change, env.new_id())
+
+
+def write_many_kept(
+    store: Store,
+    env: Env,
+    sink: str,
+    changes: Sequence[tuple[Delivered, pa.Table]],
+    on_written: Callable[[Undelivered], None],
+) -> None:
+    """Make changes durable, many at a time: a request each would hold up a flush for long.
+
+    `on_written` is called for each, in any order, also if another one fails.
+    """
+    ids = [env.new_id() for _ in changes]
+
+    def write(item: tuple[tuple[Delivered, pa.Table], str]) -> None:
+        (mark, change), id = item
+        on_written(_write(store, sink, mark, change, id))
+
+    work = list(zip(changes, ids, strict=True))
+    if len(work) < _MANY:
+        for item in work:
+            write(item)
+        return
+    with ThreadPoolExecutor(_THREADS, "stepwell-outbox") as pool:
+        for done in [pool.submit(write, item) for item in work]:
+            done.result()
+
+
+def _write(store: Store, sink: str, mark: Delivered, change: pa.Table, id: str) -> Undelivered:
+    path, body = paths.outbox(sink, mark.transaction, id), _encode(change)
     store.put_new(path, body)
     return Undelivered(sink, mark, path, len(body), checksum([body]))
 

@@ -41,7 +41,7 @@ import pyarrow.compute as pc
 
 from stepwell.engine.events import Events, Published, SinkFailed
 from stepwell.engine.evolution import columns_before
-from stepwell.engine.kept import read_kept, write_kept
+from stepwell.engine.kept import read_kept, write_kept, write_many_kept
 from stepwell.engine.pieces import in_parts, weighted
 from stepwell.engine.ports import WEIGHT, Coalesces, Pieces, Sink
 from stepwell.engine.sink_history import refusal, refuse_foreign, refuse_new
@@ -432,17 +432,17 @@ class Outbox:
 
     def keep(self) -> tuple[SinkAt, tuple[Undelivered, ...]]:
         """Write what is pending to files; what the manifest is to say of this sink."""
-        fresh = [parcel for parcel in list(self._parcels) if parcel.kept is None]
-        for parcel in fresh:
-            parcel.kept = self._write(parcel)
+        fresh = {p.transaction: p for p in list(self._parcels) if p.kept is None}
+
+        def on_written(kept: Undelivered) -> None:
+            fresh[kept.transaction].kept = kept
+
+        changes = [(parcel.mark, self._load(parcel)) for parcel in fresh.values()]
+        write_many_kept(self._store, self._env, self.sink.name, changes, on_written)
         with self._lock:
             pending = list(self._parcels)
             at = SinkAt(self.sink.name, self.held)
         return at, tuple(parcel.kept for parcel in pending if parcel.kept is not None)
-
-    def _write(self, parcel: _Parcel) -> Undelivered:
-        change = self._load(parcel)
-        return write_kept(self._store, self._env, self.sink.name, parcel.mark, change)
 
     def _load(self, parcel: _Parcel) -> pa.Table:
         if parcel.change is None:
