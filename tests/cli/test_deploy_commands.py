@@ -101,6 +101,30 @@ def test_a_plan_that_was_kept_is_carried_out(folder: Path, run: Run, tmp_path: P
     assert "something else is now" in ended.stderr
 
 
+def test_a_column_is_renamed_on_the_command_line(folder: Path, run: Run) -> None:
+    """D11: suggested where values would be lost, refused where it does not fit, then done."""
+    fill(folder, run)
+    before = revenue(folder, run)
+    write(folder, SQL.replace("amount ", "price ").replace("SUM(amount)", "SUM(price)"))
+    planned = run("-C", folder, "plan")
+    assert "hint: if price is amount under another name" in planned.stdout
+    assert "lost: the values of amount" in planned.stdout
+    wrong = run("-C", folder, "plan", "--rename", "orders.amuont=price")
+    assert (wrong.exit_code, "hint: did you mean amount?" in wrong.stderr) == (1, True), (
+        wrong.stderr
+    )
+    both = run("-C", folder, "deploy", "--plan", "x", "--rename", "orders.amount=price")
+    assert "does not go with --plan" in both.stderr
+    option = ("--rename", "orders.amount=price")
+    shown = run("-C", folder, "plan", *option)
+    assert "~ rebind   view revenue" in shown.stdout
+    assert "lost" not in shown.stdout
+    done = run("-C", folder, "deploy", *option)
+    assert done.exit_code == 0, done.stderr
+    assert EMPTY in run("-C", folder, "plan").stdout
+    assert revenue(folder, run) == before
+
+
 def test_run_uses_what_is_deployed_and_says_that_the_project_differs(
     folder: Path, run: Run
 ) -> None:

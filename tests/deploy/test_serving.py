@@ -225,3 +225,27 @@ def test_a_run_whose_pipeline_cannot_be_opened_again_ends_with_the_reason(
     thread.join(PATIENCE_S)
     assert [str(error) for error in ended] == ["no memory left"]
     runner.pipeline.close()
+
+
+def test_a_running_pipeline_takes_new_columns_and_rebuilds_what_reads_them(lab: Lab) -> None:
+    """D11: columns that come, move and are renamed under a process that goes on."""
+    built: list[str] = []
+    runner = Runner(lab, built.append)
+    runner.push(10, 30)
+    before = lab.rows("revenue")
+    table = "id BIGINT PRIMARY KEY, customer STRING, amount BIGINT"
+    renamed = (
+        "note STRING, total BIGINT RENAMED FROM amount, customer STRING, id BIGINT PRIMARY KEY"
+    )
+    views = SQL.replace("SUM(amount)", "SUM(total)").replace("amount > 10", "total > 10")
+    answer = runner.change(views.replace(table, f"{renamed} PRIMARY KEY"))
+    assert answer["failed"] == {}
+    assert built == []
+    row = {"id": 11, "customer": "c1", "total": 8, "note": "x"}
+    runner.pipeline.push("orders", [row])
+    runner.pipeline.run(once=True)
+    runner.pipeline.close()
+    assert before
+    assert lab.rows("orders")[("x", 8, "c1", 11)] == 1
+    assert lab.rows("orders")[(None, 30, "c1", 10)] == 1
+    assert lab.sink() == lab.rows("revenue")

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stepwell.deploy.apply import Deployment, deploy
+from stepwell.deploy.look import quick
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.program import as_deployed
 from stepwell.deploy.project import load_project
@@ -174,6 +175,11 @@ def test_a_new_column_costs_what_reads_it(lab: Lab, monkeypatch: pytest.MonkeyPa
     assert table <= lab.runs("orders"), "still named"
     assert lab.runs("orders") == table
     assert lab.runs(*(set(TEN) - {"copies"})) == others
+    project = as_deployed(load_project(lab.folder, lab.env), lab.manifest().program)
+    seen = quick(project, lab.env, "SELECT id, country, amount FROM orders WHERE id = 8")
+    assert [str(list(row.values())) for row in seen.rows.to_pylist()] == [
+        "[8, None, Decimal('16.50')]"
+    ], "also without Spark"
     with lab.open() as pipeline:
         pipeline.run(once=True)
         assert lab.batches() == batches
