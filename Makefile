@@ -35,6 +35,7 @@ help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(READY) ## Create .venv and install the package and its tools (again only when needed)
+	@$(BIN)/python -c '$(SHOW)'
 
 demo: $(READY) ## Two writers race for a pipeline, and one is killed half-way: nothing is lost
 	@$(BIN)/stepwell demo
@@ -71,6 +72,8 @@ clean: ## Remove .venv, caches and build leftovers
 # old) is made anew; a usable one is kept and only brought up to date.
 USABLE := import pip, sys; sys.exit(sys.version_info < (3, 11))
 JAVA := import os; from stepwell.spark.java import find_java; find_java(os.environ)
+SHOW := import os, sys; from stepwell.spark.java import find_java; java = find_java(os.environ); \
+    print(f"ready: Python {sys.version.split()[0]} in $(VENV), Java {java.version} of {java.origin}: {java.program}")
 
 $(READY): pyproject.toml constraints.txt
 	@set -e; \
@@ -83,10 +86,11 @@ $(READY): pyproject.toml constraints.txt
 	        echo "hint: install one, or name it: make setup PYTHON=/path/to/python3" >&2; \
 	        exit 1; \
 	    fi; \
-	    echo "making $(VENV) with $$("$$found" --version)"; \
+	    echo "creating $(VENV) with $$("$$found" --version)"; \
 	    "$$found" -m venv --clear $(VENV); \
 	fi
-	$(PIP) -c constraints.txt -e '.[dev]'
+	@echo "installing the package and its tools into $(VENV); the first time it takes minutes"
+	@$(PIP) -c constraints.txt -e '.[dev]'
 	@if ! $(BIN)/python -c '$(JAVA)' 2>/dev/null; then \
 	    echo "found no Java 17 or newer, so one is installed into $(VENV)"; \
 	    $(PIP) -c constraints.txt -e '.[java]'; \

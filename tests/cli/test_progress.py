@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from dataclasses import asdict
@@ -13,21 +14,23 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.cli.progress import Progress
+from stepwell.cli.progress import LongWork, Progress
 from stepwell.cli.screen import Screen
 from stepwell.cli.status import _render, _without_store
 from stepwell.engine.events import (
     Committed,
     FlushFailed,
     Opened,
-    Replayed,
+    OpeningAt,
     Settled,
     SinkFailed,
     SourceFailed,
     Stopped,
     StoreAvailable,
     StoreUnavailable,
+    TransactionAt,
     Waiting,
+    Working,
 )
 from stepwell.engine.outages import OutageStatus
 from stepwell.engine.outbox import SinkStatus
@@ -39,9 +42,18 @@ from stepwell.testing import ManualEnv
 from tests.cli.projects import load, put_file, write_project
 
 
-def committed(env: ManualEnv, number: int, rejected: int = 0) -> Committed:
+def committed(env: ManualEnv, number: int, rejected: int = 0, seconds: float = 0.0) -> Committed:
     tables = ("orders",) if rejected else ()
-    return Committed(Transaction(number), env.now(), 10, rejected, ("revenue",), tables)
+    told = Transaction(number), env.now(), 10, rejected, ("revenue",), tables
+    return Committed(*told, seconds=seconds)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """What went to the log, without the times that each of its lines begins with."""
+    lines = capsys.readouterr().err.splitlines(keepends=True)
+    timed = [re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ", line) for line in lines]
+    assert all(timed), lines
+    return "".join(line[20:] for line in lines)
 
 
 def test_a_log_is_told_of_many_transactions_once_a_second(
@@ -58,7 +70,7 @@ def test_a_log_is_told_of_many_transactions_once_a_second(
         progress(committed(env, 105, rejected=3))
         progress(Stopped(Transaction(105), 101))
     progress.end()
-    assert capsys.readouterr().err == (
+    assert said(capsys) == (
         "opened at transaction 4 (epoch 1), 2 transactions replayed\n"
         "transaction 5: 10 rows in\n"
         "transactions 6 to 104: 990 rows in\n"
@@ -101,29 +113,34 @@ def test_what_lags_behind_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         progress(committed(env, 3))
         env.advance(2)
         progress.tick()
-    assert capsys.readouterr().err == (
+    assert said(capsys) == (
         "transaction 1: 10 rows in\n"
         "transaction 2: 10 rows in\n"
         "transaction 3: 10 rows in; files: 12 files waiting; sink out is 2 transactions behind\n"
     )
 
 
-def test_the_speed_is_that_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A day without input must not hide that there is some now."""
+def test_the_speed_is_that_of_the_time_spent_on_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pipeline that waits for input most of the time is not slow; and what was, is forgotten."""
     env = ManualEnv()
     progress = Progress(env, json=False)
     lines: list[str] = []
     monkeypatch.setattr(progress, "_live", object())
     monkeypatch.setattr(progress, "_line", lines.append)
-    for _ in range(100):
+    progress.tick()
+    for number in range(1, 5):
         env.advance(1000)
+        progress(committed(env, number, seconds=4.0))
         progress.tick()
-    for number in range(1, 21):
-        env.advance(1)
-        progress(committed(env, number))
+    for number in range(5, 30):
+        env.advance(1000)
+        progress(committed(env, number, seconds=0.5))
         progress.tick()
-    assert lines[99] == "transaction 0, 0 rows in, 0 rows/s"
-    assert lines[-1] == "transaction 20, 200 rows in, 10 rows/s"
+    assert lines[0] == "transaction 0, 0 rows in"
+    assert "transaction 4, 40 rows in, 2 rows/s" in lines
+    assert lines[-1] == "transaction 29, 290 rows in, 20 rows/s"
 
 
 def test_what_goes_wrong_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,8 +152,7 @@ def test_what_goes_wrong_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> 
         progress(SourceFailed("files", "no such host", 2.0))
         progress(FlushFailed("no space"))
         progress(Waiting("input", "sink out takes its outbox"))
-        progress(Replayed(Transaction(9), 3, 30))
-    assert capsys.readouterr().err == (
+    assert said(capsys) == (
         "transaction 3 was open when the last writer ended: rolled back\n"
         "sink out did not take transaction 3, again in 0.5s: disk\\x1b[2J full\n"
         "source files cannot be read, again in 2.0s: no such host\n"
@@ -145,13 +161,79 @@ def test_what_goes_wrong_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> 
     )
 
 
-def test_a_long_replay_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_phase_says_how_far_it_is_and_what_is_left(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Every few seconds, however many events there are; one that is short says nothing."""
     env = ManualEnv()
     with Progress(env, json=False) as progress:
-        for number in range(1, 4):
-            env.advance(2)
-            progress(Replayed(Transaction(number), 1, 10))
-    assert capsys.readouterr().err.count("replaying, at transaction") == 3
+        progress(OpeningAt("claiming", 30))
+        for done in range(0, 1001, 10):
+            progress(OpeningAt("loading", 40, done, 1000, "row"))
+            env.advance(0.125)
+        for done in range(41):
+            progress(OpeningAt("replaying", 50 + done, done, 40, "entry"))
+            env.advance(0.015625)
+        for done in range(0, 100_000, 1000):
+            progress(TransactionAt(Transaction(7), done, 100_000))
+            env.advance(0.0625)
+        for done in range(4):
+            progress(Working("compacting", done, 4, "relation"))
+            env.advance(60)
+    assert said(capsys) == (
+        "opening: loading, 24 %, 240 of 1,000 rows, about 9.5s left\n"
+        "opening: loading, 48 %, 480 of 1,000 rows, about 6.5s left\n"
+        "opening: loading, 72 %, 720 of 1,000 rows, about 3.5s left\n"
+        "opening: loading, 96 %, 960 of 1,000 rows, about 0.5s left\n"
+        "transaction 7, 48 %, 48,000 of 100,000 rows, about 3.2s left\n"
+        "transaction 7, 96 %, 96,000 of 100,000 rows, about 0.2s left\n"
+        "compacting, 25 %, 1 of 4 relations, about 3m left\n"
+        "compacting, 50 %, 2 of 4 relations, about 2m left\n"
+        "compacting, 75 %, 3 of 4 relations, about 1m left\n"
+    )
+
+
+def test_a_terminal_is_shown_every_step_of_a_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = ManualEnv()
+    progress = Progress(env, json=False)
+    lines: list[str] = []
+    monkeypatch.setattr(progress, "_live", object())
+    monkeypatch.setattr(progress, "_line", lines.append)
+    progress(OpeningAt("claiming", 30))
+    progress(TransactionAt(Transaction(7), 0, 10))
+    progress(TransactionAt(Transaction(7), 5, 10))
+    assert lines == [
+        "opening: claiming, 30 %",
+        "transaction 7, 0 %, 0 of 10 rows",
+        "transaction 7, 50 %, 5 of 10 rows",
+    ]
+
+
+def test_a_program_is_not_buried_in_events_of_progress(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    env = ManualEnv()
+    with Progress(env, json=True) as progress:
+        for done in range(100):
+            progress(TransactionAt(Transaction(7), done, 100))
+            env.advance(0.125)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["done"] for line in lines] == [24, 48, 72, 96]
+
+
+def test_a_command_that_takes_long_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """A compaction of one's own, or a push that has to open a large pipeline first."""
+    env = ManualEnv()
+    listen = LongWork(env)
+    for done in range(5):
+        listen(Working("compacting", done, 4, "relation"))
+        env.advance(2)
+    listen(StoreAvailable("s3://acme", 42.0))
+    assert capsys.readouterr().err == (
+        "compacting, 50 %, 2 of 4 relations, about 4.0s left\n"
+        "compacting, 100 %, 4 of 4 relations\n"
+        "s3://acme is available again, after 42s\n"
+    )
 
 
 def test_a_program_gets_every_event(capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,7 +271,7 @@ def test_an_outage_is_told_and_its_end(capsys: pytest.CaptureFixture[str]) -> No
         progress(StoreUnavailable("s3://acme", env.now(), until, "503 Slow Down"))
         progress(StoreAvailable("s3://acme", 42.0))
     since, end = (f"{time.astimezone():%H:%M:%S}" for time in (env.now(), until))
-    assert capsys.readouterr().err == (
+    assert said(capsys) == (
         f"s3://acme unavailable since {since}, retrying until {end}: 503 Slow Down\n"
         "s3://acme is available again, after 42s\n"
     )

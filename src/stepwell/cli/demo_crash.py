@@ -177,12 +177,15 @@ def _run_and_kill(directory: Path, env: Env) -> int:
             process.wait()
 
 
+_OPENED = "opened at"
+
+
 def _run(directory: Path) -> str:
     ended = subprocess.run(_command(directory), capture_output=True, text=True)
     if ended.returncode != 0:
         raise UnavailableError(f"the second run failed: {ended.stderr.strip()}")
     lines = ended.stderr.splitlines()
-    return next((line for line in lines if line.startswith("opened at")), "")
+    return next((line[line.index(_OPENED) :] for line in lines if _OPENED in line), "")
 
 
 def _groups(rows: list[dict[str, object]]) -> tuple[Group, ...]:

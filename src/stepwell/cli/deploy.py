@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from stepwell.cli.pace import Pace
 from stepwell.cli.run import INTERRUPTED, signals
 from stepwell.cli.screen import Screen, count
 from stepwell.cli.validate import likely_mistakes, warn
@@ -16,7 +17,7 @@ from stepwell.deploy.apply import Deployment, deploy, plan_project
 from stepwell.deploy.changing import Interrupted
 from stepwell.deploy.destroy import destroy
 from stepwell.deploy.holding import writer_liveness
-from stepwell.deploy.plan import Action, Plan, Step
+from stepwell.deploy.plan import Action, Plan, Step, fresh_views
 from stepwell.deploy.resources import shown
 from stepwell.deploy.unmatched import unmatched_sources
 from stepwell.env import SystemEnv
@@ -71,17 +72,25 @@ def show_deploy(
         )
     project = where.project(env)
     given = None if plan_file is None else (plan_file, _read(plan_file))
+    pace, fresh = Pace(env), list[str]()
+
+    def building_text(name: str) -> str:
+        if name not in fresh:
+            return f"computing {name}"
+        return f"computing {name}: " + pace.text("deploying", fresh.index(name), len(fresh), "view")
+
     with signals() as caught:
 
         def building(name: str) -> None:
             if caught.name is not None:
                 raise Interrupted
             if name:
-                say(f"computing {name}")
+                say(building_text(name))
 
         def approve(plan: Plan) -> bool:
             if not where.json:
                 render(screen, plan)
+            fresh[:] = fresh_views(plan)
             agreed = approved(plan, yes=yes, question="deploy this?")
             # From now on a signal is noted, and heeded where nothing is half done (D6).
             caught.stop = lambda: None

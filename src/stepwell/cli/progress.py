@@ -1,8 +1,11 @@
 """What `stepwell run` says on standard error while it runs: it listens to the pipeline's events.
 
-In a terminal one line is kept up to date, and only what matters stays. Elsewhere transactions are
-told about once a second, however many there are, so that a log can be read. Both say which sources
-lag and which sinks are behind, if any are. With `--json` every event is a line of JSON.
+In a terminal one line is kept up to date, and only what matters stays. Elsewhere every line carries
+its time; transactions are told about once a second, however many there are, and a phase that takes
+long every few seconds, so that a log can be read. Both say which sources lag and which sinks are
+behind, if any are. Speed is that of the time spent on transactions, not of waiting for input. With
+`--json` every event is a line of JSON, but for those that tell how far something is: every few
+seconds as well.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.status import Status
 
+from stepwell.cli.pace import Pace
 from stepwell.cli.screen import count, plain
 from stepwell.deploy.project import Project
 from stepwell.engine.events import (
@@ -29,15 +33,17 @@ from stepwell.engine.events import (
     ExecutorLost,
     FlushFailed,
     Opened,
+    OpeningAt,
     Published,
-    Replayed,
     Settled,
     SinkFailed,
     SourceFailed,
     Stopped,
     StoreAvailable,
     StoreUnavailable,
+    TransactionAt,
     Waiting,
+    Working,
 )
 from stepwell.engine.status import Status as PipelineStatus
 from stepwell.env import Env
@@ -45,8 +51,10 @@ from stepwell.model import Transaction
 from stepwell.store.retry import span_text
 
 _PAUSE_S = 1.0
+_PHASE_S = 3.0
+"""How often a phase that takes long is told about, and from when on."""
 _LATELY_S = 10.0
-"""Of so many seconds the speed is told."""
+"""Of so many seconds of work the speed is told."""
 
 
 class Progress:
@@ -64,8 +72,10 @@ class Progress:
         self._told = Transaction(0)
         self._told_at = -_PAUSE_S
         self._started = env.uptime()
-        self._lately: deque[tuple[float, int]] = deque([(self._started, 0)])
-        """When so many rows had come in; the first is the last that is `_LATELY_S` old."""
+        self._lately: deque[tuple[float, int]] = deque()
+        """Seconds and rows of the last transactions."""
+        self._pace = Pace(env)
+        self._phase_at = 0.0
         self._behind = ""
         self._ending = False
         self._last: Opened | Stopped | None = None
@@ -103,12 +113,18 @@ class Progress:
                 self.transaction = event.transaction
                 self.transactions += 1
                 self._rows += event.rows
+                self._lately.append((event.seconds, event.rows))
+                while len(self._lately) > 1 and self._worked() - self._lately[0][0] > _LATELY_S:
+                    self._lately.popleft()
             elif isinstance(event, (Opened, Stopped)):
                 self.transaction = event.transaction
                 self._last = event
+            at = _phase(event)
+            if at is not None:
+                self._show_phase(event, *at)
+                return
             if self._json:
-                content = {"event": type(event).__name__, **asdict(event)}
-                print(json.dumps(content, default=str), file=sys.stderr, flush=True)
+                self._print_json(event)
                 return
             self._show(event)
 
@@ -119,9 +135,6 @@ class Progress:
         behind = "" if self.look is None else _behind(self.look())
         with self._lock:
             self._behind = behind
-            self._lately.append((self._env.uptime(), self._rows))
-            while self._lately[1][0] <= self._env.uptime() - _LATELY_S:
-                self._lately.popleft()
             self._tell()
 
     def ending(self) -> None:
@@ -157,8 +170,6 @@ class Progress:
                 self.say(f"transaction {event.transaction}: {told}")
         elif isinstance(event, Published):
             self._tell()
-        elif isinstance(event, Replayed):
-            self._replaying(event)
         else:
             text = _text(event)
             if text:
@@ -170,10 +181,8 @@ class Progress:
         rows, first = self._rows - self._rows_told, self._told + 1
         at = self._env.uptime()
         if self._live is not None:
-            since, before = self._lately[0]
-            speed = f"{(self._rows - before) / max(at - since, 0.001):,.0f} rows/s"
-            done = f"transaction {self.transaction}, {count(self._rows, 'row')} in, {speed}"
-            self._line(done + self._behind)
+            done = f"transaction {self.transaction}, {count(self._rows, 'row')} in"
+            self._line(done + self._speed() + self._behind)
             return
         if first > self.transaction or (at - self._told_at < _PAUSE_S and not now):
             return
@@ -181,15 +190,28 @@ class Progress:
         if first == self.transaction:
             which = f"transaction {first}"
         self._told, self._told_at, self._rows_told = self.transaction, at, self._rows
-        self.say(f"{which}: {count(rows, 'row')} in{self._behind}")
+        self.say(f"{which}: {count(rows, 'row')} in{self._speed()}{self._behind}")
 
-    def _replaying(self, event: Replayed) -> None:
-        text, at = f"replaying, at transaction {event.transaction}", self._env.uptime()
+    def _speed(self) -> str:
+        """Rows in a second of work; nothing, while there is nothing to tell it from."""
+        worked = self._worked()
+        if worked <= 0:
+            return ""
+        return f", {sum(rows for _, rows in self._lately) / worked:,.0f} rows/s"
+
+    def _worked(self) -> float:
+        return sum(seconds for seconds, _ in self._lately)
+
+    def _show_phase(self, event: Event, what: str, done: int, total: int, unit: str) -> None:
+        text, at = self._pace.text(what, done, total, unit), self._env.uptime()
         if self._live is not None:
             self._line(text)
-        elif at - self._told_at >= _PAUSE_S and at - self._started >= _PAUSE_S:
-            self._told_at = at
-            self.say(text)
+        elif at - max(self._phase_at, self._pace.began) >= _PHASE_S:
+            self._phase_at = at
+            if self._json:
+                self._print_json(event)
+            else:
+                self.say(text)
 
     def _line(self, text: str) -> None:
         if self._live is not None:
@@ -202,7 +224,27 @@ class Progress:
         if self._live is not None:
             self._console.print(plain(text), soft_wrap=True)
         else:
-            print(plain(text), file=sys.stderr, flush=True)
+            time = f"{self._env.now().astimezone():%Y-%m-%d %H:%M:%S}"
+            print(f"{time} {plain(text)}", file=sys.stderr, flush=True)
+
+    def _print_json(self, event: Event) -> None:
+        content = {"event": type(event).__name__, **asdict(event)}
+        print(json.dumps(content, default=str), file=sys.stderr, flush=True)
+
+
+def _phase(event: Event) -> tuple[str, int, int, str] | None:
+    """What an event tells that says no more than how far something is."""
+    match event:
+        case OpeningAt():
+            if event.total:
+                return f"opening: {event.stage}", event.done, event.total, event.unit
+            return f"opening: {event.stage}", event.percent, 100, ""
+        case Working():
+            return event.what, event.done, event.total, event.unit
+        case TransactionAt():
+            return f"transaction {event.transaction}", event.done, event.rows, "row"
+        case _:
+            return None
 
 
 def _behind(status: PipelineStatus) -> str:
@@ -223,10 +265,24 @@ def outage_text(event: StoreUnavailable | StoreAvailable) -> str:
     return f"{event.store} unavailable since {since}, retrying until {until}: {event.error}"
 
 
-def tell_outages(event: Event) -> None:
-    """A listener for commands that say nothing else about their progress."""
-    if isinstance(event, (StoreUnavailable, StoreAvailable)):
-        print(plain(outage_text(event)), file=sys.stderr, flush=True)
+class LongWork:
+    """A listener for commands that are mostly over soon: tells of outages and of long phases."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._pace = Pace(env)
+        self._said_at = 0.0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, (StoreUnavailable, StoreAvailable)):
+            print(plain(outage_text(event)), file=sys.stderr, flush=True)
+            return
+        at = _phase(event)
+        if at is not None:
+            text, now = self._pace.text(*at), self._env.uptime()
+            if now - max(self._said_at, self._pace.began) >= _PHASE_S:
+                self._said_at = now
+                print(plain(text), file=sys.stderr, flush=True)
 
 
 def _text(event: Event) -> str | None:

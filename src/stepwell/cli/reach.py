@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from stepwell.cli.progress import tell_outages
+from stepwell.cli.progress import LongWork
 from stepwell.deploy.holding import seen_of, writer_liveness
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.project import Project
@@ -192,7 +192,7 @@ class Reach:
 
     def _opened(self, seen: Seen, *, create: bool = False) -> ProjectPipeline:
         return ProjectPipeline(
-            self._project, self._env, create=create, seen=seen, listener=tell_outages
+            self._project, self._env, create=create, seen=seen, listener=LongWork(self._env)
         )
 
     def close(self) -> None:

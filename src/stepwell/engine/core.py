@@ -33,7 +33,7 @@ from stepwell.engine.open import Opening, Seen, Writer, take_over
 from stepwell.engine.outages import Outages
 from stepwell.engine.outbox import Outbox
 from stepwell.engine.payload import Intake
-from stepwell.engine.ports import ExecutorFactory, Limits, Sink, Source
+from stepwell.engine.ports import ExecutorFactory, Limits, Sink, Source, report_to
 from stepwell.engine.push_keys import Accepted, PushKey
 from stepwell.engine.replay import Replay
 from stepwell.engine.settings import Settings
@@ -54,6 +54,7 @@ from stepwell.engine.transaction import (
     step_entry,
     transact,
 )
+from stepwell.engine.working import Work
 from stepwell.env import Env, Rising
 from stepwell.errors import (
     ConfigError,
@@ -113,6 +114,8 @@ class Core(Keeping):
         self._make = executor
         self._sinks = tuple(sinks)
         made = executor(store, self.env)
+        self._work = Work(self.events, env)
+        report_to(made, self._work.report)
         self.events.emit(OpeningAt("claiming", 30))
         waits = self.settings.source_wait_s_first, self.settings.source_wait_s_max
         self.sources = Sources(sources, tuple(made.tables()), env, waits, self.events)
@@ -161,6 +164,7 @@ class Core(Keeping):
         self.state.on_error = self.settings.on_error
         self.state.gated = True
         self._writer = opening.serve()
+        self._work.opening = False
         self._last_checkpoint = env.uptime()
         if goes_back:
             self.state.open = None
@@ -187,7 +191,8 @@ class Core(Keeping):
             done = recorded.entry.position - first
             percent = 50 + 45 * done // max(1, opening.barrier - first)
             if percent > told:
-                self.events.emit(OpeningAt("replaying", percent))
+                left = opening.barrier - first
+                self.events.emit(OpeningAt("replaying", percent, done, left, "entry"))
                 told = percent
             draft = recorded.entry.draft
             if draft.closes:
@@ -324,7 +329,8 @@ class Core(Keeping):
         limits = self.settings.limits
         if rows_max is not None:
             limits = Limits(rows_max, limits.bytes_max)
-        intakes = self.sources.poll(self.state.position, limits, self.state.names)
+        with self._work.polling():
+            intakes = self.sources.poll(self.state.position, limits, self.state.names)
         return Step.of(intakes) if intakes else None
 
     def commit(self, intakes: Sequence[Intake]) -> Done:
@@ -425,12 +431,15 @@ class Core(Keeping):
         def gather() -> Gathered:
             return Gathered(self.state.next, self.env.now(), steps, key=key)
 
-        done = transact(
-            self.state, gather, lambda gathered: self._append(closing(gathered, recorded))
-        )
+        rows = sum(step.rows for step in steps)
+        with self._work.transaction(self.state.next, rows) as seconds:
+            done = transact(
+                self.state, gather, lambda gathered: self._append(closing(gathered, recorded))
+            )
+            took = seconds()
         if done is None:
             raise UnknownOutcomeError("a transaction with steps is done")
-        self.events.emit(committed(done))
+        self.events.emit(committed(done, took))
         return done
 
     # Giving out

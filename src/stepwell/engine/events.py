@@ -32,6 +32,30 @@ class OpeningAt:
 
     stage: str
     percent: int
+    done: int = 0
+    """Of this stage alone, where that is known."""
+    total: int = 0
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """How far work is that may take long, such as compacting."""
+
+    what: str
+    done: int
+    total: int
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionAt:
+    """How far the transaction under way is: of each view that is computed, a share of its rows."""
+
+    transaction: Transaction
+    done: int
+    rows: int
+    """Those that were taken in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +90,8 @@ class Committed:
     """Those of which rows were rejected."""
     violations: tuple[Violation, ...] = ()
     """What the transaction added to data tests."""
+    seconds: float = 0.0
+    """How long it took, from reading its input on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +228,8 @@ class Stopped:
 Event: TypeAlias = (
     Opened
     | OpeningAt
+    | Working
+    | TransactionAt
     | Replayed
     | Settled
     | Committed
@@ -229,6 +257,11 @@ class Events:
 
     def __init__(self, listener: Listener | None = None) -> None:
         self._listener = listener
+
+    @property
+    def heard(self) -> bool:
+        """Whether anybody listens: what is told for its own sake need not be made otherwise."""
+        return self._listener is not None
 
     def emit(self, event: Event) -> None:
         if self._listener is None:

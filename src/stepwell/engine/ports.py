@@ -408,6 +408,21 @@ ExecutorFactory = Callable[[Store, Env], Executor]
 """Makes an executor that writes its runs to a store; the engine then calls `load`."""
 
 
+Report = Callable[[str, int, int, str], None]
+"""Told how far work is that may take long: what it is, how much of how much, and of what."""
+
+
+def not_reported(what: str, done: int, total: int, unit: str) -> None:
+    """Nobody is told."""
+
+
+def report_to(executor: Executor, report: Report) -> None:
+    """From now on an executor says how far it is; only some can."""
+    hear: Callable[[Report], None] | None = getattr(executor, "report_to", None)
+    if hear is not None:
+        hear(report)
+
+
 def lost(executor: Executor) -> str | None:
     """Why an executor is of no use any more; None: it is. Only some can be lost, and say so."""
     ask: Callable[[], str | None] | None = getattr(executor, "lost", None)

@@ -33,6 +33,8 @@ from stepwell.engine.ports import (
     PartName,
     Pieces,
     Rejected,
+    Report,
+    not_reported,
 )
 from stepwell.engine.reshape import reshaped
 from stepwell.env import Env
@@ -75,12 +77,17 @@ class ReferenceExecutor:
         self._views: dict[str, Bag] = {}
         self._unflushed: dict[str, Bag] = {}
         self._runs: tuple[Run, ...] = ()
+        self._report: Report = not_reported
         self.load(())
 
     def tables(self) -> Mapping[str, tuple[str, ...]]:
         return {table.name: table.key for table in self._program.tables.values()}
 
     # Computing
+
+    def report_to(self, report: Report) -> None:
+        """Say from now on how far it is."""
+        self._report = report
 
     def execute(
         self,
@@ -120,9 +127,10 @@ class ReferenceExecutor:
 
     def _evaluate(self, rows: Mapping[str, Bag]) -> dict[str, Bag]:
         relations = dict(rows)
-        for name, view in self._program.views.items():
+        for number, (name, view) in enumerate(self._program.views.items(), 1):
             with about(name):
                 relations[name] = Counter(evaluate(view.node, relations))
+            self._report("computing", number, len(self._program.views), "view")
         return {name: relations[name] for name in self._program.views}
 
     def _change(self, view: str, change: Bag) -> pa.Table:
@@ -149,7 +157,8 @@ class ReferenceExecutor:
         return None
 
     def compact(self, *, own: bool = False) -> None:
-        for name, rows in self._rows.items():
+        for number, (name, rows) in enumerate(self._rows.items()):
+            self._report("compacting", number, len(self._rows), "relation")
             mine = [run for run in self._runs if run.relation == name]
             if len(mine) > 1 or (own and any(run.root for run in mine)):
                 self._runs = tuple(run for run in self._runs if run.relation != name)
@@ -176,10 +185,13 @@ class ReferenceExecutor:
     def load(self, runs: Sequence[Run]) -> None:
         rows: dict[str, Bag] = {name: Counter() for name in self._program.tables}
         rows |= {name + ERRORS: Counter() for name in self._program.tables}
+        loaded, total = 0, sum(run.rows for run in runs)
         for run in runs:
             if run.relation not in rows:
                 raise CorruptError(run.path, f"a run of {run.relation}, which is no table")
             rows[run.relation] = plus(rows[run.relation], self._read(run))
+            loaded += run.rows
+            self._report("loading", loaded, total, "row")
         self._rows, self._runs, self._unflushed = rows, tuple(runs), {}
         self._views = self._evaluate(rows)
 

@@ -461,8 +461,8 @@ def _changed(executed: Executed) -> Mapping[str, pa.Table]:
     return {view.lower(): table for view, table in executed.changes.items() if table.num_rows}
 
 
-def committed(done: Done) -> Committed:
-    """The event that tells of it."""
+def committed(done: Done, seconds: float = 0.0) -> Committed:
+    """The event that tells of it, and how long it took."""
     executed = done.executed
     views = tuple(sorted(view for view, change in executed.changes.items() if change.num_rows))
     return Committed(
@@ -473,6 +473,7 @@ def committed(done: Done) -> Committed:
         views,
         tuple(sorted(done.tables)),
         done.violations,
+        seconds,
     )
 
 

@@ -31,6 +31,8 @@ from stepwell.engine.ports import (
     Letters,
     Pieces,
     Rejected,
+    Report,
+    not_reported,
 )
 from stepwell.engine.reshape import reshaped
 from stepwell.engine.tiers import alike, to_merge
@@ -121,6 +123,7 @@ class SparkExecutor:
         self._copies = Path(own.name)
         self._java = java_process()
         self._description: str | None = None
+        self._report: Report = not_reported
 
     def lost(self) -> str | None:
         """Why it is of no use any more: its Java has ended."""
@@ -131,6 +134,10 @@ class SparkExecutor:
 
     def explain(self, view: str) -> Explained:
         return self._views.explain(view)
+
+    def report_to(self, report: Report) -> None:
+        """Say from now on how far it is."""
+        self._report = self._views.report = report
 
     # Computing
 
@@ -170,7 +177,9 @@ class SparkExecutor:
         return self._below
 
     def compact(self, *, own: bool = False) -> None:
-        for relation in self._relations:
+        relations = list(self._relations)
+        for number, relation in enumerate(relations):
+            self._report("compacting", number, len(relations), "relation")
             stored = [run for part in relation.parts for run in part.stored]
             many = len(relation.parts) > 1 or any(map(_many, relation.parts))
             if many or (own and any(run.root for run in stored)):
@@ -270,6 +279,7 @@ class SparkExecutor:
         self._relations.held = False
         by_name = {relation.name: relation for relation in self._relations}
         found: dict[str, list[Part]] = {name: [] for name in by_name}
+        loaded, total = 0, sum(run.rows for run in runs)
         for together in _grouped(runs):
             name = together[0].relation
             if name not in by_name:
@@ -279,6 +289,8 @@ class SparkExecutor:
                     hint="the tables and views are not those it was made with",
                 )
             found[name].append(self._part(by_name[name], together, found[name]))
+            loaded += sum(run.rows for run in together)
+            self._report("loading", loaded, total, "row")
         for name, relation in by_name.items():
             # Before anything was stored, the state is that of empty tables.
             relation.parts = found[name] if runs else list(self._first[name])

@@ -35,6 +35,8 @@ from stepwell.engine.ports import (
     Letters,
     Pieces,
     Rejected,
+    Report,
+    not_reported,
 )
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import InvalidError
@@ -117,6 +119,7 @@ class Views:
         self._programs: dict[str, Program] = {}
         self._views: dict[str, MaterializedView] = {}
         self._time = self._env.now()
+        self.report: Report = not_reported
 
     @classmethod
     def open(
@@ -379,7 +382,8 @@ class Views:
         outputs: dict[str, pa.Table] = {}
         recomputed: list[str] = []
         cheaper: dict[str, Costs] = {}
-        for program in self._programs.values():
+        for number, program in enumerate(self._programs.values()):
+            self.report("computing", number, len(self._programs), "view")
             start, began = self._evaluator.queries, self._env.uptime()
             jobs = self._evaluator.jobs
             adaptive = self._views[program.view.lower()].policy is Policy.AUTO
