@@ -239,7 +239,7 @@ def test_killed_at_every_call_of_a_separate_journal_store(when: When) -> None:
         work(pipeline, [])
         again = made.open(journal_store=journal)
         made.check(again)
-        assert everything(again) == expected.relations
+        assert without(everything(again), 1) == expected.relations
         for name, batches in expected.batches.items():
             assert made.shelves[name].batches == batches
 

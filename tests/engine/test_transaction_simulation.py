@@ -541,8 +541,8 @@ def plant_source_positions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """J8 broken: after a restart sources begin at the position of the last flush but one."""
     original = flush._progress
 
-    def progress(state: Any) -> Any:
-        return replace(original(state), sources=())
+    def progress(*given: Any) -> Any:
+        return replace(original(*given), sources=())
 
     patch.setattr(flush, "_progress", progress)
 
