@@ -97,11 +97,11 @@ def test_an_entry_of_a_format_to_come_is_named_by_both_versions(
     assert ended.exit_code == 1
     row = next(line for line in ended.stdout.splitlines() if line.split()[:1] == ["5"])
     assert "UNKNOWN" in row
-    assert "has stepwell-journal format 9; this Stepwell reads format 1" in row
+    assert "has stepwell-journal format 9; this Stepwell reads format 2" in row
     assert "hint: upgrade Stepwell on this machine" in ended.stderr
     alone = run("inspect", "journal", pipeline.entry(5))
     assert alone.exit_code == 1
-    assert "has stepwell-journal format 9; this Stepwell reads format 1" in alone.stderr
+    assert "has stepwell-journal format 9; this Stepwell reads format 2" in alone.stderr
 
 
 def test_a_missing_entry_is_a_gap_and_an_error(run: Run, pipeline: Pipeline) -> None:
