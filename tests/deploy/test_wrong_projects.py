@@ -133,8 +133,8 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
     (
         "targets: {prod: {nam: x}}",
         "stepwell.yml:7:18: target prod has no key nam",
-        "keys are: store, journal, transaction, push, checkpoint, gc, executor, spark, sources, sinks, protect, "
-        "variables",
+        "keys are: store, journal, transaction, push, checkpoint, gc, executor, spark, sources, sinks, "
+        "tests, protect, variables",
     ),
     (
         "targets: {prod: {spark: {mster: x}}}",
