@@ -16,8 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import psycopg
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -351,19 +354,23 @@ def files_log(path: Path) -> Log:
 
 
 def delta_log(path: Path) -> Log:
-    """In the order of the table's commits, each of which names its transaction."""
-    places: dict[int, int] = {}
+    """In the order of the table's commits, each of which names its last transaction."""
+    log: Log = []
     for commit in sorted((path / "_delta_log").glob("*.json")):
-        for line in commit.read_text().splitlines():
-            action = json.loads(line).get("txn", {"appId": ""})
-            if action["appId"].count("/") == 2:  # The other parts of the mark have longer names.
-                number = action["version"]
-                assert places.setdefault(number, len(places)) == len(places) - 1
-    log: Log = [
-        (row["_transaction"], row["customer"], int(row["total"]), row["n"], row["_w"])
-        for row in DeltaTable(str(path)).to_pyarrow_table().to_pylist()
-    ]
-    return sorted(log, key=lambda item: places[int(str(item[0]))])
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        added: list[dict[str, Any]] = []
+        for action in actions:
+            if "add" in action:
+                added += pq.read_table(path / unquote(action["add"]["path"])).to_pylist()
+        # The other parts of the mark have longer names.
+        marks = [action["txn"] for action in actions if "txn" in action]
+        numbers = [mark["version"] for mark in marks if mark["appId"].count("/") == 2]
+        assert numbers == [max(row["_transaction"] for row in added)] if added else not numbers
+        log += [
+            (row["_transaction"], row["customer"], int(row["total"]), row["n"], row["_w"])
+            for row in sorted(added, key=lambda row: row["_transaction"])
+        ]
+    return log
 
 
 def postgres_log(dsn: str, schema: str) -> Log:
