@@ -129,6 +129,10 @@ def test_violations_that_were_there_do_not_stop_a_pipeline(lab: Lab) -> None:
     )
     assert violations(lab) == {"positive": 2}
     lab.push((7, "fay", 1))
+    lab.push((5, "dan", -1))
+    assert violations(lab) == {"positive": 2}, "a violation that changes is not a new one"
+    with lab.open() as pipeline, pytest.raises(InvalidError, match="data test positive fails"):
+        pipeline.push("orders", [{"id": 8, "customer": "gus", "amount": -1}])
     lab.push((5, "dan", 3))
     assert violations(lab) == {"positive": 1}
 

@@ -103,6 +103,8 @@ class Core(Keeping):
         """
         self.left = False
         """Whether it was closed: another one has to be opened to go on."""
+        self.refused: StepwellError | None = None
+        """Why the loop's last transaction was taken back when somebody else needed a boundary."""
         ids = env if isinstance(env, Rising) else Rising(env)
         self.env: Env = ids
         self.settings = settings or Settings()
@@ -409,7 +411,10 @@ class Core(Keeping):
         self.events.emit(RolledBack(open.transaction, len(open.steps)))
 
     def boundary(self) -> None:
-        """Be between two transactions: close what the loop left open, finish what was aborted."""
+        """Be between two transactions: close what the loop left open, finish what was aborted.
+
+        If what the loop left open is refused, the loop is told, and not whoever is next.
+        """
         self.check()
         open = self.state.open
         if open is None:
@@ -417,7 +422,12 @@ class Core(Keeping):
         if open.doomed:
             self.abort()
         elif not open.explicit:
-            self.close_open()
+            try:
+                self.close_open()
+            except (InvalidError, UserCodeError) as error:
+                if self.state.open is not None:
+                    raise  # It could not be taken back yet.
+                self.refused = error
 
     def _opened(self) -> Open:
         if self.state.open is None:

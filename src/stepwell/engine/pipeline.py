@@ -154,6 +154,10 @@ class Pipeline:
             with self._turn("push"):
                 while not pushed.done:
                     self._pushes.commit()
+        except StepwellError:
+            # Another thread may have committed it, and closed the pipeline since.
+            if not pushed.done:
+                raise
         finally:
             self._pushes.withdraw(pushed)
         if pushed.error is not None:

@@ -16,7 +16,13 @@ from stepwell.engine.payload import Intake
 from stepwell.engine.push_keys import Accepted
 from stepwell.engine.pushed import Push
 from stepwell.engine.transaction import Done
-from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError, UserCodeError
+from stepwell.errors import (
+    FencedError,
+    InvalidError,
+    StepwellError,
+    UnknownOutcomeError,
+    UserCodeError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +119,10 @@ class PushQueue:
             return
         try:
             known = self._committer.answer(pushed.intake)
-        except InvalidError as error:
-            pushed.fail(error)
+        except FencedError:
+            raise
+        except StepwellError as error:
+            pushed.fail(error)  # Its keys may be damaged; those without a key are taken in.
         else:
             if known is not None:
                 pushed.succeed(known.transaction, known.rejected)

@@ -39,6 +39,9 @@ class Loop:
         """Take a step, or rest; the transaction that was committed, if one was."""
         core = self._core
         self.rest_s = 0.0
+        refused, core.refused = core.refused, None
+        if refused is not None:
+            raise refused
         if not core.room(0.0, deliver=not self._in_background):
             # Not waited for inside the turn: others may want to stop the loop, or to look.
             wait_s = core.settings.sink_wait_s_max

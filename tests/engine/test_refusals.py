@@ -1,0 +1,124 @@
+"""Who is told that something was refused: the one whose rows they are, and nobody else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from stepwell.engine.data_tests import DataTest
+from stepwell.engine.pipeline import Pipeline
+from stepwell.engine.reference_executor import ReferenceExecutor
+from stepwell.engine.run import Loop
+from stepwell.engine.settings import Settings
+from stepwell.errors import CorruptError, InvalidError
+from stepwell.store.memory import MemoryStore
+from stepwell.testing import ManualEnv
+from tests.engine.doubles import SETTINGS, SQL, Feed, FeedSource, click, contents, order
+
+TESTED = (
+    SQL
+    + "CREATE MATERIALIZED VIEW bad_violations AS SELECT id, amount FROM orders WHERE amount < 0;"
+)
+GATED = replace(SETTINGS, latency_s_max=60.0, tests=(DataTest("bad", "bad_violations", "fail"),))
+WAIT_S = 20.0
+
+
+class Bench:
+    """A pipeline in memory, and threads that wait for its turn one after another."""
+
+    def __init__(self, sql: str = SQL, settings: Settings = SETTINGS, feed: Feed | None = None):
+        self.env = ManualEnv()
+        self.store = MemoryStore(self.env)
+        self._sql, self._settings, self._feed = sql, settings, feed
+        self.pipeline = self.open()
+        self.told: dict[str, object] = {}
+
+    def open(self) -> Pipeline:
+        return Pipeline(
+            self.store,
+            self.env,
+            executor=lambda store, env: ReferenceExecutor(self._sql, store, env),
+            sources=[] if self._feed is None else [FeedSource("feed", self._feed)],
+            settings=self._settings,
+        )
+
+    def queued(self, *calls: tuple[str, Callable[[], object]]) -> None:
+        """Let calls wait for the turn in this order, then give it to them."""
+        turns = self.pipeline._turns
+        turns.take("test")
+        threads = []
+        for name, call in calls:
+            waiting = len(turns._line)
+            thread = threading.Thread(target=self._run, args=(name, call))
+            thread.start()
+            threads.append(thread)
+            reached = threading.Event()
+            while len(turns._line) == waiting and not reached.wait(0.001):
+                assert thread.is_alive(), self.told
+        turns.give_back()
+        for thread in threads:
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+
+    def _run(self, name: str, call: Callable[[], object]) -> None:
+        try:
+            self.told[name] = call()
+        except Exception as error:  # noqa: BLE001 - compared by the test
+            self.told[name] = error
+
+
+def test_a_push_that_another_thread_committed_is_acknowledged_although_it_is_closed() -> None:
+    """F11: an error would say that nothing was taken in, and the rows would be sent again."""
+    bench = Bench()
+    pipeline = bench.pipeline
+    bench.queued(
+        ("first", lambda: int(pipeline.push("clicks", [click("a")]))),
+        ("close", pipeline.close),
+        ("second", lambda: int(pipeline.push("clicks", [click("b")]))),
+    )
+    assert bench.told == {"first": 1, "close": None, "second": 1}
+    assert len(contents(bench.open(), "clicks")) == 2
+
+
+def test_a_damaged_run_of_keys_fails_pushes_with_a_key_only() -> None:
+    """J14: those without one need no keys, also when they are committed together."""
+    bench = Bench()
+    bench.pipeline.push("clicks", [click("a")], key="k1")
+    bench.pipeline.close()
+    (run,) = (item.path for item in bench.store.list("runs/") if "push" in item.path)
+    pipeline = bench.pipeline = bench.open()
+    bench.store.delete(run)
+    bench.queued(
+        ("plain", lambda: int(pipeline.push("clicks", [click("b")]))),
+        ("keyed", lambda: int(pipeline.push("clicks", [click("c")], key="k2"))),
+    )
+    assert bench.told["plain"] == 2
+    assert isinstance(bench.told["keyed"], CorruptError)
+
+
+def test_a_refused_transaction_of_the_loop_is_told_to_the_loop() -> None:
+    """J10: a push to another table, a deploy and a close are not blamed for rows of a source."""
+    feed = Feed("orders").put(order(1, "a", -5))
+    bench = Bench(TESTED, GATED, feed)
+    pipeline = bench.pipeline
+    loop = Loop(pipeline._core, pipeline._stop, once=False, transactions_max=None)
+
+    def leave_open() -> None:
+        assert loop.turn() is None
+        assert pipeline._core.state.open is not None
+
+    leave_open()
+    assert int(pipeline.push("clicks", [click("z")])) == 1
+    assert contents(pipeline, "orders") == []
+    with pytest.raises(InvalidError, match="data test bad fails"):
+        loop.turn()
+    leave_open()
+    pipeline.exchange(lambda core: core)
+    with pytest.raises(InvalidError, match="data test bad fails"):
+        loop.turn()
+    leave_open()
+    pipeline.close()
+    assert len(contents(bench.open(), "clicks")) == 1
