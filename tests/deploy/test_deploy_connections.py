@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -126,6 +127,83 @@ def test_a_source_goes_on_where_it_stands_and_a_new_one_begins(lab: Lab) -> None
     lab.write(CHANGED, YML)
     lab.deploy()
     assert not lab.manifest().progress.sources
+
+
+FILES = (
+    "sources:\n  files: {table: clicks, type: files, path: data/one/*.json, format: json, "
+    "settle: 0s}\n"
+)
+OLD = "data/one/*.json"
+
+
+def two_folders(lab: Lab) -> None:
+    """A source on the first of two folders, with files of the same name."""
+    for folder, customer in (("one", "ada"), ("two", "bob")):
+        (lab.folder / "data" / folder).mkdir(parents=True)
+        row = json.dumps({"customer": customer, "page": "/"})
+        (lab.folder / "data" / folder / "a.json").write_text(f"{row}\n", encoding="utf-8")
+    lab.write(SQL, YML + FILES)
+    lab.deploy()
+
+
+@pytest.mark.parametrize(
+    "path", ["data/*/*.json", "data/two/*.json", "data/one", '"${env:FOLDER}/*.json"']
+)
+def test_a_source_that_has_taken_files_keeps_its_base_folder(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """D7, D11, J5: names below another folder are other files; all would come twice, or never."""
+    monkeypatch.setenv("FOLDER", str(lab.folder / "data" / "one"))
+    two_folders(lab)
+    lab.run()
+    lab.write(SQL, YML + FILES.replace(OLD, path))
+    with pytest.raises(InvalidError, match=r"base folder .*give the new source another name"):
+        lab.deploy()
+    assert [step.key for step in lab.plan().refused] == ["source.files"]
+    lab.write(SQL, YML + FILES.replace(OLD, path).replace("files:", "more:", 1))
+    lab.deploy()
+    lab.run()
+    assert ("ada", "/") in lab.rows("clicks")
+
+
+@pytest.mark.parametrize(
+    "path", ["data/one/**/*.json", "./data/one/*.json", "data/../data/one/a*", "<folder>/*.json"]
+)
+def test_a_source_goes_on_with_another_pattern_below_its_base_folder(lab: Lab, path: str) -> None:
+    """D11, J5: what was taken is not taken again, and what the pattern left out is."""
+    two_folders(lab)
+    lab.run()
+    path = path.replace("<folder>", str(lab.folder / "data" / "one"))
+    lab.write(SQL, YML + FILES.replace(OLD, path))
+    lab.deploy()
+    later = '{"customer": "eve", "page": "/"}\n'
+    (lab.folder / "data" / "one" / "a2.json").write_text(later, encoding="utf-8")
+    lab.run()
+    assert lab.rows("clicks") == {("ada", "/"): 1, ("eve", "/"): 1}
+
+
+def test_a_source_that_has_taken_nothing_may_get_any_path(lab: Lab) -> None:
+    """D11: a wrong path is corrected in its place."""
+    two_folders(lab)
+    lab.write(SQL, YML + FILES.replace(OLD, "data/two/*.json"))
+    lab.deploy()
+    lab.run()
+    assert lab.rows("clicks") == {("bob", "/"): 1}
+
+
+def test_what_a_source_has_taken_since_the_last_flush_counts(lab: Lab) -> None:
+    """D11, J5: a writer was killed; what it took is in the journal, and in no manifest yet."""
+    two_folders(lab)
+    killed = lab.open()
+    step = killed._core.poll()
+    assert step is not None
+    killed._core.commit_step(step)
+    assert all(at.position is None for at in lab.manifest().progress.sources)
+    lab.write(SQL, YML + FILES.replace(OLD, "data/two/*.json"))
+    done = lab.deploy(take_over=True)
+    assert "its base folder changes" in done.failed["source.files"]
+    lab.run()
+    assert lab.rows("clicks") == {("ada", "/"): 1}
 
 
 def test_output_that_waits_for_a_sink_survives_a_deploy(lab: Lab) -> None:

@@ -15,8 +15,8 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
+from stepwell.connectors.base_folder import split_pattern
 from stepwell.connectors.file_parts import Found, unavailable
 from stepwell.connectors.settling import TICK_S
 from stepwell.env import Env
@@ -32,7 +32,7 @@ class Listing:
         self._follow_links = follow_links
         self.left_alone: tuple[str, ...] = ()
         """Links that leave the folder, as of the last listing: the first few."""
-        self.folder, self._pattern = _split_pattern(path)
+        self.folder, self._pattern = split_pattern(path)
         self._unreadable: dict[str, str] = {}
         """Names that are not UTF-8, by what they are shown as."""
         self._changed: tuple[int, float] | None = None
@@ -172,12 +172,3 @@ def _is_unicode(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _split_pattern(path: str) -> tuple[Path, str]:
-    """The folder above the first wildcard, and the pattern below it."""
-    whole = Path(os.path.abspath(path))
-    parts = whole.parts
-    found = [i for i, part in enumerate(parts) if glob.has_magic(part)]
-    first = found[0] if found else len(parts) - 1
-    return Path(*parts[:first]), str(Path(*parts[first:]))

@@ -121,6 +121,7 @@ def _plan(
         executor=project.sections.executor,
         deployed_executor=seen.executor,
         facts=Facts.of(seen.manifest),
+        folder=project.folder,
     )
 
 

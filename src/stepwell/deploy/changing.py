@@ -32,6 +32,7 @@ from stepwell.deploy.resources import (
     needed,
     shown,
 )
+from stepwell.deploy.source_place import path_refusal
 from stepwell.deploy.table_change import TableChange, table_change
 from stepwell.engine.beside import Beside
 from stepwell.engine.change import BuildError, Convert, ProgramChange, change_program
@@ -194,6 +195,7 @@ class Changing:
         failed: dict[str, str] = {}
         if beside is not None:
             with suppress(*_NOT_READY):
+                self._check_sources(core, deployed, wanted)
                 done = change_program(
                     core,
                     beside.executor,
@@ -209,6 +211,7 @@ class Changing:
                 _held_back(failed, wanted, deployed)
                 return Changed(deployed, failed, None)
             try:
+                self._check_sources(core, deployed, target)
                 new = {s.key for s in plan.changes if s.action in (Action.CREATE, Action.REBUILD)}
                 self._check_new_sinks(target, new)
                 made = None
@@ -264,6 +267,19 @@ class Changing:
             return beside
         except (*_NOT_TAKEN, *_NOT_READY):
             return None
+
+    def _check_sources(self, core: Core, deployed: Deployed, target: Deployed) -> None:
+        """A source that has taken something keeps its base folder.
+
+        The plan knows what the manifest says; what was taken since the last flush is known here.
+        """
+        for key, new in target.items():
+            old = deployed.get(key)
+            if new.kind != "source" or old is None or core.state.position(new.name) is None:
+                continue
+            refused = path_refusal(old, new, self._project.folder)
+            if refused is not None:
+                raise BuildError(key, InvalidError(refused))
 
     def _check_new_sinks(self, target: Deployed, new: set[str]) -> None:
         """A sink that begins must be empty, or the pipeline could not be opened any more.

@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from pathlib import Path
 
 from stepwell.connectors.evolving import is_evolving, named_evolution, names_refusal
 from stepwell.deploy.graph import column_names
@@ -29,6 +30,7 @@ from stepwell.deploy.resources import (
     shown,
     tokens_checksum,
 )
+from stepwell.deploy.source_place import path_refusal
 from stepwell.errors import ConfigError, InvalidError
 from stepwell.model import checksum
 from stepwell.query.statements import MaterializedView, Statement, Table, View, fold
@@ -62,6 +64,8 @@ class Facts:
     """Transactions that wait for a sink."""
     begun: frozenset[str] = frozenset()
     """Sinks that hold output."""
+    taken: frozenset[str] = frozenset()
+    """Sources that have taken something."""
 
     @classmethod
     def of(cls, manifest: Manifest | None) -> Facts:
@@ -73,8 +77,11 @@ class Facts:
                 rows[name] = rows.get(name, 0) + run.rows
             for item in manifest.progress.outbox:
                 waiting[item.sink] = waiting.get(item.sink, 0) + 1
-        begun = () if manifest is None else (at.name for at in manifest.progress.sinks)
-        return cls(rows, waiting, frozenset(begun))
+        if manifest is None:
+            return cls(rows, waiting)
+        begun = frozenset(at.name for at in manifest.progress.sinks)
+        taken = frozenset(at.name for at in manifest.progress.sources if at.position is not None)
+        return cls(rows, waiting, begun, taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +191,10 @@ def make_plan(
     executor: str,
     deployed_executor: str = "",
     facts: Facts | None = None,
+    folder: Path = Path("/"),
 ) -> Plan:
-    """Pure: the same arguments give the same plan."""
-    steps = _Planner(deployed, wanted, facts or Facts()).steps()
+    """Pure: the same arguments give the same plan. Relative paths start at `folder`."""
+    steps = _Planner(deployed, wanted, facts or Facts(), folder).steps()
     refusal = None
     if deployed and deployed_executor != executor:
         refusal = (
@@ -207,10 +215,11 @@ def destroy_plan(store: str, deployed: Deployed, executor: str, facts: Facts) ->
 
 
 class _Planner:
-    def __init__(self, deployed: Deployed, wanted: Deployed, facts: Facts) -> None:
+    def __init__(self, deployed: Deployed, wanted: Deployed, facts: Facts, folder: Path) -> None:
         self._deployed = deployed
         self._wanted = wanted
         self._facts = facts
+        self._folder = folder
         self._compared = Comparison(deployed, wanted)
         self._moved: dict[str, str] = {}
         """What is computed otherwise than before, and in which words."""
@@ -365,6 +374,8 @@ class _Planner:
             return self._kept(old, new)
         changed = _changed_options(old, new)
         refused = None
+        if new.name in self._facts.taken:
+            refused = path_refusal(old, new, self._folder)
         for name in ("table", "type"):
             if name in changed:
                 refused = (

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from stepwell.connectors.base_folder import opaque
 from stepwell.deploy.document import Node, Scalar
 from stepwell.errors import ConfigError
 from stepwell.query.source import Source, Span, did_you_mean
@@ -61,6 +62,11 @@ def check_complete(options: Mapping[str, object]) -> None:
     found = missing(options)
     if found is not None:
         raise found.error
+
+
+def veiled(stored: str) -> str:
+    """A path as it is stored, with each reference made opaque: its value is not known."""
+    return _REFERENCE.sub(lambda found: "${" if found[1] is None else opaque(found[1]), stored)
 
 
 class References:

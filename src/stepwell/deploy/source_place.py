@@ -1,0 +1,29 @@
+"""Whether a source that has taken something can go on at another path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepwell.connectors.base_folder import base_folder
+from stepwell.deploy.references import veiled
+from stepwell.deploy.resources import Resource
+
+
+def path_refusal(old: Resource, new: Resource, folder: Path) -> str | None:
+    """Why a source that has taken something must not get its new path; None if it may. Pure.
+
+    `folder` is the project's, where relative paths start.
+    """
+    before, now = old.options.get("path"), new.options.get("path")
+    kinds = {old.options.get("type"), new.options.get("type")}
+    if kinds != {"files"} or before == now:
+        return None
+    was, is_now = (base_folder(veiled(str(path)), folder) for path in (before, now))
+    if was is not None and was == is_now:
+        return None
+    what = "its base folder changes" if was and is_now else "its base folder may change"
+    return (
+        f"{what} (path {before} before, {now} now), and the files it has taken are known by their "
+        "names below the old one: some would be taken twice, or never; give the new source "
+        "another name"
+    )
