@@ -202,6 +202,13 @@ def test_the_glossary_is_sorted_and_has_each_word_once() -> None:
     assert words == sorted(set(words), key=lambda word: word.replace("-", " "))
 
 
+def test_fault_scenarios_are_numbered_one_after_the_other() -> None:
+    """Tests name them by number."""
+    text = (ROOT / "docs" / "internals" / "faults.md").read_text(encoding="utf-8")
+    numbers = [int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)]
+    assert numbers == list(range(91, 91 + len(numbers)))
+
+
 def test_the_page_about_projects_names_every_key() -> None:
     """A key that is not explained is found by reading the code, if at all."""
     page = (DOCS / "reference" / "project.md").read_text(encoding="utf-8")

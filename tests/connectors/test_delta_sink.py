@@ -67,7 +67,7 @@ def test_rows_without_a_key_are_counted(tmp_path: Path) -> None:
 def test_a_change_that_alters_nothing_is_committed_all_the_same(
     tmp_path: Path, options: dict[str, object]
 ) -> None:
-    """Scenario 104, J7: without its number the sink would seem to have lost the transaction, and
+    """Scenario 107, J7: without its number the sink would seem to have lost the transaction, and
     the pipeline could not be opened.
     """
     made = sink(tmp_path, **options)

@@ -43,7 +43,7 @@ def filled(word: str, request: pytest.FixtureRequest, folder: Path) -> Place:
 def test_an_fsync_that_failed_is_not_repeated_and_believed(
     word: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario 103, K8, J7: each fsync of a write in turn. The next one succeeds and proves
+    """Scenario 104, K8, J7: each fsync of a write in turn. The next one succeeds and proves
     nothing, so no handle of this process says that the transaction is there.
     """
     stops = 0
@@ -77,7 +77,7 @@ def test_an_fsync_that_failed_is_not_repeated_and_believed(
 def test_who_asks_a_sink_and_cannot_sync_what_it_says_is_not_told_later(
     word: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario 103, K8: its writer may have died before it synced; neither can the one who asks."""
+    """Scenario 104, K8: its writer may have died before it synced; neither can the one who asks."""
     place = filled(word, request, tmp_path / "here")
     other = filled(word, request, tmp_path / "there")
     monkeypatch.setattr(os, "fsync", FailingDisk(1).fsync)
@@ -92,7 +92,7 @@ def test_who_asks_a_sink_and_cannot_sync_what_it_says_is_not_told_later(
 def test_the_outbox_keeps_what_a_sink_could_not_sync(
     word: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario 103, J7: dropped from the outbox, it would be gone with the next power cut."""
+    """Scenario 104, J7: dropped from the outbox, it would be gone with the next power cut."""
     place = make_place(word, request, tmp_path)
     (tmp_path / "out").mkdir()
     env = ManualEnv()

@@ -333,7 +333,7 @@ def fill(path: Path, first: int, changed: int | None = None) -> None:
 def test_a_half_taken_file_that_is_replaced_with_the_same_size_and_time_stops_the_source(
     tmp_path: Path, name: str, how: str, restart: bool, steps: int, what: str
 ) -> None:
-    """J8, scenario 104: old rows and new ones together are a file that never was."""
+    """J8, scenario 105: old rows and new ones together are a file that never was."""
     path, env = tmp_path / name, ManualEnv()
     options = {"path": "a.*", "format": name.split(".")[1]}
     fill(path, 5_000)
@@ -358,7 +358,7 @@ def test_a_half_taken_file_that_is_replaced_with_the_same_size_and_time_stops_th
 def test_a_half_taken_file_that_was_copied_back_is_gone_on_with(
     tmp_path: Path, name: str, restart: bool
 ) -> None:
-    """J8, scenario 104: what counts is what a file holds, not when or where it was written."""
+    """J8, scenario 105: what counts is what a file holds, not when or where it was written."""
     path, env = tmp_path / name, ManualEnv()
     options = {"path": "a.*", "format": name.split(".")[1]}
     fill(path, 5_000)
@@ -377,7 +377,7 @@ def test_a_half_taken_file_that_was_copied_back_is_gone_on_with(
 def test_a_file_that_is_replaced_while_it_is_read_is_read_again(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J8, scenario 104: a step may take several parts of a file, each read by itself."""
+    """J8, scenario 105: a step may take several parts of a file, each read by itself."""
     path, env = tmp_path / name, ManualEnv()
     options = {"path": "a.*", "format": name.split(".")[1]}
     fill(path, 5_000)
@@ -402,7 +402,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_again(
 def test_a_file_that_stays_as_it_is_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """J8, scenario 104: to compare all that was taken at every step would cost its square."""
+    """J8, scenario 105: to compare all that was taken at every step would cost its square."""
     env = ManualEnv()
     fill(tmp_path / "a.json", 5_000)
     s, after, compared = source(tmp_path, env), None, []

@@ -152,7 +152,7 @@ def two_folders(lab: Lab) -> None:
 def test_a_source_that_has_taken_files_keeps_its_base_folder(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """D7, D11, J5: names below another folder are other files; all would come twice, or never."""
+    """D7, J5, scenario 113: names below another folder are other files, to come twice or never."""
     monkeypatch.setenv("FOLDER", str(lab.folder / "data" / "one"))
     two_folders(lab)
     lab.run()
@@ -192,7 +192,7 @@ def test_a_source_that_has_taken_nothing_may_get_any_path(lab: Lab) -> None:
 
 
 def test_what_a_source_has_taken_since_the_last_flush_counts(lab: Lab) -> None:
-    """D11, J5: a writer was killed; what it took is in the journal, and in no manifest yet."""
+    """D11, J5, scenario 113: a writer was killed; only the journal knows what it took."""
     two_folders(lab)
     killed = lab.open()
     step = killed._core.poll()

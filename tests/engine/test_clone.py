@@ -273,7 +273,7 @@ def test_a_missing_entry_that_counts_is_lost_data_and_no_clone(family: Family, g
 def test_a_lost_begin_does_not_make_half_of_a_transaction_count(
     family: Family, ended: bool
 ) -> None:
-    """C4, J4, scenario 104: without its `begin` an open transaction passes for an automatic one,
+    """C4, J4, scenario 106: without its `begin` an open transaction passes for an automatic one,
     and would be committed as far as it was recorded. One that was committed is whole without.
     """
     parent = family.parent()

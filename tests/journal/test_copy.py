@@ -59,7 +59,7 @@ def copied(env: ManualEnv, store: MemoryStore, tail: Tail) -> list[str]:
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
 def test_a_tail_that_begins_inside_a_transaction_is_not_copied(lost: int) -> None:
-    """C4, J4, scenario 104: the `begin`, a step or all but the end of a transaction is lost. Only a
+    """C4, J4, scenario 106: the `begin`, a step or all but the end of a transaction is lost. Only a
     transaction of which every step is there, and that has ended, is whole without its `begin`.
     """
     env, store, writer, after = begun()
@@ -77,7 +77,7 @@ def test_a_tail_that_begins_inside_a_transaction_is_not_copied(lost: int) -> Non
 
 @pytest.mark.parametrize("end", [None, Kind.ABORT, Kind.CLOSE])
 def test_without_its_begin_a_transaction_counts_only_if_it_has_ended(end: Kind | None) -> None:
-    """C4, J4, scenario 104: an open one would be committed as far as it was recorded."""
+    """C4, J4, scenario 106: an open one would be committed as far as it was recorded."""
     env, store, writer, after = begun()
     begin, until = write(writer, 1, 0), write(writer, 1, 1)
     if end is not None:

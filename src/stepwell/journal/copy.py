@@ -9,7 +9,7 @@ Entries may be missing only at the beginning, and only if they provably held not
 the first one with data begins the very transaction that comes next (C4). Transactions are numbered
 without a gap, so none lay in between. Nor may the `begin` of an explicit transaction be among them:
 without it a transaction that is still open would pass for an automatic one, and half of it would be
-committed (scenario 104). Anything else that is missing is lost data: an error.
+committed (scenario 106). Anything else that is missing is lost data: an error.
 """
 
 from __future__ import annotations
