@@ -278,6 +278,23 @@ def test_a_file_that_grows_before_its_step_is_recorded_is_taken_whole(tmp_path: 
     assert (ids(again), again.bad) == ([1, 2], ())
 
 
+def test_a_file_that_was_undone_and_grew_is_taken_whole(tmp_path: Path) -> None:
+    """J8, J13: a restore has undone it, so nothing of it came too late; the other one did."""
+    write(tmp_path / "a.json", 1)
+    s = source(tmp_path)
+    first = poll(s)
+    assert s.poll(first.position, Limits()) is None
+    write(tmp_path / "b.json", 2)
+    second = poll(s, first.position)
+    assert s.poll(second.position, Limits()) is None
+    write(tmp_path / "a.json", 1, 3)
+    write(tmp_path / "b.json", 2, 4)
+    again = poll(s, first.position)
+    assert ids(again) == [2, 4]
+    assert [bad.where for bad in again.bad] == ["a.json"]
+    assert s.poll(again.position, Limits()) is None
+
+
 def test_a_folder_may_come_later(tmp_path: Path) -> None:
     """A pipeline may be started before whoever fills its folder."""
     s = source(tmp_path, path="in")

@@ -172,7 +172,7 @@ class FilesSource:
         return self.poll_new(after, limits, TakenNames(self.name))
 
     def poll_new(self, after: Json, limits: Limits, taken: Names) -> Taken | None:
-        self._watch(after)
+        self._watch(after, taken)
         standing = _Standing.after(after)
         standing.compare(self.name, taken.count)
         grown, changed_ns = self._grown(), self._listing.changed_ns()
@@ -425,11 +425,15 @@ class FilesSource:
         settled = self._settling.look(file)
         return settled or (self._reader.proves_whole(file) and self._reader.ends_whole(file))
 
-    def _watch(self, after: Json) -> None:
+    def _watch(self, after: Json, taken: Names) -> None:
         if after is not None and after == self._given:
             self._watched.update(self._taking)
             while len(self._watched) > _WATCHED_MAX:
                 self._watched.popitem(last=False)
+        elif self._watched:
+            # A restore has perhaps undone what was taken: those files are taken again, whole.
+            for name in taken.missing(list(self._watched)):
+                del self._watched[name]
         self._taking = {}
 
     def _grown(self) -> list[Json]:
