@@ -65,6 +65,18 @@ def key_runs(manifest: Manifest) -> list[str]:
     return [run.path for run in manifest.runs if run.relation == RELATION]
 
 
+def test_keys_count_as_memory_that_a_flush_frees() -> None:
+    """J14: pushes whose rows take no room, for they replace one another."""
+    world = World()
+    settings = replace(SETTINGS, checkpoint_every_s=1e9, memory_bytes_max=20_000)
+    pipeline = world.open(settings=settings)
+    for number in range(200):
+        pipeline.push("orders", [order(1, "a", number % 2)], key=f"batch {number}")
+    assert key_runs(manifest_of(world))
+    assert pipeline._core.state.unflushed_bytes() < 20_000
+    assert pipeline.push("orders", [order(1, "a", 0)], key="batch 0") == 1
+
+
 def test_a_push_that_is_repeated_with_its_key_is_answered_and_not_taken() -> None:
     """J14: the same number, no row and no entry more; the order of rows makes no difference."""
     world = World()

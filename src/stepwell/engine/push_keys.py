@@ -45,6 +45,8 @@ RELATION = "$push"
 KEY_BYTES_MAX = 200
 KEEP_S = 7 * 86400.0
 _HASH_BYTES = 16
+_MEMORY_BYTES = 300
+"""What a key that no run holds costs in memory, roughly."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _US = timedelta(microseconds=1)
 _SCHEMA = pa.schema(
@@ -139,6 +141,9 @@ class PushKeys:
             known = self._fresh.get(key.hash)
             if known is None or known.transaction < key.transaction:
                 self._fresh[key.hash] = key
+
+    def unflushed_bytes(self) -> int:
+        return len(self._fresh) * _MEMORY_BYTES
 
     def find(self, key: str, now: datetime) -> Accepted | None:
         """The latest push with a key, unless it has expired."""

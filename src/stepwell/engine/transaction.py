@@ -257,7 +257,7 @@ class State:
     def unflushed_bytes(self) -> int:
         """How large the state is that no run holds yet."""
         names = sum(taken.unflushed_bytes() for taken in self.taken.values())
-        return self.executor.unflushed_bytes() + names
+        return self.executor.unflushed_bytes() + names + self.pushes.unflushed_bytes()
 
     def check(self) -> None:
         if self.broken is not None:
