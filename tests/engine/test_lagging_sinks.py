@@ -308,6 +308,39 @@ def test_closing_does_not_wait_until_a_sink_has_caught_up() -> None:
     assert numbers(world) == list(range(1, 9))
 
 
+@pytest.mark.parametrize("run", [True, False])
+def test_closing_long_after_a_stop_has_a_grace_of_its_own(run: bool) -> None:
+    """J7: a loop that ended an hour ago, or was asked to end before there was one, is no reason to
+    send nothing.
+    """
+    world = lagging(8, coalesces=False)
+    world.down = {"one"}
+    pipeline = world.open(sinks=ONE)
+    pipeline.stop()
+    if run:
+        pipeline.run()
+    world.env.advance(3600)
+    world.sinks["one"].down = False
+    slow(world, [world.sinks["one"]])
+    pipeline.close()
+    assert numbers(world) == [1, 2], "five seconds, and what was under way then"
+
+
+def test_a_loop_that_was_stopped_long_before_it_begins_has_a_grace() -> None:
+    """J7: it begins with the loop."""
+    world = lagging(8, coalesces=False)
+    world.down = {"one"}
+    pipeline = world.open(sinks=ONE)
+    pipeline.stop()
+    world.env.advance(3600)
+    world.sinks["one"].down = False
+    slow(world, [world.sinks["one"]])
+    pipeline.run(once=True)
+    assert numbers(world) == [1, 2], "five seconds, and what was under way then"
+    pipeline.close()
+    assert numbers(world) == [1, 2], "closing is part of the same end"
+
+
 @pytest.mark.parametrize("once", [False, True])
 def test_stop_ends_after_the_commit_that_is_under_way(once: bool) -> None:
     """J6, J7, scenario 84: a loop that is asked to end while a sink is far behind leaves the rest

@@ -177,6 +177,21 @@ def test_a_stopped_loop_leaves_a_patient_pipeline() -> None:
     assert env.uptime() >= 60
 
 
+def test_a_stop_without_a_loop_leaves_a_patient_pipeline() -> None:
+    """A push waits as ever; the next loop ends at once, and does not wait for an outage."""
+    made, env, faulty, pipeline = waking()
+    pipeline.stop()
+    faulty.plan = DownFrom(env, len(faulty.calls) + 1, 60, "before")
+    pipeline.push("orders", [order(50)])
+    assert env.uptime() >= 60
+    faulty.plan = DownFrom(env, len(faulty.calls) + 1, 10 * PATIENCE_S, "before")
+    began = env.uptime()
+    with suppress(UnavailableError, UnknownOutcomeError):
+        pipeline.run()
+    assert env.uptime() - began < 10 * BRIEF_S
+    assert not pipeline.stopping
+
+
 def close(pipeline: Pipeline) -> None:
     """Close, whether or not it can say that everything is flushed."""
     with suppress(UnavailableError):

@@ -209,6 +209,8 @@ class Pipeline:
             raise InvalidError("run: the loop of this pipeline is running", hint="stop it first")
         self._running = True
         loop = Loop(self._core, self._stop, once=once, transactions_max=max_transactions)
+        if self._stop.asked:
+            self._core.outages.hurry()
         try:
             return self._run(loop, once)
         finally:
@@ -265,8 +267,9 @@ class Pipeline:
 
         What a sink that lags has not taken soon after stays in the outbox, for the next run.
         """
-        self._core.outages.hurry()  # What is recorded is in the journal, store or no store.
         self._stop.ask()
+        if self._running:  # Else nothing ends yet: the next `run` does, at once.
+            self._core.outages.hurry()  # What is recorded is in the journal, store or no store.
 
     @property
     def stopping(self) -> bool:

@@ -22,7 +22,7 @@ class Loop:
     def __init__(self, core: Core, stop: Stop, *, once: bool, transactions_max: int | None) -> None:
         self._core = core
         self._stop = stop
-        stop.renew()
+        stop.begin_loop()
         self._once = once
         self._transactions_max = transactions_max
         self._opened_at = 0.0

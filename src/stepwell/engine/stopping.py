@@ -19,6 +19,10 @@ class Stop:
         self._grace_s = grace_s
         self._asked = threading.Event()
         self._since: float | None = None
+        """When the grace began."""
+        self._looping = False
+        self._left = 0.0
+        """When the last loop was left."""
 
     @property
     def asked(self) -> bool:
@@ -29,18 +33,25 @@ class Stop:
         self._asked.set()
 
     def begin_grace(self) -> None:
-        """Sinks have so long from now on, or from when that was said first."""
-        if self._since is None:
-            self._since = self._env.uptime()
+        """Sinks have so long from now on, or from when that was said first.
+
+        Closing right after a loop was stopped is part of the same end. One that comes later than
+        another grace after it is an end of its own.
+        """
+        now, since = self._env.uptime(), self._since
+        if since is None or not (self._looping or now < max(since, self._left) + self._grace_s):
+            self._since = now
+
+    def begin_loop(self) -> None:
+        """A grace that was left from before is over; one that was asked for begins."""
+        self._looping = True
+        self._since = self._env.uptime() if self.asked else None
 
     def answer(self) -> None:
         """The loop is over, and nobody who waits for a sink holds it up; the grace goes on."""
         self._asked.clear()
-
-    def renew(self) -> None:
-        """The loop begins: a grace that was left from the one before is over."""
-        if not self.asked:
-            self._since = None
+        self._looping = False
+        self._left = self._env.uptime()
 
     def allows(self) -> bool:
         """Whether another commit may be sent to a sink."""
