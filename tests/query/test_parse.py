@@ -55,6 +55,9 @@ def test_names_are_written_out_and_the_rest_stays(text: str, understood: str) ->
         "WITH r (x, k) AS (SELECT k, x FROM a ORDER BY x LIMIT 1) SELECT k FROM r",
         "SELECT k FROM (SELECT k, x FROM a ORDER BY x LIMIT 1) AS r (x, k)",
         "SELECT k FROM (SELECT k, SUM(x) FROM a GROUP BY k HAVING k > 1) AS r (x, k)",
+        "SELECT k FROM a WHERE EXISTS (SELECT 1 FROM b HAVING COUNT(*) > 1)",
+        "SELECT k FROM a WHERE NOT EXISTS (SELECT MAX(y) + 1 FROM b HAVING COUNT(*) > 1)",
+        "SELECT k FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.k = a.k HAVING COUNT(*) > a.x)",
     ],
 )
 def test_what_may_be_misread_is_refused(text: str) -> None:

@@ -102,8 +102,11 @@ class Decorrelator:
 
     def _exists(self, node: Node, query: exp.Expr, positive: bool) -> Node:
         made, correlation = self._convert(query)
-        if correlation.single and isinstance(made.node, Aggregate | Project):
-            # One row, always. With HAVING it would be a Filter.
+        under = made.node
+        while isinstance(under, Project):
+            under = under.input
+        if correlation.single and isinstance(under, Aggregate):
+            # One row, always. With HAVING there is a Filter over it.
             return node if positive else keep(node, Expr("FALSE"))
         if correlation.single:
             raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "HAVING without GROUP BY in EXISTS")
