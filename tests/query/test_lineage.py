@@ -77,6 +77,7 @@ UNTOUCHED = [
     "SELECT CASE WHEN a > 1 THEN b END AS k, COUNT(*) AS n FROM t GROUP BY 1",
     "SELECT b, COUNT(*) AS n FROM t GROUP BY b ORDER BY n",
     "SELECT transform(split(b, ','), n -> upper(n)) AS l FROM t",
+    "SELECT filter(split(b, ','), n -> exists(split(b, n), m -> m = n)) AS l, s.x + 1 AS x FROM t",
 ]
 
 
@@ -112,6 +113,58 @@ def test_an_answer_that_reads_a_new_column_is_told_apart(query: str) -> None:
     before, now = view(T, query), view(MORE, query)
     assert not before.same_rows(now)
     assert "n" in columns(now)
+
+
+OUTER = [
+    "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM s WHERE s.a = t.a HAVING COUNT(*) > t.{c})",
+    "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM s WHERE a = t.a GROUP BY a HAVING MAX(d) > t.{c})",
+    "SELECT a, (SELECT SUM(s.a + t.{c}) FROM s WHERE s.a = t.a) AS k FROM t",
+    "SELECT a, (SELECT d FROM s WHERE s.a = t.a ORDER BY s.a + t.{c} LIMIT 1) AS k FROM t",
+    "SELECT a, (SELECT d FROM s WHERE s.a = t.a ORDER BY t.{c} LIMIT 1) AS k FROM t",
+    "SELECT a FROM t WHERE b IN (SELECT d FROM s WHERE s.a = t.a GROUP BY d, t.{c})",
+    "SELECT a FROM t WHERE b IN (SELECT MAX(d) OVER (PARTITION BY t.{c}) FROM s WHERE s.a = t.a)",
+    "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM s JOIN s r ON s.a = r.a AND r.d > t.{c})",
+    "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM s WHERE s.a > t.{c})",
+]
+
+
+@pytest.mark.parametrize("query", OUTER)
+def test_a_column_of_the_query_around_is_read(query: str) -> None:
+    """D7: wherever a subquery names it. One that is not understood is rebuilt."""
+    try:
+        before = view(T.replace("c INT", "n INT"), query.format(c="n"))
+        now = view(T.replace("c INT", "m INT"), query.format(c="m"))
+    except Unsupported:
+        return
+    assert "n" in columns(before)
+    assert not before.same_rows(now)
+
+
+ALL = [
+    "SELECT hash(*) AS k FROM t",
+    "SELECT struct(*) AS k FROM t",
+    "SELECT to_json(struct(*)) AS k FROM t",
+    "SELECT hash(* EXCEPT (a)) AS k FROM t",
+    "SELECT COUNT(DISTINCT *) AS k FROM t",
+    "SELECT COUNT(a, *) AS k FROM t",
+    "SELECT COUNT(*, a) AS k FROM t",
+    "SELECT COUNT(t.*) AS k FROM t",
+    "SELECT concat_ws(',', *) AS k FROM t",
+    "SELECT COUNT(*) FILTER (WHERE hash(*) > 1) AS k FROM t",
+    "SELECT MAX(struct(*)) OVER (PARTITION BY a) AS k FROM t",
+    "SELECT a FROM t WHERE hash(*) > 0",
+    "SELECT a, COUNT(*) AS k FROM t GROUP BY a, hash(*)",
+    "SELECT a FROM t ORDER BY hash(*) LIMIT 1",
+    "SELECT e FROM t LATERAL VIEW explode(array(*)) x AS e",
+    "SELECT a FROM (SELECT a, hash(*) AS k FROM t) WHERE k > 0",
+]
+
+
+@pytest.mark.parametrize("query", ALL)
+def test_a_star_inside_a_function_is_not_understood(query: str) -> None:
+    """D7: it reads every column, and not by its name."""
+    with pytest.raises(Unsupported):
+        view(T, query)
 
 
 NAMED = "CREATE TABLE t (a INT, b STRING); CREATE TABLE u (a INT, e STRING);"

@@ -8,17 +8,20 @@ else their tables hold. Unequal texts say nothing: the queries may still mean th
 
 `lineage` is of a query as it is declared, `bound` of a compiled program with what is stored for it.
 A name of a column that the compiler made stands nowhere else in the text of a view (`Names`), so
-texts can be rewritten word by word.
+texts can be rewritten word by word. An expression is `Unsupported` if it reads a column that is not
+among those of its input (one of a query around it), or `*` other than in COUNT(*): what it depends
+on would leave no trace.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from stepwell.model import checksum
 from stepwell.query.algebra import (
@@ -146,9 +149,14 @@ def lineage(
     `Unsupported` if the query is not understood.
     """
     parsed = parse_query(query, catalog)
-    found = tuple(names or (item.alias_or_name for item in read(query, catalog).selects))
+    tree = read(query, catalog)
+    _check_stars(tree)
+    found = tuple(names or (item.alias_or_name for item in tree.selects))
     reader = _Reader(lambda relation: relations[fold(relation)])
-    rows, columns = reader.node(prune(parsed.node))
+    try:
+        rows, columns = reader.node(prune(parsed.node))
+    except KeyError as error:
+        raise Unsupported(Code.PARSE_MISMATCH, f"the column {error.args[0]}") from error
     return Lineage(rows, tuple(columns[c] for c in parsed.node.columns), found)
 
 
@@ -187,7 +195,7 @@ def bound(
             if isinstance(block, Groups) and may_depend_on_order(block):
                 parts += [_order_of(block, find)]
         rows, columns = _Reader(find, ordered=True).node(program.output)
-    except Unsupported:
+    except (Unsupported, KeyError):
         return None
     parts += [rows.text, *(columns[c].text for c in program.output.columns), *program.types]
     return Bound(_digest("\0".join(parts)), frozenset(inexact))
@@ -305,7 +313,10 @@ class _Reader:
                 return rows, {**columns, **made}
             case TopN():
                 rows, columns = self.node(node.input)
-                order = [self.text(item, columns) for item in node.order]
+                order = [
+                    _joined(direction, columns[by])
+                    for by, _, direction in (item.partition(" ") for item in node.order)
+                ]
                 return _joined(f"top {node.limit} {node.offset}", rows, *order), columns
             case Negate():
                 rows, columns = self.node(node.input)
@@ -318,7 +329,12 @@ class _Reader:
                 raise Unsupported(Code.UNSUPPORTED_OPERATOR, type(node).__name__)
 
     def text(self, value: object, columns: Mapping[str, Value]) -> Value:
-        """An expression, or anything made of expressions, over what its columns are."""
+        """An expression, or anything made of expressions, over what its columns are.
+
+        `Unsupported` if it reads anything else.
+        """
+        for item in _expressions(value):
+            _check_reads(item, columns)
         reads: set[Read] = set()
         loose = _loose(value, columns) if isinstance(value, Expr) else frozenset()
 
@@ -385,6 +401,56 @@ def _numbered(at: int, found: Lineage, names: Sequence[str]) -> tuple[Value, _Va
 def _joined(kind: str, *parts: Value) -> Value:
     reads: frozenset[Read] = frozenset().union(*(part.reads for part in parts))
     return Value(_short(f"{kind}({'; '.join(part.text for part in parts)})"), reads)
+
+
+def _expressions(value: object) -> Iterator[Expr]:
+    """The expressions in a value made of some."""
+    if isinstance(value, Expr):
+        yield value
+    elif is_dataclass(value):
+        for item in fields(value):
+            yield from _expressions(getattr(value, item.name))
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _expressions(part)
+
+
+def _check_reads(value: Expr, columns: Mapping[str, Value]) -> None:
+    """`Unsupported` if an expression reads anything but these columns, each by its name."""
+    missing = value.columns - columns.keys()
+    if missing:
+        raise Unsupported(Code.PARSE_MISMATCH, f"the column {min(missing)}")
+    if value.column is not None:
+        return
+    try:
+        tree = parse_scalar(value.sql)
+    except SqlglotError as error:
+        raise Unsupported(Code.PARSE_MISMATCH, value.sql) from error
+    _check_stars(tree)
+    for column in tree.find_all(exp.Column):
+        own = column.parts[0].name  # The others are fields of it.
+        if own not in columns and not _is_variable(column, own):
+            raise Unsupported(Code.PARSE_MISMATCH, f"the column {own}")
+
+
+def _check_stars(tree: exp.Expr) -> None:
+    """`Unsupported` if a function reads all columns there are; those of SELECT are written out."""
+    for star in tree.find_all(exp.Star):
+        call = star.parent
+        if isinstance(call, exp.Select):
+            continue
+        if not (isinstance(call, exp.Count) and call.this is star and not call.expressions):
+            raise Unsupported(Code.PARSE_MISMATCH, "* as an argument")
+
+
+def _is_variable(column: exp.Column, name: str) -> bool:
+    """Whether a name is that of a variable of a lambda around it."""
+    inside = column.find_ancestor(exp.Lambda)
+    while inside is not None:
+        if fold(name) in {fold(variable.name) for variable in inside.expressions}:
+            return True
+        inside = inside.find_ancestor(exp.Lambda)
+    return False
 
 
 def _says_its_order(call: Expr) -> bool:
