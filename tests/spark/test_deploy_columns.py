@@ -61,12 +61,20 @@ NAMES = ("ada", "bob", "eve", "sue", "tom")
 
 
 class Lab:
-    def __init__(self, folder: Path, spark: SparkSession) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        spark: SparkSession,
+        views: tuple[str, ...] = TEN,
+        sinks: tuple[str, ...] = SINKS,
+    ) -> None:
         self.folder, self.spark, self.env = folder, spark, SystemEnv()
+        self.views, self.sinks = views, sinks
 
     def write(self, sql: str) -> None:
         self.folder.mkdir(exist_ok=True)
-        (self.folder / "stepwell.yml").write_text(YML, encoding="utf-8")
+        yml = YML if self.sinks else YML.split("sinks")[0]
+        (self.folder / "stepwell.yml").write_text(yml, encoding="utf-8")
         (self.folder / "pipeline.sql").write_text(sql, encoding="utf-8")
 
     def deploy(self) -> Deployment:
@@ -95,11 +103,11 @@ class Lab:
         """Every view is what Spark answers for its query over the tables; sinks have the same."""
         executor = pipeline._core.state.executor
         assert isinstance(executor, SparkExecutor)
-        for view in TEN:
+        for view in self.views:
             found = Counter(map(repr, executor.read(view).to_pylist()))
             assert found == Counter(map(repr, executor._views.recompute(view).to_pylist())), view
         pipeline.run(once=True)
-        for sink in SINKS:
+        for sink in self.sinks:
             got: Counter[tuple[str, ...]] = Counter()
             for part in sorted((self.folder / sink).glob("*/part.json")):
                 for line in part.read_text(encoding="utf-8").splitlines():
@@ -282,4 +290,46 @@ def test_what_the_compiler_does_not_vouch_for_is_rebuilt(
     with lab.open() as pipeline:
         lab.check(pipeline)
         pipeline.push("orders", [order(id) for id in range(30, 50)])
+        lab.check(pipeline)
+
+
+HIDDEN = """\
+CREATE TABLE t (id BIGINT, k BIGINT NOT NULL, PRIMARY KEY (id));
+CREATE TABLE l (x BIGINT, y BIGINT);
+CREATE VIEW p AS SELECT id, k FROM t;
+CREATE VIEW q AS SELECT id FROM p;
+CREATE MATERIALIZED VIEW v AS
+  SELECT x, y FROM l WHERE NOT EXISTS (SELECT 1 FROM p WHERE l.x = p.id);
+CREATE MATERIALIZED VIEW w AS SELECT x, y FROM l LEFT SEMI JOIN q ON l.x = q.id;
+CREATE MATERIALIZED VIEW plain AS SELECT COUNT(*) AS n FROM q;
+"""
+
+
+def test_a_key_that_a_plain_view_hides(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """D7: without the key something else is stored for the same answer; what is, is not taken for
+    it. A view that is stored as before keeps its rows.
+    """
+    lab = Lab(tmp_path / "hidden", spark, views=("v", "w", "plain"), sinks=())
+    lab.write(HIDDEN)
+    assert not lab.deploy().failed
+    with lab.open() as pipeline:
+        pipeline.push("t", [{"id": i, "k": i} for i in range(0, 6, 2)])
+        pipeline.push("l", [{"x": x, "y": y} for x in range(8) for y in range(2)])
+        lab.check(pipeline)
+    work = Work(monkeypatch)
+    lab.write(HIDDEN.replace("KEY (id)", "KEY (id, k)"))
+    done = lab.deploy()
+    assert not done.failed
+    actions = {step.key: step.action.value for step in done.plan.steps}
+    assert {actions[f"view.{view}"] for view in lab.views} == {"rebind"}
+    assert sorted(work.built) == ["v", "w"], "plain is stored as it was"
+    with lab.open() as pipeline:
+        lab.check(pipeline)
+        pipeline.push("t", [{"id": 2, "k": 9}, {"id": 7, "k": 1}, {"id": 7, "k": 2}])
+        lab.check(pipeline)
+        pipeline.push("t", delete=[{"id": 7, "k": 1}, {"id": 4, "k": 4}])
+        lab.check(pipeline)
+    with lab.open() as pipeline:
         lab.check(pipeline)

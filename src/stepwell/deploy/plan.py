@@ -4,7 +4,8 @@ A plan is a value, made from two sets of resources and a few counts, without sid
 shows it, `deploy` carries it out, `--out` keeps it, and the tests read it: the same list. A
 materialized view is rebuilt if its query changed or a column it reads did (`lineage.py`). If its
 answer cannot have changed, it is re-bound: compiled against what it reads now, with its stored rows
-as they are. What nothing of this touches is unchanged.
+as they are. Through plain views, too: they are compiled into what reads them, and a key that only
+the compiler asks for passes through them. A view that none of this touches is unchanged.
 """
 
 from __future__ import annotations
@@ -223,6 +224,9 @@ class _Planner:
         self._compared = Comparison(deployed, wanted)
         self._moved: dict[str, str] = {}
         """What is computed otherwise than before, and in which words."""
+        self._touched: dict[str, str] = {}
+        """Plain views with the same answer over something that changed: what is compiled over them
+        may be stored in another way. And in which words."""
 
     def steps(self) -> tuple[Step, ...]:
         gone = {key: r for key, r in self._deployed.items() if key not in self._wanted}
@@ -316,6 +320,7 @@ class _Planner:
             difference = _difference(old.text, new.text)
         said = _meaning(old) != _meaning(new)
         moved = next((k for k in new.reads if k in self._moved or k not in self._deployed), None)
+        moved = moved or next((k for k in new.reads if k in self._touched), None)
         if said or moved is not None:
             compared = self._compared.view(new.key)
             followed = any(
@@ -329,6 +334,9 @@ class _Planner:
                     self._moved[new.key] = "has other names for its columns"
                 if stored:
                     return Step(new.key, Action.REBIND, self._rebound(moved), difference)
+                self._touched[new.key] = (
+                    "says the same in other words" if moved is None else self._change_below(moved)
+                )
                 return self._in_other_words(old, new, difference)
             reason, cause = self._otherwise(old, new, moved if not said else None)
             self._moved[new.key] = "is computed anew" if stored else "is computed otherwise"
@@ -366,8 +374,11 @@ class _Planner:
         if found is not None:
             (table, column), why = found
             return why, f"{table}.{column}"
-        what = self._moved[moved] if moved in self._deployed else "is new"
-        return f"it reads {shown(moved)}, which {what}", None
+        return f"it {self._change_below(moved)}", None
+
+    def _change_below(self, key: str) -> str:
+        what = self._moved.get(key) or self._touched.get(key, "is new")
+        return f"reads {shown(key)}, which {what}"
 
     def _source(self, old: Resource, new: Resource) -> Step:
         if old.checksum == new.checksum:
