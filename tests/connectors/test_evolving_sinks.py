@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from psycopg import sql
 from stepwell.connectors import postgres as connector
 from stepwell.engine.evolution import EvolvingDifference, columns_before, evolved
 from stepwell.engine.pieces import Difference, difference, weighted
-from stepwell.engine.ports import Coalesces, Pieces
+from stepwell.engine.ports import Coalesces, Pieces, Sink
 from stepwell.errors import BugError, ConflictError, InvalidError, UnavailableError
 from tests.connectors.conftest import make_place
 from tests.connectors.sinks import Place, evolving, in_turn, mark
@@ -188,6 +189,153 @@ def test_a_column_that_is_not_the_views_stays(
         assert [item.name for item in found.description or ()] == ["k", "n", "note"]
 
 
+def test_a_gained_column_is_not_taken_from_somebody_else(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """D11: the table has a column of that name already; it is refused by name, and stays."""
+    place = place_of("postgres-key", request, tmp_path)
+    sink = place.make()
+    sink.write(None, mark(1), weighted(OLD, 1))
+    table = sql.Identifier(str(place.options["table"]))
+    with psycopg.connect(str(place.options["dsn"]), autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("ALTER TABLE {} ADD COLUMN z numeric(12,2) DEFAULT 9").format(table)
+        )
+    new = view(AFTER["gains"])
+    with pytest.raises(InvalidError, match="a column of that name that Stepwell did not make"):
+        sink.write(mark(1), mark(2), evolve(new))
+    assert sink.last() == mark(1)
+    assert read(place, [*BEFORE.names, "z"]) == Counter({("a", 1, "p", 9): 1, ("b", 2, None, 9): 1})
+    with psycopg.connect(str(place.options["dsn"]), autocommit=True) as connection:
+        connection.execute(sql.SQL("ALTER TABLE {} DROP COLUMN z").format(table))
+    sink.write(mark(1), mark(2), evolve(new))
+    sink.close()
+    assert read(place, new.column_names) == expected(new)
+
+
+@pytest.mark.parametrize("word", PLACES)
+def test_columns_change_with_the_first_of_several_parts(
+    word: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """D11: the others find the new columns there, and take them for the view's."""
+    place = place_of(word, request, tmp_path)
+    sink = place.make()
+    sink.write(None, mark(1), weighted(OLD, 1))
+    new = view(AFTER["all"])
+    old = evolved(Pieces(BEFORE, OLD.num_rows, [OLD]), new.schema)
+    made = difference(old, Pieces(new.schema, new.num_rows, [new]), 1)
+    parts = list(EvolvingDifference(made, BEFORE, new.schema).parts(1))
+    assert len(parts) > 2
+    for number, part in enumerate(parts, 1):
+        sink.write(mark(number), mark(number + 1), part)
+    sink.close()
+    assert read(place, new.column_names) == expected(new)
+
+
+def step(before: pa.Schema, rows: pa.Table) -> pa.Table:
+    """Rows that are new, as the first ones in other columns."""
+    nothing = weighted(rows.slice(0, 0), -1)
+    (part,) = EvolvingDifference(Difference(nothing, weighted(rows, 1)), before, rows.schema).parts(
+        100
+    )
+    return part
+
+
+LOGS = ["delta-changes", "postgres-changes"]
+WITHOUT = pa.table({"k": ["b"]})
+
+
+def log_that_lost(place: Place, column: pa.Array) -> Sink:
+    """A log that keeps a column c that its view has lost."""
+    sink = place.make()
+    first = pa.table({"k": ["a"], "c": column})
+    sink.write(None, mark(1), weighted(first, 1))
+    sink.write(mark(1), mark(2), step(first.schema, WITHOUT))
+    return sink
+
+
+@pytest.mark.parametrize("word", LOGS)
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.date32(), pa.bool_(), pa.list_(pa.int64())], ids=str
+)
+def test_a_log_refuses_a_column_that_returns_with_another_type(
+    kind: pa.DataType, word: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """D7: both types are named; the log stays as it is, and nothing is tried for ever."""
+    place = place_of(word, request, tmp_path)
+    sink = log_that_lost(place, pa.array([5]))
+    values = {"string": "6", "bool": True, "date32[day]": date(2026, 1, 1)}.get(str(kind), [1])
+    back = pa.table({"k": ["c"], "c": pa.array([values], kind)})
+    with pytest.raises(InvalidError, match=r"sink out: column c of .* (int64|bigint)") as refused:
+        sink.write(mark(2), mark(3), step(WITHOUT.schema, back))
+    assert "hint" in str(refused.value)
+    assert sink.last() == mark(2)
+    sink.close()
+    assert read(place, ["k", "c"]) == Counter({("a", 5): 1, ("b", None): 1})
+
+
+@pytest.mark.parametrize("word", LOGS)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (pa.array([5], pa.int64()), pa.array([6], pa.int32())),
+        (pa.array([5], pa.int32()), pa.array([2**40], pa.int64())),
+        (pa.array([1.5], pa.float64()), pa.array([2.5], pa.float32())),
+        (
+            pa.array([Decimal("1.2345")], pa.decimal128(10, 4)),
+            pa.array([Decimal("1234567890.12")], pa.decimal128(12, 2)),
+        ),
+        (pa.array(["x"]), pa.array(["y"])),
+        (pa.array([[1]]), pa.array([[2]])),
+        (pa.array([datetime(2026, 1, 1)]), pa.array([datetime(2026, 1, 2)])),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_a_log_goes_on_with_a_column_that_returns(
+    old: pa.Array, new: pa.Array, word: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """D11: its type becomes one that holds what is there and what comes, digit by digit."""
+    place = place_of(word, request, tmp_path)
+    sink = log_that_lost(place, old)
+    back = pa.table({"k": ["c"], "c": new})
+    sink.write(mark(2), mark(3), step(WITHOUT.schema, back))
+    sink.write(mark(3), mark(4), weighted(back, 1))
+    sink.close()
+    if pa.types.is_nested(old.type):
+        return
+    (one,), (other,) = old.to_pylist(), new.to_pylist()
+    rows = Counter({("a", _plain(one)): 1, ("b", None): 1, ("c", _plain(other)): 2})
+    assert read(place, ["k", "c"]) == rows
+
+
+@pytest.mark.parametrize("word", ["delta-key", "delta-changes", "delta"])
+def test_delta_stores_a_decimal_exactly_or_not_at_all(
+    word: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """J7: 1.25 in a column without digits behind the point would be 1, and nobody would know."""
+    made = make_place("delta-key" if word == "delta" else word, request, tmp_path)
+    options = {**made.options, "key": ["k"]} if word == "delta-key" else dict(made.options)
+    if word == "delta":
+        del options["key"]
+    place = Place(made.kind, options)
+    sink = place.make()
+
+    def rows(key: str, value: str, precision: int, scale: int) -> pa.Table:
+        kind = pa.decimal128(precision, scale)
+        return weighted(pa.table({"k": [key], "c": pa.array([Decimal(value)], kind)}), 1)
+
+    sink.write(None, mark(1), rows("a", "7", 20, 0))
+    with pytest.raises(
+        InvalidError, match=r"column c .* decimal128\(20, 0\).* decimal128\(12, 2\)"
+    ):
+        sink.write(mark(1), mark(2), rows("b", "1.25", 12, 2))
+    sink.write(mark(1), mark(2), rows("b", "3.00", 12, 2))
+    sink.write(mark(2), mark(3), rows("c", "4", 5, 0))
+    sink.close()
+    found = DeltaTable(str(options["path"])).to_pyarrow_table().to_pylist()
+    assert {row["k"]: row["c"] for row in found} == {"a": 7, "b": 3, "c": 4}
+
+
 def test_a_database_that_refuses_says_why_and_changes_nothing(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -286,11 +434,11 @@ def follow(place: Place) -> None:
 
 
 def test_a_difference_says_once_what_the_columns_were() -> None:
-    """D11: in several parts each says it, and there is at least one part."""
+    """D11: of several parts the first says it, and there is at least one part."""
     rows = pa.table({"a": [1, 2, 3]})
     nothing = weighted(rows.slice(0, 0), 1)
     parts = list(EvolvingDifference(Difference(nothing, nothing), BEFORE, rows.schema).parts(2))
-    assert [part.num_rows for part in parts] == [0]
+    assert [(part.num_rows, columns_before(part)) for part in parts] == [(0, ("k", "n", "x"))]
     made = EvolvingDifference(Difference(nothing, weighted(rows, 1)), BEFORE, rows.schema)
-    assert [columns_before(part) for part in made.parts(2)] == [("k", "n", "x")] * 2
+    assert [columns_before(part) for part in made.parts(2)] == [("k", "n", "x"), None]
     assert made.count(2) == 2

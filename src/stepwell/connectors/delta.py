@@ -42,10 +42,11 @@ from stepwell.connectors.delivery import (
     latest_by_key,
 )
 from stepwell.connectors.durable import check_trusted, sync_file, sync_folder
-from stepwell.engine.evolution import columns_before, is_wider
+from stepwell.engine.evolution import columns_before
 from stepwell.engine.ports import WEIGHT, Delivered
+from stepwell.engine.widening import are_decimals, common_type, holds
 from stepwell.env import ulid_number, ulid_text
-from stepwell.errors import ConfigError, InvalidError, UnavailableError
+from stepwell.errors import ConfigError, InvalidError, StepwellError, UnavailableError
 from stepwell.model import Checksum, Position, Transaction
 
 try:
@@ -128,7 +129,9 @@ class DeltaSink:
             if before is not None:
                 self._evolve(table, previous, before, change)
             self._check_columns(table, change)
-            self._commit(table, mark, changes)
+            stored = _arrow_schema(table)
+            fitted = [(number, self._fitted(stored, rows)) for number, rows in changes]
+            self._commit(table, mark, fitted)
             self._sync(table.version())
             self._table = table
 
@@ -254,7 +257,7 @@ class DeltaSink:
         are a change of the log alone; for all else the rows are written anew, a batch at a time.
         """
         stored = _arrow_schema(table)
-        fields = [_widest(stored, field) for field in list(change.schema)[:-1]]
+        fields = [self._widest(stored, field) for field in list(change.schema)[:-1]]
         kept = stored.names
         if self._mode is DeltaMode.TABLE:
             lost = {name for name in before if name not in change.column_names}
@@ -282,6 +285,51 @@ class DeltaSink:
             )
         table.update_incremental()
         self._sync(table.version())
+
+    def _widest(self, stored: pa.Schema, field: pa.Field) -> pa.Field:
+        """A column of the view as the table is to have it: its type stays unless it must be wider.
+
+        The table may have another type than the view had last: a log keeps a column that the view
+        lost, and a decimal stays as wide as it was.
+        """
+        if field.name not in stored.names:
+            return field.with_nullable(True)
+        there = stored.field(field.name)
+        common = common_type(there.type, field.type)
+        if common is None and not _is_same_in_delta(there, field):
+            raise self._unfit(there, field)
+        return (
+            there if common in (None, there.type) else field.with_type(common).with_nullable(True)
+        )
+
+    def _fitted(self, stored: pa.Schema, rows: pa.Table) -> pa.Table:
+        """Rows in the types of the table's columns, exactly.
+
+        Left to itself, Delta rounds a decimal and reads a text as a number.
+        """
+        for place, field in enumerate(rows.schema):
+            if field.name not in stored.names:
+                continue
+            there = stored.field(field.name)
+            if not (holds(there.type, field.type) or are_decimals(there.type, field.type)):
+                if not _is_same_in_delta(there, field):
+                    raise self._unfit(there, field)
+                continue
+            if there.type == field.type:
+                continue
+            try:
+                values = rows.column(place).cast(there.type)
+            except pa.ArrowInvalid as error:
+                raise self._unfit(there, field) from error
+            rows = rows.set_column(place, field.with_type(there.type), values)
+        return rows
+
+    def _unfit(self, stored: pa.Field, field: pa.Field) -> InvalidError:
+        return InvalidError(
+            f"sink {self.name}: column {field.name} of the table at {self._path} is {stored.type}, "
+            f"and the view {self.view} has values of {field.type} that do not fit into it",
+            hint="give the sink another name and another path: it then receives the whole view",
+        )
 
     def _application(self, lineage: str) -> str:
         return f"stepwell/{lineage}/{self.name}"
@@ -373,6 +421,8 @@ class DeltaSink:
     def _errors(self) -> Iterator[None]:
         try:
             yield
+        except StepwellError:
+            raise
         except (exceptions.SchemaMismatchError, exceptions.DeltaProtocolError) as error:
             raise InvalidError(
                 f"sink {self.name}: the table at {self._path} does not fit the view {self.view}: "
@@ -384,6 +434,17 @@ class DeltaSink:
             raise UnavailableError(
                 f"sink {self.name} cannot use {self._path}: {error}",
                 hint="check the path and its credentials",
+            ) from error
+        except Exception as error:
+            self._table = None
+            if not isinstance(error, ValueError) and "cast error" not in str(error).lower():
+                raise
+            # The library has no class of its own for values that cannot be stored.
+            raise InvalidError(
+                f"sink {self.name}: the table at {self._path} cannot hold rows of the view "
+                f"{self.view}: {error}",
+                hint="compare the types of its columns with those of the view; or give the sink "
+                "another name and another path: it then receives the whole view",
             ) from error
 
 
@@ -415,13 +476,12 @@ def _arrow_schema(table: deltalake.DeltaTable) -> pa.Schema:
     return pa.schema(table.schema().to_arrow())
 
 
-def _widest(stored: pa.Schema, field: pa.Field) -> pa.Field:
-    """A column of the view as the table is to have it: its type stays unless it is to be wider."""
-    if field.name not in stored.names:
-        return field.with_nullable(True)
-    if not is_wider(stored.field(field.name).type, field.type):
-        return stored.field(field.name)
-    return field.with_nullable(True)
+def _is_same_in_delta(stored: pa.Field, field: pa.Field) -> bool:
+    """Whether Delta stores both types as one. It compares what is inside nested ones by itself."""
+    if pa.types.is_nested(stored.type) or pa.types.is_nested(field.type):
+        return bool(stored.type.id == field.type.id)
+    one, other = deltalake.Schema.from_arrow(pa.schema([stored, field.with_name("other")])).fields
+    return bool(one.type == other.type)
 
 
 def _as_stored(table: deltalake.DeltaTable, rows: pa.Table) -> pa.Table:

@@ -66,6 +66,10 @@ _TYPES = {
     "timestamp[us, tz=UTC]": "timestamptz",
     "duration[us]": "interval",
 }
+_SPELLED = {"timestamp": "timestamp without time zone", "timestamptz": "timestamp with time zone"}
+"""The types that PostgreSQL shows by another name."""
+_INTEGERS = {"smallint": 5, "integer": 10, "bigint": 19}
+"""How many digits each has, from the narrowest to the widest."""
 _NULLS_NOT_DISTINCT = 150_000
 """The first version of PostgreSQL in which a unique index can hold one NULL only."""
 
@@ -315,7 +319,8 @@ class PostgresSink:
     ) -> None:
         """Give the table the columns that the view has from this transaction on.
 
-        A log of changes keeps the columns that the view lost, for the changes that have them.
+        A log of changes keeps the columns that the view lost, for the changes that have them; the
+        view may gain such a column again.
         """
         cursor.execute(
             "SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod) "
@@ -330,14 +335,35 @@ class PostgresSink:
             column, kind = sql.Identifier(field.name), _kind(field)
             if field.name not in found:
                 actions.append(sql.SQL("ADD COLUMN {} " + kind).format(column))
-            elif _is_wider(found[field.name], kind):
-                actions.append(sql.SQL("ALTER COLUMN {} TYPE " + kind).format(column))
+                continue
+            there = found[field.name]
+            common = _common_kind(there, kind)
+            if field.name not in before:
+                self._check_gained(field.name, there, kind, common)
+            if common is not None and common != there:
+                actions.append(sql.SQL("ALTER COLUMN {} TYPE " + common).format(column))
         if self._mode is PostgresMode.TABLE:
             lost = [name for name in before if name in found and name not in change.column_names]
             actions += [sql.SQL("DROP COLUMN {}").format(sql.Identifier(name)) for name in lost]
         if actions:
             table = self._named(self._table)
             cursor.execute(sql.SQL("ALTER TABLE {} ").format(table) + sql.SQL(", ").join(actions))
+
+    def _check_gained(self, name: str, there: str, kind: str, common: str | None) -> None:
+        """Refuse to take over a column that the view gains, and that the table has already."""
+        rename = f"ALTER TABLE {self._target} RENAME COLUMN {name} TO ..."
+        if self._mode is PostgresMode.TABLE:
+            raise InvalidError(
+                f"sink {self.name}: the view {self.view} gains the column {name}, and the table "
+                f"{self._target} has a column of that name that Stepwell did not make",
+                hint=f"rename it ({rename}) or drop it, and run again",
+            )
+        if common is None:
+            raise InvalidError(
+                f"sink {self.name}: column {name} of {self._target} is {there}, and the view "
+                f"{self.view} gains it as {kind}",
+                hint=f"rename it ({rename}), and run again: the log then gets a new one",
+            )
 
     def _stage_rows(
         self, cursor: psycopg.Cursor[tuple[object, ...]], changes: Numbered
@@ -458,22 +484,30 @@ def _kind(field: pa.Field) -> str:
     return "jsonb" if pa.types.is_nested(field.type) else _TYPES.get(str(field.type), "text")
 
 
-def _is_wider(found: str, wanted: str) -> bool:
-    """Whether a column of one type is to get another, which holds all of its values and more."""
-    order = ("smallint", "integer", "bigint")
-    if found in order and wanted in order:
-        return order.index(found) < order.index(wanted)
-    if wanted.startswith("numeric("):
-        digits, scale = _digits(wanted)
-        if found.startswith("numeric("):
-            whole, places = _digits(found)
-            return found != wanted and digits >= whole and scale >= places
-        return found in order
-    return (found, wanted) == ("real", "double precision")
+def _common_kind(found: str, wanted: str) -> str | None:
+    """The type of a column that holds the values of two types, if there is one."""
+    wanted = _SPELLED.get(wanted, wanted)
+    if found == wanted:
+        return found
+    if found in _INTEGERS and wanted in _INTEGERS:
+        return max(found, wanted, key=list(_INTEGERS).index)
+    if {found, wanted} == {"real", "double precision"}:
+        return "double precision"
+    one, other = _digits(found), _digits(wanted)
+    if other is not None and found == "numeric":
+        return found
+    if one is None or other is None:
+        return None
+    scale = max(one[1], other[1])
+    return f"numeric({max(one[0], other[0]) + scale},{scale})"
 
 
-def _digits(kind: str) -> tuple[int, int]:
-    """How many digits a numeric type has before the point and behind it."""
+def _digits(kind: str) -> tuple[int, int] | None:
+    """How many digits a type has before the point and behind it, if it is one of exact numbers."""
+    if kind in _INTEGERS:
+        return _INTEGERS[kind], 0
+    if not kind.startswith("numeric("):
+        return None
     precision, scale = map(int, kind.removeprefix("numeric(").removesuffix(")").split(","))
     return precision - scale, scale
 

@@ -25,13 +25,20 @@ from typing import TypeVar
 import pyarrow as pa
 
 from stepwell.engine.core import Core
-from stepwell.engine.evolution import EvolvingDifference, evolution, evolved
+from stepwell.engine.evolution import (
+    EvolvingDifference,
+    evolution,
+    evolved,
+    is_same,
+    with_inferred_decimals,
+)
 from stepwell.engine.kept import write_kept
 from stepwell.engine.lazy import LazyExecutor
 from stepwell.engine.pieces import Difference, difference
 from stepwell.engine.ports import Executor
 from stepwell.engine.push_keys import key_runs
 from stepwell.engine.reshape import Places, reshaping
+from stepwell.engine.widening import are_decimals
 from stepwell.errors import (
     FencedError,
     InvalidError,
@@ -308,30 +315,43 @@ def _difference(
 ) -> Difference | EvolvingDifference:
     """What a view is now, less what it was; with the weight of each row."""
     before, after = old.pieces(was, rows_max), new.pieces(now, rows_max)
-    alike = _alike(before.schema, after.schema)
+    inferred = before.inferred or after.inferred
+    if inferred:
+        after = replace(after, schema=with_inferred_decimals(before.schema, after.schema))
+    alike = _alike(before.schema, after.schema, inferred)
     if alike and (evolve is None or not evolution(before.schema, after.schema).widened):
         return difference(before, after, rows_max)
     if evolve is None:
         raise InvalidError(
             f"{now} has other columns than what the sink has received so far: "
             f"{_described(before.schema)} before, {_described(after.schema)} now",
-            hint="set evolve: true on the sink, and it follows; or give it another name and "
-            "another place: it then begins with the whole view",
+            hint=_way_out(before.schema, after.schema),
         )
     evolve(before.schema, after.schema)
     changes = difference(evolved(before, after.schema), after, rows_max)
     return EvolvingDifference(changes, before.schema, after.schema)
 
 
-def _alike(before: pa.Schema, after: pa.Schema) -> bool:
+def _way_out(before: pa.Schema, after: pa.Schema) -> str:
+    try:
+        evolution(before, after)
+    except InvalidError as error:
+        return (
+            f"{error.message}; give the sink another name and another place: it then begins "
+            "with the whole view"
+        )
+    return (
+        "set evolve: true on the sink, and it follows; or give it another name and another place: "
+        "it then begins with the whole view"
+    )
+
+
+def _alike(before: pa.Schema, after: pa.Schema, inferred: bool) -> bool:
+    """Whether a sink that received the rows before can go on with those after, as it is."""
     if before.names != after.names:
         return False
-    # Where there are no rows, or only NULL, the reference executor knows no type.
     return all(
-        a.type == b.type
-        or pa.types.is_null(a.type)
-        or pa.types.is_null(b.type)
-        or (pa.types.is_decimal(a.type) and pa.types.is_decimal(b.type))
+        is_same(a.type, b.type) or (inferred and are_decimals(a.type, b.type))
         for a, b in zip(before, after, strict=True)
     )
 

@@ -1,11 +1,11 @@
 """A view whose columns change under a sink that goes on: what becomes of the rows the sink holds.
 
 The rows that the sink holds are taken to the new columns by name: a column that the view lost goes,
-one that it gained is NULL, one with a wider type is cast. What the view has beyond that is an
-ordinary difference, in the new columns. The first change after the deploy says which columns the
-sink had before, in the metadata of its schema, so that a sink alters its table with that
-transaction and with no other, and never touches a column that is not Stepwell's. It may have no
-rows.
+one that it gained is NULL, one with a wider type is cast. A decimal that fits into the old type
+keeps that one. What the view has beyond that is an ordinary difference, in the new columns. The
+first part of the difference, and no other, says which columns the sink had before, in the metadata
+of its schema. So a sink alters its table with that transaction only, and never touches a column
+that is not Stepwell's. The first part may have no rows.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ import pyarrow as pa
 
 from stepwell.engine.pieces import Difference
 from stepwell.engine.ports import WEIGHT, Pieces
+from stepwell.engine.widening import are_decimals, common_type, holds, is_wider
 from stepwell.errors import InvalidError
 
 _BEFORE = b"stepwell.columns_before"
-_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ def evolution(before: pa.Schema, after: pa.Schema) -> Evolution:
         old = before.field(field.name).type
         if is_wider(old, field.type):
             widened.append(field.name)
-        elif not _is_same(old, field.type):
+        elif not is_same(old, field.type):
             raise InvalidError(
                 f"column {field.name} was {old} and is {field.type} now, which not every value of "
                 "the old type fits into",
@@ -61,7 +60,7 @@ def evolution(before: pa.Schema, after: pa.Schema) -> Evolution:
 
 
 class EvolvingDifference:
-    """A difference in new columns, of which each part says what the columns were before."""
+    """A difference in new columns, of which the first part says what the columns were before."""
 
     def __init__(self, change: Difference, before: pa.Schema, after: pa.Schema) -> None:
         self._change = change
@@ -69,13 +68,10 @@ class EvolvingDifference:
         self._after = after
 
     def parts(self, rows_max: int) -> Iterator[pa.Table]:
-        some = False
-        for part in self._change.parts(rows_max):
-            some = True
-            yield part.replace_schema_metadata(self._metadata)
-        if not some:
-            empty = self._after.append(pa.field(WEIGHT, pa.int64())).empty_table()
-            yield empty.replace_schema_metadata(self._metadata)
+        parts = self._change.parts(rows_max)
+        empty = self._after.append(pa.field(WEIGHT, pa.int64())).empty_table()
+        yield next(parts, empty).replace_schema_metadata(self._metadata)
+        yield from parts
 
     def count(self, rows_max: int) -> int:
         """How many parts there are; at least one, which tells the sink of its new columns."""
@@ -114,20 +110,25 @@ def _target(before: pa.Schema, field: pa.Field) -> pa.Field:
     return field
 
 
-def _is_same(old: pa.DataType, new: pa.DataType) -> bool:
-    # Where there are no rows, or only NULL, the reference executor knows no type. A decimal that is
-    # not wider stays as wide as it was.
-    decimals = pa.types.is_decimal(old) and pa.types.is_decimal(new)
-    return bool(old == new or decimals or pa.types.is_null(old) or pa.types.is_null(new))
+def is_same(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether a sink keeps the type of its column: it holds every value of the view's new type.
+
+    Where there are no rows, or only NULL, the reference executor knows no type.
+    """
+    if pa.types.is_null(old) or pa.types.is_null(new):
+        return True
+    return bool(old == new or (are_decimals(old, new) and holds(old, new)))
 
 
-def is_wider(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether every value of one type is a value of the other, which is another one."""
-    if old in _INTEGERS and new in _INTEGERS:
-        return _INTEGERS.index(old) < _INTEGERS.index(new)
-    if pa.types.is_decimal(new) and (pa.types.is_decimal(old) or old in _DIGITS):
-        scale = old.scale if pa.types.is_decimal(old) else 0
-        whole = old.precision - scale if pa.types.is_decimal(old) else _DIGITS[old]
-        fits = new.scale >= scale and new.precision - new.scale >= whole
-        return bool(fits and old != new)
-    return bool(pa.types.is_float32(old) and pa.types.is_float64(new))
+def with_inferred_decimals(before: pa.Schema, after: pa.Schema) -> pa.Schema:
+    """The columns of a view whose types were inferred from its rows.
+
+    Such a decimal is as wide as the widest of its values, which says nothing about the next one. It
+    gets the type that holds those before as well, if there is one.
+    """
+    for place, field in enumerate(after):
+        if field.name in before.names:
+            old = before.field(field.name).type
+            common = common_type(old, field.type) if are_decimals(old, field.type) else None
+            after = after.set(place, field.with_type(common or field.type))
+    return after

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from stepwell.engine.checksum import row_hashes
 from stepwell.engine.ports import WEIGHT, Pieces
+from stepwell.errors import InvalidError
 
 _FILES_MAX = 256
 
@@ -81,6 +82,14 @@ def difference(before: Pieces, after: Pieces, rows_max: int) -> Difference:
     """What turns one picture of a view into another; about so many rows are in memory."""
     # One of them may know a type that the other, without rows, does not.
     schema = pa.unify_schemas([before.schema, after.schema], promote_options="permissive")
+    for field in schema:
+        if pa.types.is_decimal256(field.type):
+            raise InvalidError(
+                f"column {field.name} was {before.schema.field(field.name).type} and is "
+                f"{after.schema.field(field.name).type} now, and no decimal holds the values of "
+                "both",
+                hint="keep its type, or give the column another name",
+            )
     rows = (
         weighted(piece.cast(schema), weight)
         for picture, weight in ((before, -1), (after, 1))

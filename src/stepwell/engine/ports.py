@@ -289,6 +289,8 @@ class Pieces:
     schema: pa.Schema
     rows: int
     pieces: Iterable[pa.Table]
+    inferred: bool = False
+    """Whether the types were inferred from the rows, and not from the statement."""
 
 
 @dataclass(frozen=True, slots=True)

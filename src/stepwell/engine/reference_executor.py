@@ -247,7 +247,8 @@ class ReferenceExecutor:
         table = self.read(relation)
         starts = range(0, table.num_rows, rows_max)
         slices = [table.slice(start, rows_max) for start in starts]
-        return Pieces(table.schema, table.num_rows, slices)
+        inferred = relation.lower() in {view.lower() for view in self._program.views}
+        return Pieces(table.schema, table.num_rows, slices, inferred)
 
     def query(self, sql: str) -> pa.Table:
         letters = {table + ERRORS: LETTER for table in self._program.tables}
