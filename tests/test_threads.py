@@ -118,7 +118,7 @@ def test_a_lease_that_stops_beating_is_lost(monkeypatch: pytest.MonkeyPatch) -> 
     env = SystemEnv()
     lease = take_lease(MemoryStore(env), env, wait_s=0)
     with monkeypatch.context() as patch:
-        patch.setattr(Lease, "beat", dying)
+        patch.setattr(Lease, "_beat", dying)
         lease.keep_alive(LeaseSettings(beat_s=0.01))
         wait(lambda: lease._lost is not None)
     with pytest.raises(ConflictError, match="cannot keep its lease: RuntimeError"):

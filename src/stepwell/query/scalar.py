@@ -157,10 +157,10 @@ def _truth(value: Value) -> bool | None:
 
 
 def _column(node: exp.Expr) -> Code:
-    if node.args.get("db"):
-        raise unknown(f"the qualified name {written(node)}")
     if node.args.get("table"):
-        # Columns of ours have no table: it is a field of one.
+        # Columns of ours have no table: it is a field of a time window, or nothing we know.
+        if node.args.get("db") or node.name.lower() not in TimeWindow._fields:
+            raise unknown(f"the qualified name {written(node)}")
         return _field_of(_column(exp.column(node.args["table"].copy())), node)
     name = node.name
 
