@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stepwell.query.parse import catalog_of, parse_query, read
-from stepwell.query.reasons import Unsupported
+from stepwell.query.reasons import Code, Unsupported
+from stepwell.query.shape import unresolved
 
 CATALOG = catalog_of({"a": ["k", "x"], "b": ["k", "y"]}, {})
 
@@ -88,3 +89,71 @@ def test_of_columns_that_are_joined_by_name_the_one_is_taken_that_spark_takes(
 ) -> None:
     """S1, S4: and what the user wrote, or another SELECT joins, is not touched."""
     assert f"{column} AS `k`" in read(text, CATALOG).sql(dialect="spark")
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "count(DISTINCT *)",
+        "count(a.*)",
+        "hash(*)",
+        "struct(a.*)",
+        "concat_ws(',', *)",
+        "count(*, x)",
+    ],
+)
+def test_a_star_inside_a_call_is_refused(item: str) -> None:
+    """S1: it stands for columns, which nothing below would know to be needed."""
+    with pytest.raises(Unsupported) as caught:
+        parse_query(f"SELECT {item} AS z FROM a", CATALOG)
+    assert caught.value.reason.code is Code.UNSUPPORTED_OPERATOR
+
+
+@pytest.mark.parametrize("items", ["*", "a.*", "count(*)", "count(*) OVER (PARTITION BY k)"])
+def test_a_star_that_is_all_rows_or_the_whole_list_is_understood(items: str) -> None:
+    assert parse_query(f"SELECT {items} FROM a", CATALOG)
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "SELECT y FROM b WHERE b.k = a.k ORDER BY abs(y - a.x) LIMIT 1",
+        "SELECT y, abs(y - a.x) AS d FROM b ORDER BY d LIMIT 1",
+        "SELECT y FROM b WHERE b.k = a.k QUALIFY row_number() OVER (ORDER BY y) <= a.x",
+        "SELECT sum(y * a.x) AS y FROM b WHERE b.k = a.k",
+        "SELECT sum(a.x) OVER (ORDER BY y) AS y FROM b",
+        "SELECT c.y FROM b LEFT JOIN b c ON c.k = a.k",
+        "SELECT c.y FROM b JOIN b c ON c.k = a.k AND c.y > b.y WHERE b.k = a.k",
+        "SELECT y + a.x AS y FROM b WHERE b.k = a.k GROUP BY y + a.x HAVING count(*) > a.x",
+        "SELECT e AS y FROM b LATERAL VIEW explode(array(a.x, b.y)) t AS e WHERE b.k = a.k",
+        "SELECT y FROM b WHERE EXISTS (SELECT 1 FROM b c WHERE c.k > a.x AND c.y = b.y)",
+    ],
+)
+def test_outer_columns_anywhere_in_a_lateral_query_are_columns_of_their_input(inside: str) -> None:
+    """S3: the rest of the plan has no such column, and Spark would refuse it by a name of ours."""
+    parsed = parse_query(f"SELECT a.k, m.y FROM a, LATERAL ({inside}) m", CATALOG)
+    assert not unresolved(parsed.node)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT k FROM a, LATERAL (SELECT b.y FROM b FULL JOIN b c ON c.k = a.k) m",
+        "SELECT a.k FROM a, LATERAL (SELECT a.x AS y FROM b WHERE b.k = a.k HAVING count(*) > 0) m",
+        "SELECT a.k FROM a, LATERAL (SELECT a.x AS y FROM b WHERE b.k < a.k HAVING count(*) > 0) m",
+        "SELECT a.k, m.y FROM a, LATERAL (SELECT a.x AS y FROM b UNION SELECT a.x FROM a) m",
+        "SELECT a.k, m.y FROM a, LATERAL (VALUES (a.x)) m (y)",
+        "SELECT k FROM a WHERE EXISTS (SELECT y FROM b GROUP BY y HAVING count(*) > a.x)",
+        "SELECT k FROM a WHERE EXISTS (SELECT 1 FROM b JOIN b c ON c.k = a.k)",
+        "SELECT k FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.k = a.k HAVING count(*) > 1)",
+        "SELECT k, (SELECT sum(y) + 1 FROM b HAVING count(*) > 1) AS s FROM a",
+        "SELECT k, (SELECT max(y + a.x) FROM b WHERE b.k = a.k) AS s FROM a",
+        "SELECT k FROM a WHERE x IN (SELECT count(*) FROM b WHERE b.k = a.k)",
+    ],
+)
+def test_a_subquery_that_no_join_expresses_says_so(query: str) -> None:
+    """S1, S3: recomputed for an honest reason, and never with a clause left out."""
+    with pytest.raises(Unsupported) as caught:
+        parse_query(query, CATALOG)
+    assert caught.value.reason.code is Code.UNSUPPORTED_SUBQUERY
+    assert "_c" not in caught.value.reason.detail

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stepwell.query.maintain import Maintenance
+from stepwell.spark.blocks import all_after
 from stepwell.spark.views import Change, Views
 from tests.comparing import difference
 
@@ -87,3 +88,22 @@ def row(random: Random, later: int) -> dict[str, object]:
         "m": random.choice([None, Decimal("1.25"), Decimal("-3.50")]),
         "s": random.choice([None, "a", "B", ""]),
     }
+
+
+@pytest.mark.parametrize(
+    "type_", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.duration("us")]
+)
+def test_values_beyond_those_of_python_are_compared(type_: pa.DataType) -> None:
+    """S3: one row of the year 20000 must not stop a pipeline for good."""
+    whole = pa.int32() if type_ == pa.date32() else pa.int64()
+    far = 2**31 - 2 if type_ == pa.date32() else 2**62
+    old, new = (pa.chunked_array([pa.array([far + n], whole).cast(type_)]) for n in (0, 1))
+    assert all_after(old, new, descending=False)
+    assert all_after(new, old, descending=True)
+    assert not all_after(old, old, descending=False)
+    assert not all_after(new, old, descending=False)
+
+
+def test_values_that_arrow_cannot_compare_are_not_at_the_end() -> None:
+    rows = pa.chunked_array([pa.array([[1], [2]])])
+    assert not all_after(rows, rows, descending=False)

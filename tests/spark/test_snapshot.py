@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from stepwell.deploy.pipeline import Answer, ProjectPipeline, explain, make_exec
 from stepwell.deploy.project import Project, load_project
 from stepwell.env import SystemEnv
 from stepwell.errors import SqlError
-from stepwell.query.simple import parse_simple
+from stepwell.query.simple import NotSimple, parse_simple
 from stepwell.query.statements import MaterializedView
 from stepwell.spark import snapshot
 from stepwell.state.manifest import Manifests
@@ -431,6 +432,15 @@ def test_many_rows_are_read_file_by_file(
         quick(project, SystemEnv(), "SELECT id FROM t")
     with pytest.raises(SlowError, match="many rows"):
         quick(project, SystemEnv(), "SELECT x FROM bag")
+
+
+def test_rows_that_are_there_many_times_are_not_held_for_a_large_limit() -> None:
+    """A billion copies of one row are eight gigabytes of places alone."""
+    weights = pa.chunked_array([pa.array([10**9, 2**62, 2**62], pa.int64())])
+    for limit in (2 * 10**9, 10**30):
+        asked = SimpleNamespace(_query=SimpleNamespace(limit=limit, offset=0))
+        with pytest.raises(NotSimple, match="many rows"):
+            snapshot._Answering._expanded(asked, snapshot._Rows({}, weights))
 
 
 def test_explain_is_what_spark_made_of_the_views_and_mostly_known_before(

@@ -124,3 +124,25 @@ FROM t GROUP BY k;
 -- apply
 -- expect v
 (1, true, true, 7, 7, 1)
+
+-- trap 24: a star inside a call is all columns, also those that nothing else needs
+CREATE TABLE t (id INT, k INT, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT k, COUNT(DISTINCT *) AS n FROM t GROUP BY k;
+CREATE MATERIALIZED VIEW text AS SELECT id, concat_ws(',', *) AS s FROM t;
+CREATE MATERIALIZED VIEW fields AS SELECT id, struct(t.*).x AS s FROM t WHERE hash(*) IS NOT NULL;
+CREATE MATERIALIZED VIEW plain AS SELECT k, COUNT(*) AS n FROM (SELECT t.* FROM t) t GROUP BY k;
+-- expect recompute UNSUPPORTED_OPERATOR v
+-- expect recompute UNSUPPORTED_OPERATOR text
+-- expect recompute UNSUPPORTED_OPERATOR fields
+-- expect incremental plain
+-- put t
+(1, 1, 5), (2, 1, 5), (2, 1, 5), (3, 1, NULL)
+-- apply
+-- expect v
+(1, 2)
+-- expect text
+(1, '1,1,5'), (2, '2,1,5'), (2, '2,1,5'), (3, '3,1')
+-- expect fields
+(1, 5), (2, 5), (2, 5), (3, NULL)
+-- expect plain
+(1, 4)

@@ -191,3 +191,58 @@ CREATE MATERIALIZED VIEW v AS SELECT a.k, e.c FROM a LEFT JOIN LATERAL explode(r
 (1, 3), (2, 0)
 -- expect v
 (1, 2), (2, NULL)
+
+-- trap 40, 48: the nearest row, by a distance made of both sides
+CREATE TABLE a (id INT, k INT, x INT);
+CREATE TABLE b (k INT, v INT);
+CREATE MATERIALIZED VIEW v AS SELECT a.id, m.v FROM a, LATERAL (SELECT b.v, abs(b.v - a.x) AS d FROM b WHERE b.k = a.k ORDER BY d LIMIT 1) m;
+CREATE MATERIALIZED VIEW anywhere AS SELECT a.id, m.v FROM a LEFT JOIN LATERAL (SELECT b.v, abs(b.v - a.x) AS d FROM b ORDER BY d LIMIT 1) m;
+-- expect incremental v
+-- expect incremental anywhere
+-- put a
+(1, 1, 10), (2, 2, 7), (3, 3, 1)
+-- put b
+(1, 4), (1, 13), (2, 8)
+-- apply
+-- expect v
+(1, 13), (2, 8)
+-- expect anywhere
+(1, 8), (2, 8), (3, 4)
+-- delete b
+(1, 13)
+-- put b
+(2, 8), (3, 0)
+-- apply
+-- expect v
+(1, 4), (2, 8), (3, 0)
+-- expect anywhere
+(1, 8), (2, 8), (3, 0)
+
+-- trap 33, 48: columns of the row in the ON of a join inside
+CREATE TABLE a (id INT, k INT);
+CREATE TABLE b (k INT, v INT);
+CREATE TABLE c (k INT, z INT);
+CREATE MATERIALIZED VIEW v AS SELECT a.id, m.v, m.z FROM a, LATERAL (SELECT b.v, c.z FROM b LEFT JOIN c ON c.k = a.k AND c.z > b.v) m;
+CREATE MATERIALIZED VIEW both AS SELECT a.id, m.z FROM a LEFT JOIN LATERAL (SELECT c.z FROM b JOIN c ON c.k = a.k AND c.z > b.v WHERE b.k = a.k) m;
+-- expect incremental v
+-- expect incremental both
+-- put a
+(1, 1), (2, 2), (3, NULL)
+-- put b
+(1, 4), (2, 8)
+-- put c
+(1, 5), (2, 9)
+-- apply
+-- expect v
+(1, 4, 5), (1, 8, NULL), (2, 4, 9), (2, 8, 9), (3, 4, NULL), (3, 8, NULL)
+-- expect both
+(1, 5), (2, 9), (3, NULL)
+-- delete c
+(2, 9)
+-- put c
+(1, 6)
+-- apply
+-- expect v
+(1, 4, 5), (1, 4, 6), (1, 8, NULL), (2, 4, NULL), (2, 8, NULL), (3, 4, NULL), (3, 8, NULL)
+-- expect both
+(1, 5), (1, 6), (2, NULL), (3, NULL)

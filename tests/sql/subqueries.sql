@@ -398,3 +398,49 @@ CREATE MATERIALIZED VIEW texts AS SELECT i FROM t WHERE EXISTS (SELECT 1 FROM u 
 -- apply
 -- expect v
 (1, 7), (2, NULL)
+
+-- trap 36: HAVING without GROUP BY decides whether there is a row, whatever is selected
+CREATE TABLE a (id INT, k INT, x INT);
+CREATE TABLE b (k INT, v INT);
+CREATE MATERIALIZED VIEW v AS SELECT id FROM a WHERE EXISTS (SELECT 1 FROM b WHERE b.k = a.k HAVING COUNT(*) > 1);
+CREATE MATERIALIZED VIEW whole AS SELECT id FROM a WHERE EXISTS (SELECT 1 FROM b HAVING COUNT(*) > 2);
+CREATE MATERIALIZED VIEW valued AS SELECT id, (SELECT SUM(v) + 1 FROM b HAVING COUNT(*) > 2) AS s FROM a;
+CREATE MATERIALIZED VIEW many AS SELECT id FROM a WHERE EXISTS (SELECT b.v FROM b WHERE b.k = a.k GROUP BY b.v HAVING COUNT(*) > a.x);
+-- expect recompute UNSUPPORTED_SUBQUERY v
+-- expect recompute UNSUPPORTED_SUBQUERY whole
+-- expect recompute UNSUPPORTED_SUBQUERY valued
+-- expect recompute UNSUPPORTED_SUBQUERY many
+-- put a
+(1, 1, 1), (2, 2, 0)
+-- put b
+(1, 5), (1, 5)
+-- apply
+-- expect v
+(1)
+-- expect whole
+nothing
+-- expect valued
+(1, NULL), (2, NULL)
+-- expect many
+(1)
+
+-- trap 35: IN a correlated aggregate, which has a value also where nothing matches
+CREATE TABLE a (id INT, k INT, x INT);
+CREATE TABLE b (k INT, v INT);
+CREATE MATERIALIZED VIEW v AS SELECT id FROM a WHERE x IN (SELECT COUNT(*) FROM b WHERE b.k = a.k);
+CREATE MATERIALIZED VIEW other AS SELECT id FROM a WHERE x NOT IN (SELECT MAX(v) FROM b WHERE b.k = a.k);
+CREATE MATERIALIZED VIEW largest AS SELECT id FROM a WHERE x IN (SELECT MAX(v) FROM b WHERE b.k = a.k);
+-- expect recompute UNSUPPORTED_SUBQUERY v
+-- expect recompute UNSUPPORTED_SUBQUERY other
+-- expect incremental largest
+-- put a
+(1, 1, 1), (2, 2, 0), (3, 1, 5)
+-- put b
+(1, 5)
+-- apply
+-- expect v
+(1), (2)
+-- expect other
+(1)
+-- expect largest
+(3)

@@ -330,3 +330,44 @@ CREATE MATERIALIZED VIEW summed AS SELECT r1 + r2 + r3 + r4 + r5 AS r, COUNT(*) 
 -- apply
 -- expect v
 (1, 2, 2, 4, 1, 1, 1, 1, 1), (1, 2, 2, 5, 2, 2, 1, 1, 2), (2, 1, 1, 6, 1, 1, 1, 1, 1)
+
+-- trap 39: a running sum of decimals with 38 digits, of which adding two would round one away
+CREATE TABLE t (id INT, m DECIMAL(30,10), n DECIMAL(38,2));
+CREATE MATERIALIZED VIEW v AS SELECT id, SUM(m) OVER (ORDER BY id) AS s FROM t;
+CREATE MATERIALIZED VIEW whole AS SELECT id, SUM(n) OVER (ORDER BY id) AS s FROM t;
+-- expect recompute WINDOW_WITHOUT_PARTITION v
+-- expect incremental whole
+-- put t
+(1, 0.0000000001, 0.01)
+-- apply
+-- put t
+(2, 0.0000000001, 0.01)
+-- apply
+-- expect v
+(1, 0.0000000001), (2, 0.0000000002)
+-- expect whole
+(1, 0.01), (2, 0.02)
+
+-- trap 39: running windows in the order of dates after 9999 and of intervals
+CREATE TABLE t (d DATE, ts TIMESTAMP, i INTERVAL DAY TO SECOND, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT x, SUM(x) OVER (ORDER BY d) AS s FROM t;
+CREATE MATERIALIZED VIEW timed AS SELECT x, SUM(x) OVER (ORDER BY ts DESC) AS s FROM t;
+CREATE MATERIALIZED VIEW long AS SELECT x, SUM(x) OVER (ORDER BY i) AS s FROM t;
+-- expect incremental v
+-- expect incremental timed
+-- expect recompute WINDOW_WITHOUT_PARTITION long
+-- put t
+(DATE '9999-12-31', TIMESTAMP '9999-12-31 23:00:00', INTERVAL '1' DAY, 1)
+-- apply
+-- put t
+(date_add(DATE '9999-12-31', 5), timestampadd(DAY, 5, TIMESTAMP '9999-12-31 00:00:00'), INTERVAL '2' DAY, 2)
+-- apply
+-- put t
+(date_add(DATE '9999-12-31', 6), timestampadd(DAY, 6, TIMESTAMP '9999-12-31 00:00:00'), INTERVAL '3' DAY, 4)
+-- apply
+-- expect v
+(1, 1), (2, 3), (4, 7)
+-- expect timed
+(1, 7), (2, 6), (4, 4)
+-- expect long
+(1, 1), (2, 3), (4, 7)

@@ -20,15 +20,16 @@ each row of the domain, and the result is joined to the outer query by these val
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sqlglot import exp
 
+from stepwell.query import functions
 from stepwell.query.algebra import Distinct, Expr, Item, Names, Node, Project, column
 from stepwell.query.conditions import equality
 from stepwell.query.reasons import Code, Unsupported
-from stepwell.query.scope import Scope, name
-from stepwell.query.shape import extend, inner, narrow
+from stepwell.query.scope import Relation, Scope, name, to_expr
+from stepwell.query.shape import extend, inner, narrow, unresolved
 
 
 class Correlation:
@@ -39,6 +40,7 @@ class Correlation:
         self._lateral = lateral
         """Whether its SELECT list may name columns of the outer query."""
         self._domain: Node | None = None
+        self._started = False
         self.pairs: list[tuple[Expr, str]] = []
         """Equalities: an expression of the outer query, a column of the subquery."""
         self.others: list[Expr] = []
@@ -62,7 +64,22 @@ class Correlation:
 
     def start(self, node: Node) -> Node:
         """What the subquery selects from: its FROM, for each row of the domain if there is one."""
-        return node if self._domain is None else inner((self._domain, node))
+        if self._domain is None or self._started:
+            return node
+        self._started = True
+        return inner((self._domain, node))
+
+    def start_for(self, node: Node, used: Iterable[Expr]) -> Node:
+        """The same before FROM is complete, if what is joined next names outer columns."""
+        if self._domain is None or self._started:
+            return node
+        domain = set(self._domain.columns)
+        return self.start(node) if any(expr.columns & domain for expr in used) else node
+
+    def joined_outer(self) -> None:
+        """A RIGHT or FULL join: it gives rows without a row of the domain, if that is joined."""
+        if self._started:
+            self.refuse("a RIGHT or FULL join beside columns of the outer query")
 
     def take(self, node: Node, expr: Expr) -> Node:
         """Set a condition aside for the join; the node may grow a column for it."""
@@ -134,6 +151,29 @@ def over_domain(
     correlation._domain = Project(outer, tuple((new, column(c)) for c, new in fresh.items()))
     correlation.pairs = [(column(c), new) for c, new in fresh.items()]
     return correlation, inside
+
+
+def check_calls(
+    node: Node, selected: Iterable[exp.Expr], others: Iterable[exp.Expr], names: Names
+) -> None:
+    """Refuse outer columns in HAVING, QUALIFY, ORDER BY, and in calls that take several rows.
+
+    Elsewhere in a SELECT list they are added after the join.
+    """
+    calls = [c for part in selected for c in part.find_all(exp.Func, exp.Window)]
+    taking = [c for c in calls if isinstance(c, exp.Window) or functions.is_aggregate(c)]
+    for parts, where in ((others, "HAVING, QUALIFY or ORDER BY"), (taking, "an aggregate")):
+        if any(not to_expr(part, names).columns <= set(node.columns) for part in parts):
+            raise Unsupported(Code.UNSUPPORTED_SUBQUERY, f"a column of the outer query in {where}")
+
+
+def check_closed(made: Relation, correlation: Correlation | None) -> None:
+    """Refuse a converted subquery in which an outer column is left: no input of it has that."""
+    late = {c for c, _ in correlation.after} if correlation is not None else set()
+    if unresolved(made.node) or not set(made.columns) <= {*made.node.columns, *late}:
+        raise Unsupported(
+            Code.UNSUPPORTED_SUBQUERY, "a column of the outer query in FROM or GROUP BY"
+        )
 
 
 def as_columns(

@@ -102,11 +102,7 @@ class Decorrelator:
 
     def _exists(self, node: Node, query: exp.Expr, positive: bool) -> Node:
         made, correlation = self._convert(query)
-        under = made.node
-        while isinstance(under, Project):
-            under = under.input
-        if correlation.single and isinstance(under, Aggregate):
-            # One row, always. With HAVING there is a Filter over it.
+        if correlation.single and is_one_row(made.node):
             return node if positive else keep(node, Expr("FALSE"))
         if correlation.single:
             raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "HAVING without GROUP BY in EXISTS")
@@ -117,8 +113,25 @@ class Decorrelator:
             return inner((node, count), (Expr(test, frozenset({counts})),))
         return self._match(node, made.node, correlation, [], positive)
 
+    def _list(self, query: exp.Expr, *, found_only: bool = False) -> tuple[Relation, Correlation]:
+        """The rows that IN looks at.
+
+        An aggregate has one for a row of the node that meets no group too; that cannot be joined.
+        With `found_only`, only matches matter, and NULL, which most of them give, is none.
+        """
+        made, correlation = self._convert(query)
+        if (
+            correlation.single
+            and correlation.pairs
+            and not (found_only and any(when_empty(made.node, c) is None for c in made.columns))
+        ):
+            raise Unsupported(
+                Code.UNSUPPORTED_SUBQUERY, "an aggregate without GROUP BY in a correlated IN"
+            )
+        return made, correlation
+
     def _in(self, node: Node, condition: exp.In) -> Node:
-        made, correlation = self._convert(condition.args["query"])
+        made, correlation = self._list(condition.args["query"], found_only=True)
         return self._match(node, made.node, correlation, self._compared(condition, made), True)
 
     def _not_in(self, node: Node, condition: exp.In) -> Node:
@@ -132,7 +145,7 @@ class Decorrelator:
             left.columns | total_columns(total) | present.columns,
         )
         node = keep(node, Expr(*test))
-        made, correlation = self._convert(condition.args["query"])
+        made, correlation = self._list(condition.args["query"])
         return self._match(node, made.node, correlation, self._compared(condition, made), False)
 
     def _compared(self, condition: exp.In, made: Relation) -> list[tuple[Expr, str]]:
@@ -189,7 +202,7 @@ class Decorrelator:
         self, node: Node, made: Relation, correlation: Correlation, value: str, strict: bool
     ) -> tuple[Node, exp.Expr]:
         if not correlation.pairs:
-            if not isinstance(made.node, Aggregate | Project):
+            if not is_one_row(made.node):
                 raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "HAVING without GROUP BY as a value")
             return inner((node, made.node)), our_column(value)
         default = when_empty(made.node, value)
@@ -230,7 +243,7 @@ class Decorrelator:
         """
         if isinstance(query.this, exp.Tuple) or query.this.find(exp.Query):
             raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "IN over several columns as a value")
-        made, correlation = self._convert(query.args["query"])
+        made, correlation = self._list(query.args["query"])
         if correlation.others:
             raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "IN inside an expression")
         pairs = [*correlation.pairs, *self._compared(query, made)]
@@ -289,6 +302,13 @@ def _outermost(part: exp.Expr, strict: bool) -> list[tuple[exp.Expr, bool]]:
 
 def _is_in(part: exp.Expr) -> bool:
     return isinstance(part, exp.In) and part.args.get("query") is not None
+
+
+def is_one_row(node: Node) -> bool:
+    """Whether an aggregate without GROUP BY gives its row always: HAVING may take it away."""
+    while isinstance(node, Project):
+        node = node.input
+    return isinstance(node, Aggregate)
 
 
 def when_empty(node: Node, value: str) -> str | None:

@@ -18,7 +18,7 @@ from sqlglot import exp
 from stepwell.query.algebra import Expr, Item, Join, Node, Side, Values
 from stepwell.query.conditions import columns_in, parse_scalar, substitute
 from stepwell.query.correlation import Correlation, as_columns, over_domain
-from stepwell.query.decorrelate import when_empty
+from stepwell.query.decorrelate import is_one_row, when_empty
 from stepwell.query.reasons import Code, Unsupported
 from stepwell.query.scope import ONE_ROW, Relation, Rewriter, Scope, conjuncts, name
 from stepwell.query.shape import extend, inner, join, keep
@@ -124,6 +124,8 @@ class Lateral:
         self, left: Node, made: Relation, correlation: Correlation, clause: exp.Join, outer: bool
     ) -> Node:
         """An aggregate without GROUP BY: every row of the left side meets exactly one row."""
+        if not is_one_row(made.node):
+            correlation.refuse("HAVING without GROUP BY")
         left, equal = as_columns(left, correlation.pairs, self._names)
         late = dict(correlation.after)
         inside = {c for e in late.values() for c in e.columns & set(made.node.columns)}

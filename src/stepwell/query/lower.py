@@ -55,14 +55,32 @@ from stepwell.query.reasons import Code, Unsupported
 from stepwell.query.running import call_of, running
 from stepwell.query.running import number as numbered
 from stepwell.query.shape import inner, keep, narrow
-from stepwell.query.types import contains_floating, one_to_one, why_not_kept
+from stepwell.query.types import (
+    adds_exactly,
+    contains_floating,
+    one_to_one,
+    parse_type,
+    why_not_kept,
+)
 
 WINDOWS_MAX = 2
 """Windows over one another, with nothing stored between them. What changes in the uppermost depends
 on what changes in all below it, and its plan more than doubles with each."""
 
-ORDERED = ("tinyint", "smallint", "int", "bigint", "decimal", "date", "timestamp", "string")
-"""Types of which Python knows the order that Spark has."""
+ORDERED = frozenset(
+    {
+        "tinyint",
+        "smallint",
+        "int",
+        "bigint",
+        "decimal",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+        "string",
+    }
+)
+"""Types that Arrow orders as Spark does; strings only without a collation."""
 
 Types = Callable[[Node], tuple[str, ...]]
 """The Spark types of a node's columns."""
@@ -228,7 +246,7 @@ class Lowering:
         number = self._names.new()
         below = self.lower(node.input)
         key = self._types(narrow(below, (how.column,)))[0] if how is not None else ""
-        if how is None or not key.startswith(ORDERED) or not self._exact(node, below):
+        if how is None or not _is_ordered(key) or not self._exact(node, below):
             detail = "a window whose earlier rows may change, or over inexact numbers"
             raise Unsupported(Code.WINDOW_WITHOUT_PARTITION, detail)
         made = Window(below, (), (*node.calls, (number, numbered(how.total))))
@@ -250,7 +268,7 @@ class Lowering:
             call = call_of(expr)
             if call is None or (call.kind != "lag" and contains_floating(type_)):
                 return False
-            if call.kind == "sum" and not self._ansi:
+            if call.kind == "sum" and not (self._ansi and adds_exactly(type_)):
                 # A sum that overflows would be NULL, and so would be those after it.
                 return False
         return True
@@ -483,6 +501,11 @@ def _outer_last(node: Inner) -> Node | None:
             made = Project(made, (*child.items, *((c, column(c)) for c in others)))
         return narrow(made, node.columns)
     return None
+
+
+def _is_ordered(type: str) -> bool:
+    parsed = parse_type(type)
+    return parsed.name in ORDERED and parsed.collation is None
 
 
 def is_linear(node: Node) -> bool:

@@ -314,6 +314,22 @@ def _refuse(tree: exp.Expr) -> None:
         raise Unsupported(Code.UNSUPPORTED_OPERATOR, "session_window(...)")
     if functions.reads_clock(tree):
         raise Unsupported(Code.TIME_DEPENDENT, "the query reads the clock")
+    for star in tree.find_all(exp.Star):
+        if not _is_plain_star(star):
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, "* inside an expression")
+
+
+def _is_plain_star(star: exp.Star) -> bool:
+    """Whether a star is an item of a SELECT list, or all that a plain COUNT is given.
+
+    Spark expands any other one, such as that of `hash(*)`, to columns; qualifying leaves it alone.
+    """
+    qualified = isinstance(star.parent, exp.Column)
+    item: exp.Expr = star.parent if isinstance(star.parent, exp.Column) else star
+    if isinstance(item.parent, exp.Select):
+        return item.arg_key == "expressions"
+    call = item.parent
+    return not qualified and isinstance(call, exp.Count) and not call.expressions
 
 
 def _quoted(schema: Mapping[str, Mapping[str, str]]) -> dict[str, object]:

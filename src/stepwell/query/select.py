@@ -36,7 +36,7 @@ from stepwell.query.algebra import (
     Window,
     column,
 )
-from stepwell.query.correlation import Correlation
+from stepwell.query.correlation import Correlation, check_calls, check_closed
 from stepwell.query.decorrelate import Decorrelator
 from stepwell.query.lateral import Lateral
 from stepwell.query.reasons import Code, Unsupported
@@ -177,6 +177,8 @@ class Converter:
         )
 
     def _values(self, item: exp.Values) -> Relation:
+        if item.find(exp.Column) is not None:
+            raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "a column of the outer query in VALUES")
         first = item.expressions[0]
         width = len(first.expressions) if isinstance(first, exp.Tuple) else 1
         columns = self.names.several(width)
@@ -318,6 +320,7 @@ class _Select:
         self.rewrite = Rewriter(self.names, self.scope)
         self.subqueries = Decorrelator(converter, self.scope, ctes, self.rewrite)
         self.laterals = Lateral(converter, self.scope, ctes, self.rewrite)
+        self._limited = bool(query.args.get("limit") or query.args.get("offset"))
 
     def convert(self) -> Relation:
         self._refuse()
@@ -337,6 +340,9 @@ class _Select:
         orders = [self._by_alias(o, selected, parts) for o in (order.expressions if order else [])]
 
         everything = [*parts, *havings, *qualifies, *orders]
+        if self.scope.outer is not None:
+            late = [*havings, *qualifies, *(orders if self._limited else ())]
+            check_calls(node, parts, late, self.names)
         node, group, everything = in_select(node, group, everything, self.rewrite, self.names)
         if (
             group is not None
@@ -373,7 +379,10 @@ class _Select:
         orders = replaced[len(parts) + len(qualifies) :]
         for condition in qualifies:
             node = keep(node, to_expr(condition, self.names))
-        return self._result(node, [called for called, _ in selected], parts, orders)
+        made = self._result(node, [called for called, _ in selected], parts, orders)
+        if self.scope.outer is not None:
+            check_closed(made, self.correlation)
+        return made
 
     def _refuse(self) -> None:
         for clause in (
@@ -456,6 +465,10 @@ class _Select:
         seen = dict(self.scope.tables)
         right = self._item(clause.this)
         on = [self.rewrite.expr(c) for c in conjuncts(clause.args.get("on"))]
+        if self.correlation is not None:
+            left = self.correlation.start_for(left, on)
+            if side in ("RIGHT", "FULL"):
+                self.correlation.joined_outer()
         if kind in ("SEMI", "ANTI"):
             # The right side can be named in ON, but not after it.
             self.scope.tables = seen
@@ -480,6 +493,8 @@ class _Select:
         outer = bool(lateral.args.get("outer"))
         made = self.names.several(len(called))
         expr = self.rewrite.expr(generator)
+        if self.correlation is not None:
+            node = self.correlation.start_for(node, [expr])
         self.scope.add(name(lateral.alias), dict(zip(called, made, strict=True)))
         return Generate(node, expr, outer, made)
 
@@ -551,14 +566,13 @@ class _Select:
         node = extend(node, tuple(items))
         result = Relation(node, tuple(outputs))
         distinct = self.query.args.get("distinct")
-        limited = self.query.args.get("limit") or self.query.args.get("offset")
         if distinct is not None:
             kept = self.correlation.distinct() if self.correlation is not None else ()
             if distinct.args.get("on"):
                 raise Unsupported(Code.UNSUPPORTED_OPERATOR, "DISTINCT ON")
             wanted = tuple(dict.fromkeys((*result.columns, *kept)))
             result = replace(result, node=Distinct(narrow(result.node, wanted)))
-        if limited:
+        if self._limited:
             by_sql = {
                 to_expr(p, self.names).sql: our_column(c)
                 for p, (_, c) in zip(parts, outputs, strict=True)

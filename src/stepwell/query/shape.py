@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stepwell.query.algebra import (
+    Aggregate,
     Expr,
     Filter,
     Generate,
@@ -19,9 +20,41 @@ from stepwell.query.algebra import (
     Node,
     Project,
     Side,
+    TopN,
+    Window,
+    children,
     column,
+    walk,
 )
 from stepwell.query.conditions import equality
+
+
+def unresolved(node: Node) -> frozenset[str]:
+    """Columns that a part of the node names and that none of its inputs has."""
+    missing: set[str] = set()
+    for part in walk(node):
+        used = set[str]()
+        match part:
+            case Filter():
+                used |= part.condition.columns
+            case Project():
+                used.update(*(expr.columns for _, expr in part.items))
+            case Inner():
+                used.update(*(condition.columns for condition in part.on))
+            case Join():
+                used.update(*part.equal, *(condition.columns for condition in part.also))
+            case Aggregate():
+                used.update(part.keys, *(expr.columns for _, expr in part.calls))
+            case Window():
+                used.update(part.partition, *(expr.columns for _, expr in part.calls))
+            case Generate():
+                used |= part.generator.columns
+            case TopN():
+                used |= {text.split(" ", 1)[0] for text in part.order}
+            case _:
+                continue
+        missing |= used.difference(*(child.columns for child in children(part)))
+    return frozenset(missing)
 
 
 def extend(node: Node, items: tuple[Item, ...]) -> Node:

@@ -147,6 +147,19 @@ def one_to_one(a: str, b: str) -> bool:
     return len(known) == 2 and sum(max(count) for count in zip(*known, strict=True)) <= 38
 
 
+def adds_exactly(type: str) -> bool:
+    """Whether `a + b` of two numbers of this type keeps every digit.
+
+    The type of a sum of decimals is one digit wider. Where that would be 39 digits, Spark drops one
+    behind the point, unless there are six or fewer.
+
+    >>> [adds_exactly(f"decimal({digits})") for digits in ("38,10", "38,2", "37,10")]
+    [False, True, True]
+    """
+    digits = _digits(type)
+    return digits is None or sum(digits) < 38 or digits[1] <= 6
+
+
 def _digits(type: str) -> tuple[int, int] | None:
     """How many a number can have before and after the point."""
     parsed = parse_type(type)

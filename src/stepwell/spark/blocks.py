@@ -200,12 +200,7 @@ class Blocks:
             return False
         place = f"c{block.input.columns.index(ending.column)}"
         new, old = found.table.column(place), last.column(place)
-        if new.null_count or old.null_count:
-            return False
-        ends = [pc.min_max(column).as_py() for column in (new, old)]
-        if ending.descending:
-            return bool(ends[0]["max"] < ends[1]["min"])
-        return bool(ends[0]["min"] > ends[1]["max"])
+        return all_after(old, new, descending=ending.descending)
 
     def _stage(self, maintenance: Maintenance, known: dict[str, Part]) -> None:
         """Run the stages that were planned since."""
@@ -345,6 +340,25 @@ class Blocks:
         if part.table is None and part.run is not None:
             return mapped(part.run, arrow_schema(part.types))
         return self._relations.arrow(part)
+
+
+def all_after(old: pa.ChunkedArray, new: pa.ChunkedArray, *, descending: bool) -> bool:
+    """Whether all new values come after all old ones; False where Arrow cannot tell.
+
+    Dates and times are compared as the integers they are stored as: those of Python end with the
+    year 9999.
+    """
+    if new.null_count or old.null_count:
+        return False
+    try:
+        new = new.cast(old.type)
+        if pa.types.is_temporal(old.type):
+            whole = pa.int32() if old.type.bit_width == 32 else pa.int64()
+            new, old = new.cast(whole), old.cast(whole)
+        low, high = (new, old) if descending else (old, new)
+        return bool(pc.less(pc.max(low), pc.min(high)).as_py())
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return False
 
 
 def _check_size(node: Node) -> None:

@@ -318,11 +318,12 @@ class _Answering:
         """Each row as often as it is there."""
         columns = {name: value.column(rows.count) for name, value in rows.columns.items()}
         weights = rows.weight.to_numpy()
-        if int(weights.sum()) > ROWS_MAX and self._query.limit is None:
-            raise NotSimple("many rows")
         # Not more of one than are asked for: a row may be there a million times.
-        if self._query.limit is not None:
-            weights = np.minimum(weights, self._query.offset + self._query.limit)
+        limit, offset = self._query.limit, self._query.offset
+        most = ROWS_MAX if limit is None else max(ROWS_MAX, rows.count)
+        weights = np.minimum(weights, most + 1 if limit is None else min(offset + limit, most + 1))
+        if int(weights.sum()) > most:
+            raise NotSimple("many rows")
         table = pa.table(columns)
         if (weights == 1).all():
             return table
