@@ -40,7 +40,6 @@ class Correlation:
         self._lateral = lateral
         """Whether its SELECT list may name columns of the outer query."""
         self._domain: Node | None = None
-        self._started = False
         self.pairs: list[tuple[Expr, str]] = []
         """Equalities: an expression of the outer query, a column of the subquery."""
         self.others: list[Expr] = []
@@ -64,22 +63,7 @@ class Correlation:
 
     def start(self, node: Node) -> Node:
         """What the subquery selects from: its FROM, for each row of the domain if there is one."""
-        if self._domain is None or self._started:
-            return node
-        self._started = True
-        return inner((self._domain, node))
-
-    def start_for(self, node: Node, used: Iterable[Expr]) -> Node:
-        """The same before FROM is complete, if what is joined next names outer columns."""
-        if self._domain is None or self._started:
-            return node
-        domain = set(self._domain.columns)
-        return self.start(node) if any(expr.columns & domain for expr in used) else node
-
-    def joined_outer(self) -> None:
-        """A RIGHT or FULL join: it gives rows without a row of the domain, if that is joined."""
-        if self._started:
-            self.refuse("a RIGHT or FULL join beside columns of the outer query")
+        return node if self._domain is None else inner((self._domain, node))
 
     def take(self, node: Node, expr: Expr) -> Node:
         """Set a condition aside for the join; the node may grow a column for it."""

@@ -465,10 +465,6 @@ class _Select:
         seen = dict(self.scope.tables)
         right = self._item(clause.this)
         on = [self.rewrite.expr(c) for c in conjuncts(clause.args.get("on"))]
-        if self.correlation is not None:
-            left = self.correlation.start_for(left, on)
-            if side in ("RIGHT", "FULL"):
-                self.correlation.joined_outer()
         if kind in ("SEMI", "ANTI"):
             # The right side can be named in ON, but not after it.
             self.scope.tables = seen
@@ -493,8 +489,6 @@ class _Select:
         outer = bool(lateral.args.get("outer"))
         made = self.names.several(len(called))
         expr = self.rewrite.expr(generator)
-        if self.correlation is not None:
-            node = self.correlation.start_for(node, [expr])
         self.scope.add(name(lateral.alias), dict(zip(called, made, strict=True)))
         return Generate(node, expr, outer, made)
 
