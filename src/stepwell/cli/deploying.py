@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stepwell.cli.where import Json, place
+from stepwell.cli.where import Json, TakeOver, place
 
 state = typer.Typer(
     no_args_is_help=True,
@@ -75,10 +75,7 @@ def deploy(
     rename: Rename = None,
     yes: Yes = False,
     lock_timeout: LockTimeout = "60s",
-    take_over: Annotated[
-        bool,
-        typer.Option("--take-over", help="Fence a writer that may be alive and does not answer."),
-    ] = False,
+    take_over: TakeOver = False,
     json: Json = False,
 ) -> None:
     """Make the pipeline what the project says, with all its data.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stepwell.cli.where import TIMEOUT, Json, Timeout, place
+from stepwell.cli.where import TIMEOUT, Json, TakeOver, Timeout, place
 
 checkpoint = typer.Typer(
     no_args_is_help=True,
@@ -16,9 +16,6 @@ checkpoint = typer.Typer(
 Which = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="Its name, its id, or how the id begins.")
 ]
-
-
-TakeOver = Annotated[bool, typer.Option("--take-over", help="Fence a writer that does not answer.")]
 
 
 def add_to(app: typer.Typer) -> None:

@@ -17,9 +17,20 @@ import typer
 
 from stepwell import __version__
 from stepwell.cli import deploying, keeping, transaction
-from stepwell.cli.choices import Changes, PushFormat, QueryFormat, Shell, Template
+from stepwell.cli.choices import Changes, QueryFormat, Shell, Template
 from stepwell.cli.failure import Commands
-from stepwell.cli.where import TIMEOUT, Json, Timeout, place, wants_json
+from stepwell.cli.where import (
+    TIMEOUT,
+    Delimiter,
+    Format,
+    Json,
+    Key,
+    TakeOver,
+    Timeout,
+    WhatChanges,
+    place,
+    wants_json,
+)
 
 app = typer.Typer(
     cls=Commands,
@@ -277,23 +288,11 @@ def push(
     context: typer.Context,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="The table to push to.")],
     file: Annotated[str, typer.Argument(metavar="FILE", help="A file; - is standard input.")],
-    format: Annotated[
-        PushFormat | None,
-        typer.Option("--format", help="By default what the name says; of standard input, json."),
-    ] = None,
-    changes: Annotated[
-        Changes, typer.Option("--changes", help="What a record does to the table.")
-    ] = Changes.ROWS,
-    delimiter: Annotated[
-        str, typer.Option("--delimiter", metavar="C", help="What separates the fields of CSV.")
-    ] = ",",
-    key: Annotated[
-        str | None, typer.Option("--key", help="Take these rows once, however often they are sent.")
-    ] = None,
-    take_over: Annotated[
-        bool,
-        typer.Option("--take-over", help="Fence a writer that may be alive and does not answer."),
-    ] = False,
+    format: Format = None,
+    changes: WhatChanges = Changes.ROWS,
+    delimiter: Delimiter = ",",
+    key: Key = None,
+    take_over: TakeOver = False,
     timeout: Timeout = TIMEOUT,
     json: Json = False,
 ) -> None:

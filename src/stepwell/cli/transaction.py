@@ -6,8 +6,18 @@ from typing import Annotated
 
 import typer
 
-from stepwell.cli.choices import Changes, PushFormat
-from stepwell.cli.where import TIMEOUT, Json, Timeout, place
+from stepwell.cli.choices import Changes
+from stepwell.cli.where import (
+    TIMEOUT,
+    Delimiter,
+    Format,
+    Json,
+    Key,
+    TakeOver,
+    Timeout,
+    WhatChanges,
+    place,
+)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -20,23 +30,11 @@ def transaction(
         list[str],
         typer.Argument(metavar="TABLE=FILE...", help="Tables, and the files to push into each."),
     ],
-    format: Annotated[
-        PushFormat | None,
-        typer.Option("--format", help="By default what the names say; of standard input, json."),
-    ] = None,
-    changes: Annotated[
-        Changes, typer.Option("--changes", help="What a record does to its table.")
-    ] = Changes.ROWS,
-    delimiter: Annotated[
-        str, typer.Option("--delimiter", metavar="C", help="What separates the fields of CSV.")
-    ] = ",",
-    key: Annotated[
-        str | None, typer.Option("--key", help="Take it once, however often it is sent.")
-    ] = None,
-    take_over: Annotated[
-        bool,
-        typer.Option("--take-over", help="Fence a writer that may be alive and does not answer."),
-    ] = False,
+    format: Format = None,
+    changes: WhatChanges = Changes.ROWS,
+    delimiter: Delimiter = ",",
+    key: Key = None,
+    take_over: TakeOver = False,
     timeout: Timeout = TIMEOUT,
     json: Json = False,
 ) -> None:

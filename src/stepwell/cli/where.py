@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepwell.cli.choices import seconds
+from stepwell.cli.choices import Changes, PushFormat, seconds
 from stepwell.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,6 +32,23 @@ Timeout = Annotated[
     ),
 ]
 TIMEOUT = "30s"
+
+# The options of commands that push files.
+Format = Annotated[
+    PushFormat | None,
+    typer.Option("--format", help="By default what a name says; of standard input, json."),
+]
+WhatChanges = Annotated[Changes, typer.Option("--changes", help="What a record does to its table.")]
+Delimiter = Annotated[
+    str, typer.Option("--delimiter", metavar="C", help="What separates the fields of CSV.")
+]
+Key = Annotated[
+    str | None, typer.Option("--key", help="Take the rows once, however often they are sent.")
+]
+TakeOver = Annotated[
+    bool,
+    typer.Option("--take-over", help="Fence a writer that may be alive and does not answer."),
+]
 _FILE = "stepwell.yml"
 """As in `deploy/project`, which takes a second to import."""
 
