@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from stepwell.engine.data_tests import DataTest
+from stepwell.engine.payload import Intake
 from stepwell.engine.pipeline import Pipeline
+from stepwell.engine.ports import Change, Executed, Taken
+from stepwell.engine.push_queue import Committer, PushQueue
+from stepwell.engine.pushed import Push
 from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.engine.run import Loop
 from stepwell.engine.settings import Settings
-from stepwell.errors import CorruptError, InvalidError
+from stepwell.engine.transaction import Done
+from stepwell.errors import CorruptError, InvalidError, UnavailableError
+from stepwell.model import Transaction
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import ManualEnv
 from tests.engine.doubles import SETTINGS, SQL, Feed, FeedSource, click, contents, order
@@ -122,3 +129,41 @@ def test_a_refused_transaction_of_the_loop_is_told_to_the_loop() -> None:
     leave_open()
     pipeline.close()
     assert len(contents(bench.open(), "clicks")) == 1
+
+
+def test_a_push_tried_alone_is_tried_again_when_the_executor_is_lost() -> None:
+    """R1: another executor takes it; only the push that was refused fails."""
+    refused, good = (_push(name) for name in ("refused", "good"))
+    lost: list[str] = []
+    attempts: list[list[str]] = []
+
+    def commit(intakes: Sequence[Intake]) -> Done:
+        attempts.append([intake.table for intake in intakes])
+        if "refused" in attempts[-1]:
+            raise InvalidError("this row is refused")
+        if len(attempts) == 3:
+            lost.append("Java has ended")
+            raise UnavailableError("the executor was lost", not_applied=True)
+        return Done(Transaction(1), ManualEnv().now(), 1, (0,) * len(intakes), {}, Executed({}))
+
+    queue = PushQueue(
+        Committer(
+            rows_max=lambda: 100,
+            ensure_executor=lost.clear,
+            executor_is_lost=lambda: bool(lost),
+            answer=lambda intake: None,
+            commit=commit,
+            after=lambda done: None,
+        )
+    )
+    for pushed in (refused, good):
+        queue.append(pushed)
+    queue.commit()
+    assert attempts == [["refused", "good"], ["refused"], ["good"], ["good"]]
+    assert isinstance(refused.error, InvalidError)
+    assert (good.done, good.error) == (True, None)
+
+
+def _push(table: str) -> Push:
+    rows = pa.table({"id": [1]})
+    return Push(Intake("push", table, Taken(Change(rows), 1, None, None)))

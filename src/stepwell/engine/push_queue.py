@@ -112,6 +112,8 @@ class PushQueue:
                 try:
                     self._commit_together([pushed])
                 except StepwellError as error:
+                    if self._committer.executor_is_lost():
+                        raise
                     pushed.fail(error)
 
     def _answer(self, pushed: Push) -> None:
