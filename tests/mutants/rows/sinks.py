@@ -78,8 +78,8 @@ MUTANTS = (
     Mutant(
         "sinks-delta-commit-not-synced",
         "connectors/delta.py",
-        "            self._commit(table, mark, changes)\n            self._sync(table.version())\n",
-        "            self._commit(table, mark, changes)\n",
+        "            self._commit(table, mark, fitted)\n            self._sync(table.version())\n",
+        "            self._commit(table, mark, fitted)\n",
         (f"{_DELTA}::test_a_commit_is_on_disk_before_it_is_told",),
     ),
     Mutant(
