@@ -71,8 +71,8 @@ clean: ## Remove .venv, caches and build leftovers
 # A .venv that is there but cannot be used (made by hand, left half-made, its Python gone or too
 # old) is made anew; a usable one is kept and only brought up to date.
 USABLE := import pip, sys; sys.exit(sys.version_info < (3, 11))
-JAVA := import os; from stepwell.spark.java import find_java; find_java(os.environ)
-SHOW := import os, sys; from stepwell.spark.java import find_java; java = find_java(os.environ); \
+JAVA := import os; from stepwell.execution.java import find_java; find_java(os.environ)
+SHOW := import os, sys; from stepwell.execution.java import find_java; java = find_java(os.environ); \
     print(f"ready: Python {sys.version.split()[0]} in $(VENV), Java {java.version} of {java.origin}: {java.program}")
 
 $(READY): pyproject.toml constraints.txt

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from stepwell.lsm.change import WEIGHT
+
 Row = tuple[Any, ...]
 
 RELATIVE = 1e-9
@@ -29,8 +31,6 @@ NAN = math.nan
 
 
 class Outcome(Protocol):
-    WEIGHT: str
-
     @property
     def changes(self) -> Mapping[str, pa.Table]: ...
 
@@ -76,7 +76,7 @@ class Compared:
         outcome = self._views.apply(changes)
         for name, before in self._rows.items():
             after = self._rows[name] = self._compared(name)
-            moved = summed(before, outcome.changes.get(name), outcome.WEIGHT)
+            moved = summed(before, outcome.changes.get(name), WEIGHT)
             negative = [row for row, weight in moved.items() if weight < 0]
             assert not negative, f"the changes of {name} take out what was not there: {negative}"
             now = Counter(tuple(plain(value) for value in row) for row in rows_of(after))

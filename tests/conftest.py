@@ -1,15 +1,34 @@
 """Settings for the whole test run. Fixtures live beside the tests that use them."""
 
+import atexit
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import settings
+
+from stepwell.testing import reference_executor
 
 # A deadline per example measures the machine, not the code: it fails on a busy one.
 settings.register_profile("here", deadline=None)
 # Under CI the same examples are drawn every time, so that a failure can be run again.
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+# Pipelines of tests cache nothing in the home of whoever runs them; other processes inherit it.
+_CACHE = tempfile.mkdtemp(prefix="stepwell-test-cache-")
+atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
+os.environ["XDG_CACHE_HOME"] = _CACHE
+
+
+@pytest.fixture(autouse=True)
+def _executor_of_projects(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Only tests that are marked so compute projects on Spark; other processes inherit it."""
+    with nullcontext() if "spark" in request.keywords else reference_executor():
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)

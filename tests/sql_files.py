@@ -1,4 +1,4 @@
-"""Reads the cases of tests/sql/*.sql: what goes into tables, and what a view then has to hold.
+"""Reads the cases of tests/sql_cases/*.sql: what goes into tables, and what a view must hold then.
 
     -- trap 13: deleting one of three equal rows leaves two
     CREATE TABLE t (a INT);
@@ -12,8 +12,8 @@
     -- expect v
     (1), (1)
 
-A line `-- trap N[, N]: sentence` starts a case; tests/spark/test_sql_files.py says what the numbers
-stand for. Then come the statements, then steps:
+A line `-- trap N[, N]: sentence` starts a case; tests/execution/test_sql_files.py says what the
+numbers stand for. Then come the statements, then steps:
 
     -- put t, -- delete t        rows for the next batch; a delete from a keyed table gives its key
     -- apply                     hands the batch over, be it empty
@@ -41,7 +41,7 @@ from typing import TypeAlias
 import sqlglot
 from sqlglot import exp
 
-FOLDER = Path(__file__).resolve().parent / "sql"
+FOLDER = Path(__file__).resolve().parent / "sql_cases"
 
 Tuples: TypeAlias = "tuple[tuple[str, ...], ...]"
 """Rows of Spark SQL expressions."""

@@ -25,8 +25,8 @@ from stepwell.engine.open import open_writer
 from stepwell.env import SystemEnv
 from stepwell.journal import paths
 from stepwell.journal.entry import Draft, Kind
+from stepwell.manifest.manifest import Manifests
 from stepwell.model import Position, Transaction
-from stepwell.state.manifest import Manifests
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import ManualEnv
 from tests.trimming import trim
@@ -51,6 +51,13 @@ def test_the_command_line_reference_is_current() -> None:
     """A reference that lags behind is worse than none; `make docs` writes it."""
     generate = generator()
     assert generate.CLI.read_text(encoding="utf-8") == generate.cli_reference(), "run: make docs"
+
+
+def test_the_python_reference_is_current() -> None:
+    """A docstring that changes must change the page; `make docs` writes it."""
+    generate = generator()
+    page = generate.PYTHON.read_text(encoding="utf-8")
+    assert page == generate.python_reference(), "run: make docs"
 
 
 def test_every_command_is_documented() -> None:
@@ -103,9 +110,7 @@ def test_the_script_of_the_readme_can_be_pasted_as_it_stands(tmp_path: Path) -> 
 
     Only the executor is another one, so that it takes seconds; the slow test takes Spark.
     """
-    script = pasted()
-    first, _, rest = script.partition("\n")
-    run_pasted(f"{first}\necho 'executor: reference' >> stepwell.yml\n{rest}", tmp_path)
+    run_pasted(pasted(), tmp_path)
 
 
 @pytest.mark.slow
@@ -227,11 +232,15 @@ def test_the_project_that_the_page_shows_is_right(tmp_path: Path) -> None:
     assert load_project(tmp_path, SystemEnv(), target="prod").store == "s3://acme/orders"
 
 
-def test_the_snippet_about_python_runs(tmp_path: Path) -> None:
-    (snippet,) = fences((DOCS / "reference" / "python.md").read_text(encoding="utf-8"), "python")
+def test_the_snippets_about_python_run(tmp_path: Path) -> None:
+    """Whoever copies one must see it work, and the log line that it promises."""
+    snippets = fences((DOCS / "reference" / "python.md").read_text(encoding="utf-8"), "python")
+    assert len(snippets) == 2
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    (tmp_path / "open.py").write_text(snippet, encoding="utf-8")
-    play(["python open.py"], tmp_path)
+    for number, snippet in enumerate(snippets):
+        (tmp_path / f"{number}.py").write_text(snippet, encoding="utf-8")
+    printed = play(["python 0.py", "python 1.py"], tmp_path)
+    assert "INFO orders 2 1 opened at transaction 1" in printed[1]
 
 
 @pytest.mark.parametrize(
@@ -271,14 +280,12 @@ def steps(session: str) -> list[tuple[str, str]]:
 def play(commands: list[str], directory: Path) -> list[str]:
     """What each command of a session prints, typed into one shell.
 
-    Without Spark, so that it takes seconds: the project that `init` writes is told to compute with
-    the reference. What is put into the background is waited for until it runs.
+    Without Spark, so that it takes seconds: the shell inherits the choice of the executor. What is
+    put into the background is waited for until it runs.
     """
     script = ["set -m", f"cd {directory}"]
     for command in commands:
         script += ["echo '<<<>>>'", command]
-        if command.startswith("stepwell init"):
-            script.append(f"echo 'executor: reference' >> {command.split()[-1]}/stepwell.yml")
         if command.endswith("&"):
             script.append("until grep -q running run.log; do sleep 0.1; done")
         else:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import timedelta
 
 import pytest
@@ -11,11 +14,13 @@ from stepwell.errors import ConflictError, UnavailableError
 from stepwell.model import is_ulid
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import (
+    EXECUTOR_VARIABLE,
     Crash,
     FaultyStore,
     ManualEnv,
     crash_at,
     fail_at,
+    reference_executor,
     short_read_at,
     stall_at,
     storm,
@@ -143,3 +148,14 @@ def test_the_real_world_has_clocks_that_move_and_ids_that_do_not_repeat() -> Non
     assert 0 <= env.jitter() < 1
     assert env.host
     assert env.pid > 1
+
+
+def test_projects_are_computed_without_spark_in_a_block_and_in_its_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The choice ends with the block: no test decides for the next one."""
+    monkeypatch.delenv(EXECUTOR_VARIABLE)
+    with reference_executor():
+        asked = [sys.executable, "-c", f"import os; print(os.environ['{EXECUTOR_VARIABLE}'])"]
+        assert subprocess.run(asked, capture_output=True, text=True).stdout == "reference\n"
+    assert EXECUTOR_VARIABLE not in os.environ

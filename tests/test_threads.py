@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from stepwell import threads
-from stepwell.cli import demo
 from stepwell.cli.run import Watch
+from stepwell.demo import race
 from stepwell.deploy.lease import Lease, LeaseSettings, take_lease
 from stepwell.deploy.serving import RunningPipeline
-from stepwell.engine import collecting, transaction
+from stepwell.engine import gc_thread as collecting
+from stepwell.engine import transaction
 from stepwell.engine.outbox import Outbox
 from stepwell.engine.pipeline import Pipeline
 from stepwell.env import SystemEnv
@@ -30,7 +31,8 @@ KILLED = {
     "stepwell-endpoint": "tests/endpoint/test_connections.py"
     "::test_an_accepting_thread_that_dies_is_started_again_and_then_told_of",
     "stepwell-request": "tests/endpoint/test_connections.py::test_a_worker_that_dies_is_told_of",
-    "stepwell-chore": "tests/engine/test_chores.py::test_a_failure_is_told_and_the_next_one_begins",
+    "stepwell-background": "tests/engine/test_background.py"
+    "::test_a_failure_is_told_and_the_next_one_begins",
     "stepwell-watch": "tests/test_threads.py::test_a_watch_that_dies_ends_the_run",
     "stepwell-sink-": "tests/test_threads.py::test_a_thread_that_the_loop_needs_ends_it",
     "stepwell-gc": "tests/test_threads.py::test_a_thread_that_the_loop_needs_ends_it",
@@ -132,7 +134,7 @@ def test_rows_whose_record_failed_are_refused(monkeypatch: pytest.MonkeyPatch) -
     pipeline = world.open()
     with monkeypatch.context() as patch:
         patch.setattr(transaction, "_MANY", 1)
-        patch.setattr(transaction, "_recorded", dying)
+        patch.setattr(transaction, "_lines", dying)
         with pytest.raises(RuntimeError, match="out of luck"):
             pipeline.push("orders", [order(1)])
     assert pipeline.transaction_number == 0
@@ -141,9 +143,9 @@ def test_rows_whose_record_failed_are_refused(monkeypatch: pytest.MonkeyPatch) -
 def test_a_demo_writer_that_is_not_heard_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """R1: who waits for its words is not left waiting."""
     heard: queue.Queue[Any] = queue.Queue()
-    monkeypatch.setattr(demo, "_listen", dying)
-    monkeypatch.setattr(demo, "Process", Mute)
-    with demo._process("anywhere", "A", heard):
+    monkeypatch.setattr(race, "_listen", dying)
+    monkeypatch.setattr(race, "Process", Mute)
+    with race._process("anywhere", "A", heard):
         assert heard.get(timeout=30) == ("A", None)
 
 

@@ -15,11 +15,11 @@ from stepwell.errors import TruncatedError
 from stepwell.journal.entry import Cursor, Draft, Input, Kind, Recorded
 from stepwell.journal.journal import Settings
 from stepwell.journal.log import Log
+from stepwell.manifest.checkpoint import adding, write_checkpoint
+from stepwell.manifest.history import History
+from stepwell.manifest.manifest import Manifest, Manifests, Run
+from stepwell.manifest.run_object import write_run
 from stepwell.model import Transaction, checksum
-from stepwell.state.checkpoint import adding, write_checkpoint
-from stepwell.state.history import History
-from stepwell.state.manifest import Manifest, Manifests, Run
-from stepwell.state.runs import write_run
 from stepwell.store.base import Store
 from stepwell.store.sealed import read_sealed, seal
 from tests.trimming import trim

@@ -1,4 +1,4 @@
-"""`python -m stepwell` is `stepwell`."""
+"""Run the command line: `python -m stepwell` is the same as `stepwell`."""
 
 from stepwell.cli.main import main
 

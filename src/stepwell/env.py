@@ -1,8 +1,8 @@
-"""The only door to time, randomness, identity and sleep.
+"""The only source of time, randomness, identity and sleep.
 
-Everything above takes an `Env` as an argument, so a simulator can drive the clock, name every id
-and replay a run from its seed. `tests/test_tidy.py` refuses `time`, `random` and `uuid` anywhere
-else.
+All other code takes an `Env` as an argument, so that a simulator can drive the clock, choose every
+id and replay a run from its seed. `tests/test_tidy.py` rejects `time`, `random` and `uuid` in any
+other file.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from stepwell.process import ProcessId, this_process
 
-EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @contextmanager
 def with_variables(variables: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables, set for as long as it takes to start or open what reads them."""
+    """Set environment variables while the block runs, then restore them."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -38,38 +38,38 @@ def with_variables(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 class Env(Protocol):
-    """What a process knows about the world besides its stores."""
+    """A process's view of the outside world, apart from its stores."""
 
     @property
     def host(self) -> str:
-        """The name of this machine, for messages to people only."""
+        """The name of this machine; only for messages to people."""
 
     @property
     def pid(self) -> int:
-        """The number of this process, for messages to people only."""
+        """The id of this process; only for messages to people."""
 
     @property
     def process(self) -> ProcessId:
-        """This process, told apart from all others."""
+        """The unique identity of this process."""
 
     def now(self) -> datetime:
-        """The wall clock, in UTC. It may jump; no safety argument rests on it alone."""
+        """The wall clock, in UTC. It may jump, so no safety argument relies on it alone."""
 
     def uptime(self) -> float:
-        """Seconds on a clock that never jumps and goes on while the machine sleeps."""
+        """Seconds on a clock that never jumps and keeps running while the machine sleeps."""
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Block for `seconds`."""
 
     def jitter(self) -> float:
         """A random number in [0, 1), to spread retries."""
 
     def new_id(self) -> str:
-        """A new ULID: 26 characters, unique, sorting by the time it was made."""
+        """A new ULID: 26 characters, unique, sorted by creation time."""
 
 
 class SystemEnv:
-    """The real world."""
+    """The real clock, process and randomness of this machine."""
 
     def __init__(self) -> None:
         self.host = socket.gethostname()
@@ -77,7 +77,7 @@ class SystemEnv:
 
     @property
     def pid(self) -> int:
-        # Asked each time: the answer changes in a forked child.
+        # Read on each call: the value changes in a forked child.
         return os.getpid()
 
     @property
@@ -85,11 +85,11 @@ class SystemEnv:
         return this_process(self.host)
 
     def now(self) -> datetime:
-        return datetime.now(timezone.utc)
+        return datetime.now(UTC)
 
     def uptime(self) -> float:
-        # CLOCK_MONOTONIC stands still while a laptop sleeps, and a writer that slept is exactly
-        # the one that must notice (F8). Systems without CLOCK_BOOTTIME count sleep themselves.
+        # CLOCK_MONOTONIC stops while a laptop sleeps, and a writer that slept must notice it (F8).
+        # On systems without CLOCK_BOOTTIME, the monotonic clock includes sleep.
         return time.clock_gettime(_CLOCK)
 
     def sleep(self, seconds: float) -> None:
@@ -103,7 +103,7 @@ class SystemEnv:
 
 
 class Rising:
-    """Another's world, in which every id is above those before, whatever the clock does."""
+    """Wraps an Env so that `new_id()` is strictly increasing even if the clock goes backwards."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
@@ -135,7 +135,7 @@ class Rising:
         return self._env.jitter()
 
     def above(self, floor: str | None) -> Rising:
-        """From now on, ids are above this one as well."""
+        """Make all later ids greater than `floor` as well."""
         with self._lock:
             self._last = max(self._last, floor or "")
         return self
@@ -169,7 +169,7 @@ def _format(number: int) -> str:
 
 
 def made_at(id: str) -> datetime:
-    """When a ULID was made, by the clock of whoever made it.
+    """The creation time of a ULID, by the clock of the process that created it.
 
     >>> made_at("00000000010000000000000000")
     datetime.datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=datetime.timezone.utc)
@@ -178,7 +178,7 @@ def made_at(id: str) -> datetime:
 
 
 def _next_millisecond(last: str) -> str:
-    """The first 10 characters of ids made just after `last`: its milliseconds, and one.
+    """The first 10 characters of an id created one millisecond after `last`.
 
     >>> _next_millisecond("000000000Z0000000000000001")
     '0000000010'
@@ -206,5 +206,5 @@ def ulid_number(text: str) -> int:
 
 
 def ulid_text(number: int) -> str:
-    """A ULID of its 128 bits."""
+    """The ULID with these 128 bits."""
     return _format(number)

@@ -1,7 +1,8 @@
 """The error tree, ordered by what the caller must do next.
 
-Every message says what failed, on which object, what was expected and what was found; then, after
-`hint:`, the next command. An exception outside this tree that reaches a user is a bug of ours.
+Every message says what failed, on which object, what was expected and what was found. The next
+command follows after `hint:`. An exception outside this tree that reaches a user is a bug in
+Stepwell.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ _CREDENTIALS = re.compile(
 
 
 def without_credentials(text: str) -> str:
-    """A text in which the credentials of every address are as many asterisks.
+    """Replace the credentials in every address with asterisks, one per character.
 
-    No message may repeat them, whatever it quotes: a line of stepwell.yml, an option, a path.
+    No message may repeat credentials, even when it quotes a line of stepwell.yml, an option or a
+    path.
 
     >>> without_credentials("store: s3://KEY:secret@bucket/x")
     'store: s3://**********@bucket/x'
@@ -35,7 +37,7 @@ def without_credentials(text: str) -> str:
 
 
 class StepwellError(Exception):
-    """The root: catch this to catch everything Stepwell raises on purpose."""
+    """The base class of every error that Stepwell raises on purpose."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         message = without_credentials(message)
@@ -43,22 +45,22 @@ class StepwellError(Exception):
         self.message = message
         self.hint = None if hint is None else without_credentials(hint)
         self.about: str | None = None
-        """The table or view whose statement it is about, where somebody has noted that."""
+        """The table or view whose statement the error is about, if known."""
 
     def __str__(self) -> str:
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
 
 
 class ConflictError(StepwellError):
-    """Somebody else was first: refresh and try again."""
+    """Another process was first: refresh and try again."""
 
 
 class ClaimedError(ConflictError):
-    """Another process claimed the pipeline while this one was about to: look again who has it."""
+    """Another process claimed the pipeline first: check again which process holds it."""
 
 
 class FencedError(StepwellError):
-    """Another writer took over: stop. Nothing on this handle works any more."""
+    """Another writer took over: stop. Every further call on this handle fails."""
 
     def __init__(
         self,
@@ -80,9 +82,9 @@ class FencedError(StepwellError):
 class UnavailableError(StepwellError):
     """The storage or a sink did not answer, or answered with an error: try later.
 
-    Raised by a write, it does not tell whether the write was applied, unless `not_applied` says
-    that it certainly was not. `lasting`: waiting does not help, as with a wrong bucket or refused
-    credentials.
+    If a write raises it, the write may or may not have been applied, unless `not_applied` is set:
+    then it certainly was not. `lasting` means that waiting does not help, as with a wrong bucket or
+    refused credentials.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class UnavailableError(StepwellError):
 
 
 class ExecutorLostError(UnavailableError):
-    """What computes the views has ended, as Spark's Java may. Nothing was changed."""
+    """The process that computes the views, such as Spark's JVM, has ended. Nothing was changed."""
 
     def __init__(self, why: str, *, hint: str | None = None) -> None:
         super().__init__(
@@ -109,20 +111,24 @@ class ExecutorLostError(UnavailableError):
         )
 
 
+class SnapshotExpiredError(UnavailableError):
+    """The writer has collected files that the snapshot needs: take a new snapshot."""
+
+
 class UnknownOutcomeError(StepwellError):
-    """A write may or may not have been applied, and the retries are spent: reopen and look."""
+    """A write may or may not have been applied, and the retries are used up: reopen and check."""
 
 
 class CollectedError(UnknownOutcomeError):
-    """What was written was collected at once, or never counted: the two look the same."""
+    """A write was either collected at once or never took effect: the two look the same."""
 
 
 class InvalidError(StepwellError):
-    """What was asked for cannot be done as asked: change the request."""
+    """The request cannot be carried out as it stands: change the request."""
 
 
 class RejectedError(InvalidError):
-    """Every row of a push went to the dead letters: look at them, and push what is corrected."""
+    """Every row of a push became a dead letter: inspect them, and push the corrected rows."""
 
     def __init__(self, table: str, rows: int, transaction: int) -> None:
         which = "the row" if rows == 1 else f"all {rows:,} rows"
@@ -138,7 +144,7 @@ class RejectedError(InvalidError):
 
 
 class SqlError(InvalidError):
-    """A statement is wrong; the message shows line, column and a caret."""
+    """A statement is invalid; the message shows line, column and a caret."""
 
     def __init__(
         self,
@@ -156,7 +162,7 @@ class SqlError(InvalidError):
 
 
 class ConfigError(InvalidError):
-    """A setting is wrong; the message names file and line where there is one."""
+    """A setting is invalid; the message names the file and line, if there is one."""
 
 
 class JournalStoreMismatch(InvalidError):  # noqa: N818 - the public name in docs and messages
@@ -164,11 +170,11 @@ class JournalStoreMismatch(InvalidError):  # noqa: N818 - the public name in doc
 
 
 class CheckpointMissing(InvalidError):  # noqa: N818 - the public name in docs and messages
-    """There is no such checkpoint, or not any more."""
+    """The checkpoint does not exist, or no longer exists."""
 
 
 class CorruptError(StepwellError):
-    """Stored bytes are not what was written. Names the object and, where known, the field."""
+    """Stored bytes differ from those written. Names the object and, where known, the field."""
 
     def __init__(
         self, object: str, problem: str, *, field: str | None = None, hint: str | None = None
@@ -180,25 +186,33 @@ class CorruptError(StepwellError):
 
 
 class TruncatedError(CorruptError):
-    """An object that must be there is gone."""
+    """A required object is missing."""
 
 
 class ReplayMismatchError(StepwellError):
-    """A replayed transaction did not come out as it was recorded."""
+    """A replayed transaction produced a different result from the recorded one."""
 
 
 class UserCodeError(StepwellError):
-    """A user's function raised."""
+    """A user-defined function raised an exception."""
+
+
+class BuildError(StepwellError):
+    """A resource could not be built; nothing was changed. `key` names the resource."""
+
+    def __init__(self, key: str, cause: StepwellError) -> None:
+        super().__init__(cause.message, hint=cause.hint)
+        self.key = key
 
 
 class BugError(StepwellError):
-    """Stepwell broke a rule of its own. The operation was stopped before it could do harm."""
+    """Stepwell violated one of its own invariants. The operation was stopped before it did harm."""
 
     def __init__(self, fact: str) -> None:
         super().__init__(f"broken invariant: {fact}", hint="this is a bug in Stepwell; report it")
 
 
 def ensure(condition: bool, fact: str) -> None:
-    """Check an invariant; unlike `assert` it stays on with `python -O`."""
+    """Check an invariant. Unlike `assert`, the check stays on under `python -O`."""
     if not condition:
         raise BugError(fact)

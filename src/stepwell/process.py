@@ -1,12 +1,13 @@
-"""Which process of which machine: how one is identified, and whether it is still alive.
+"""Process identity, and whether a process is still alive.
 
-The only place that decides whether a process is alive. A host name and a number do not identify a
-process: containers share the host's name and each begins to count at 1, and numbers are reused.
-So the boot and the PID namespace in which the number counts, and the time the process was started,
-belong to its identity.
+This is the only module that decides whether a process is alive. A host name and a pid do not
+identify a process: containers share the host's name and each starts counting at 1, and pids are
+reused. The identity therefore also includes the boot, the PID namespace of the pid, and the start
+time of the process.
 
-`DEAD` is a proof: the number counts in our own namespace of our own boot, and nothing with that
-start time has it. Whatever cannot be proved is `UNKNOWN`, and nobody may be fenced because of it.
+`DEAD` is a proof: the pid belongs to our own PID namespace and our own boot, and no process with
+that start time has it. Everything that cannot be proved is `UNKNOWN`, and no writer may be fenced
+because of it.
 """
 
 from __future__ import annotations
@@ -22,28 +23,28 @@ class Liveness(Enum):
     ALIVE = "alive"
     DEAD = "dead"
     UNKNOWN = "unknown"
-    """On another machine, in another container, or before this machine was started."""
+    """On another machine, in another container, or from an earlier boot of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """One process. None where the system does not tell: there is no /proc on macOS."""
+    """The identity of one process. Fields are None where unavailable: macOS has no /proc."""
 
     host: str
     pid: int
     boot: str | None = None
-    """The id of the boot: another one whenever a machine is started."""
+    """The boot id, which changes each time the machine starts."""
     namespace: str | None = None
-    """The PID namespace in which `pid` counts."""
+    """The PID namespace to which `pid` belongs."""
     started: str | None = None
-    """When the process was started, in ticks since the boot; tells apart who had the same pid."""
+    """The start time in ticks since boot; distinguishes processes that had the same pid."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on host {self.host}"
 
 
 def this_process(host: str) -> ProcessId:
-    """Ours."""
+    """The identity of the current process."""
     return ProcessId(
         host,
         os.getpid(),
@@ -54,7 +55,7 @@ def this_process(host: str) -> ProcessId:
 
 
 def liveness(other: ProcessId, here: ProcessId) -> Liveness:
-    """Whether a process is alive, as far as `here` can know."""
+    """Whether a process is alive, as far as `here` can tell."""
     if (other.host, other.boot, other.namespace) != (here.host, here.boot, here.namespace):
         return Liveness.UNKNOWN
     if other.pid == here.pid:
@@ -65,23 +66,23 @@ def liveness(other: ProcessId, here: ProcessId) -> Liveness:
         return Liveness.DEAD
     except (PermissionError, OverflowError):
         pass
-    # A /proc of another namespace counts in other numbers than ours.
+    # A /proc mounted from another PID namespace shows different pids from ours.
     if _link("self") != str(os.getpid()):
         return Liveness.ALIVE
     stat = _text(f"{other.pid}/stat")
     if stat is not None and _state(stat) in ("Z", "X"):
-        return Liveness.DEAD  # Ended; only its parent has not asked yet.
+        return Liveness.DEAD  # A zombie: it has ended, but its parent has not reaped it.
     return _same(other, _started(stat))
 
 
 def _same(other: ProcessId, started: str | None) -> Liveness:
-    """A process has that number now; is it the same one?"""
+    """Decide whether the process that has this pid now is `other`."""
     told = other.started is not None and started is not None
     return Liveness.DEAD if told and other.started != started else Liveness.ALIVE
 
 
 def _state(stat: str) -> str:
-    # The name of the program stands before it, in parentheses, and may hold anything.
+    # The program name comes before the state, in parentheses, and may contain any character.
     return stat.rpartition(")")[2].split()[0]
 
 

@@ -1,20 +1,24 @@
-"""The public test kit: a driven clock, a store that fails on demand, a disk that forgets.
+"""The public test kit: a manual clock, a store with injected faults, a simulated disk, metrics, and
+an executor that needs no Spark.
 
-A crash test reads like this: run once on a `FaultyStore` to count its calls, then once per call
-with `crash_at(n, "before")` and `crash_at(n, "after")`, reopen on the inner store, and compare.
+To write a crash test, run once on a `FaultyStore` to count its calls. Then run once per call with
+`crash_at(n, "before")` and `crash_at(n, "after")`, reopen on the inner store, and compare.
 """
 
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeVar
 
-from stepwell.env import ulid
+from stepwell.env import ulid, with_variables
 from stepwell.errors import UnavailableError
+from stepwell.execution.reference import EXECUTOR_VARIABLE as EXECUTOR_VARIABLE
+from stepwell.execution.reference.executor import ReferenceExecutor as ReferenceExecutor
 from stepwell.model import Bytes
 from stepwell.process import ProcessId
 from stepwell.store.base import Listed, Object, Store, join
@@ -22,22 +26,34 @@ from stepwell.store.disk import Staged, SyncError
 
 T = TypeVar("T")
 When = Literal["before", "after", "halfway"]
-"""When a fault strikes a call: before it reaches the storage, after it was applied and its answer
-is lost, or, of a delete of several objects, when some of them are gone.
+"""When a fault strikes a call: before it reaches the storage; after it was applied, so that the
+answer is lost; or, for a delete of several objects, once some of them are deleted.
 """
 
 
 class Crash(BaseException):
-    """The process dies here. A BaseException, so that no `except Exception` survives it."""
+    """The process dies here. A BaseException, so that no `except Exception` catches it."""
+
+
+@contextmanager
+def reference_executor() -> Iterator[None]:
+    """Compute projects with `ReferenceExecutor` instead of Spark while the block runs.
+
+    It recomputes every view in plain Python, for small data. Processes that are started in the
+    block do the same, because they inherit `STEPWELL_TESTING_EXECUTOR=reference`. A pipeline can
+    only be opened with the executor it was made with.
+    """
+    with with_variables({EXECUTOR_VARIABLE: "reference"}):
+        yield
 
 
 class ManualEnv:
-    """A world that stands still until told otherwise; every id and jitter comes from the seed."""
+    """A deterministic Env: time moves only on request, and ids and jitter come from the seed."""
 
     def __init__(self, seed: int = 0, *, host: str = "test-host", pid: int = 1) -> None:
         self.host = host
         self.pid = pid
-        self.time = datetime(2026, 1, 1, tzinfo=timezone.utc)
+        self.time = datetime(2026, 1, 1, tzinfo=UTC)
         self.up = 0.0
         self._random = random.Random(seed)
 
@@ -52,7 +68,7 @@ class ManualEnv:
         return self.up
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, on both clocks."""
+        """Advance both clocks."""
         self.time += timedelta(seconds=seconds)
         self.up += seconds
 
@@ -77,7 +93,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to a call, and when. `halfway` means `before` for all but a delete."""
+    """The fault of a call, and when it strikes. `halfway` means `before` except for a delete."""
 
     kind: Literal["fail", "crash", "stall", "short"]
     when: When = "before"
@@ -88,32 +104,32 @@ Plan = Callable[[Call], "Fault | None"]
 
 
 def fail_at(number: int, when: When) -> Plan:
-    """The n-th call fails; `after` means that it was applied and its answer lost."""
+    """Make the n-th call fail; with `after`, it is applied and its answer is lost."""
     return lambda call: Fault("fail", when) if call.number == number else None
 
 
 def crash_at(number: int, when: When) -> Plan:
-    """The process dies at the n-th call, before it reaches the storage or after it was applied."""
+    """Kill the process at the n-th call, before it reaches the storage or after it was applied."""
     return lambda call: Fault("crash", when) if call.number == number else None
 
 
 def stall_at(number: int, seconds: float, when: When = "before") -> Plan:
-    """The n-th call hangs for a while on the way there or back, then goes on."""
+    """Make the n-th call hang on the way to or from the storage, then continue."""
     return lambda call: Fault("stall", when, seconds) if call.number == number else None
 
 
 def short_read_at(number: int) -> Plan:
-    """The n-th call, if it reads bytes, gets half of them."""
+    """Make the n-th call, if it reads bytes, return half of them."""
     return lambda call: Fault("short") if call.number == number else None
 
 
 def storm(first: int, last: int) -> Plan:
-    """Every call from the first to the last of these numbers fails without being applied."""
+    """Make every call from number `first` to number `last` fail without being applied."""
     return lambda call: Fault("fail") if first <= call.number <= last else None
 
 
 class FaultyStore:
-    """Any store, with faults by plan and a record of every call."""
+    """Wraps a store, injects faults by plan and records every call."""
 
     def __init__(
         self,
@@ -194,7 +210,7 @@ class FaultyStore:
         try:
             result = apply()
         finally:
-            # The storage's own refusal is lost with the answer, too.
+            # An error from the storage itself is lost with the answer, too.
             self._strike(fault, call)
         return result
 
@@ -209,6 +225,41 @@ class FaultyStore:
             self._sleep(fault.seconds)
 
 
+class InMemoryMetrics:
+    """Implements `stepwell.Metrics` and stores the reported values by name and labels.
+
+    >>> metrics = InMemoryMetrics()
+    >>> metrics.count("rows", 2)
+    >>> metrics.observe("phase_seconds", 0.5, phase="record")
+    >>> metrics.counters, metrics.histograms
+    ({'rows': 2}, {'phase_seconds{phase=record}': [0.5]})
+    """
+
+    def __init__(self) -> None:
+        self.counters: dict[str, int] = {}
+        self.gauges: dict[str, float] = {}
+        self.histograms: dict[str, list[float]] = {}
+        self._lock = threading.Lock()
+
+    def count(self, name: str, value: int, **labels: str) -> None:
+        key = self._key(name, labels)
+        with self._lock:
+            self.counters[key] = self.counters.get(key, 0) + value
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        with self._lock:
+            self.gauges[self._key(name, labels)] = value
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        with self._lock:
+            self.histograms.setdefault(self._key(name, labels), []).append(value)
+
+    @staticmethod
+    def _key(name: str, labels: dict[str, str]) -> str:
+        told = ",".join(f"{label}={value}" for label, value in sorted(labels.items()))
+        return f"{name}{{{told}}}" if told else name
+
+
 @dataclass(slots=True)
 class _File:
     data: bytes
@@ -220,15 +271,15 @@ class _Directory:
     names: dict[str, _File | _Directory] = field(default_factory=dict)
     synced: dict[str, _File | _Directory] = field(default_factory=dict)
     forgotten: set[str] = field(default_factory=set)
-    """Names that a failed sync did not bring to the disk, and that no later one will."""
+    """Names that a failed sync did not persist, and that no later sync will persist."""
 
 
 class SimulatedDisk:
-    """A disk in memory that keeps, through `cut_power`, only what was synced.
+    """A disk in memory that loses unsynced data on `cut_power`.
 
-    The bytes of a file survive if the file was synced, its name if the directory was synced after
-    it was given. What was not synced may survive or not, as the seed decides: a real disk writes
-    back when it likes, so code must be right both ways.
+    The bytes of a file survive if the file was synced; its name survives if the directory was
+    synced after the name was created. The seed decides whether unsynced data survives: a real disk
+    may write data back at any time, so code must be correct in both cases.
     """
 
     def __init__(self, env: ManualEnv, seed: int = 0) -> None:
@@ -239,17 +290,17 @@ class SimulatedDisk:
         self._handles = 0
         self.distrusted: dict[str, str] = {}
         self.fails: Callable[[str], bool] = lambda path: False
-        """Whether the next sync of a directory fails, and with it what it should have kept."""
+        """Whether the next sync of a directory fails and loses the unsynced names."""
 
     def cut_power(self) -> None:
-        """Lose what was not synced, wholly or in part."""
+        """Lose unsynced data, completely or in part."""
         self._staged.clear()
         self._lose(self._root)
 
     def _lose(self, directory: _Directory) -> None:
         names: dict[str, _File | _Directory] = {}
         for name in sorted({*directory.names, *directory.synced}):
-            # Where the name was changed since the last sync, either state may be on the disk.
+            # If a name was changed since the last sync, either state may be on the disk.
             states = [directory.synced.get(name), directory.names.get(name)]
             child = states[0] if states[0] is states[1] else self._random.choice(states)
             if child is not None:
@@ -298,7 +349,7 @@ class SimulatedDisk:
     def sync_directory(self, path: str) -> None:
         directory = self._directory(path)
         if self.fails(path):
-            # As the system does: the error is reported once, and what was not written is clean.
+            # Like the operating system: report the error once, and treat lost names as clean.
             directory.forgotten |= {
                 name
                 for name, child in directory.names.items()

@@ -1,8 +1,8 @@
-"""Threads of ours: whatever one of them dies of is told to somebody.
+"""Background threads whose failures are always reported.
 
-The only file that starts threads (`tests/test_tidy.py`). Python prints what a thread raises and
-goes on without it: a process stays that watches nothing or delivers nothing. Here whoever starts a
-thread says who is told.
+This is the only file that starts threads (`tests/test_tidy.py`). By default, Python prints the
+exception of a thread and carries on, which leaves a process that watches nothing or delivers
+nothing. Here the caller that starts a thread passes a callback for its failure.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import threading
 from collections.abc import Callable
 
 Failed = Callable[[BaseException], None]
-"""Told what a thread died of, in that thread."""
+"""Callback that receives the exception a thread died of; called in that thread."""
 
 
 def start(
     name: str, body: Callable[[], None], *, failed: Failed, restarts: int = 0
 ) -> threading.Thread:
-    """Start a thread that does not keep the process from ending.
+    """Start a daemon thread, which does not keep the process alive.
 
-    A body that raises is begun again up to `restarts` times; then `failed` is told. `RuntimeError`
-    if the system gives no more threads, or the process is ending.
+    If `body` raises, it is run again up to `restarts` times; after that, `failed` is called. Raises
+    `RuntimeError` if the system provides no more threads or the process is shutting down.
     """
 
     def run() -> None:
@@ -28,7 +28,7 @@ def start(
             try:
                 body()
                 return
-            except BaseException as error:  # noqa: BLE001 - somebody is told of it
+            except BaseException as error:  # noqa: BLE001 - reported to `failed`
                 if not left:
                     failed(error)
 

@@ -84,7 +84,7 @@ def main() -> None:
 
     import stepwell.cli.main as command
     import stepwell.cli.run
-    import stepwell.engine.reference_executor  # noqa: F401
+    import stepwell.execution.reference.executor  # noqa: F401
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Children that are killed leave nothing.
     for line in sys.stdin:

@@ -18,7 +18,6 @@ from stepwell.env import SystemEnv
 YML = """\
 name: orders
 store: ./state
-executor: reference
 sources:
   order_files: {table: orders, type: files, path: data/*.json, format: json, settle: 0s}
 sinks:

@@ -38,7 +38,7 @@ def test_credentials_in_an_address_are_refused_and_repeated_nowhere(
     run: Run, tmp_path: Path, place: str
 ) -> None:
     """Security: terminals, logs and reports of bugs are read by others."""
-    yml = f"name: p\nexecutor: reference\n{place.format(SECRET)}\n"
+    yml = f"name: p\n{place.format(SECRET)}\n"
     folder = write_project(tmp_path / "project", yml)
     for command in ("validate", "status", "plan", "run --once", "validate --json"):
         ended = run("-C", folder, *command.split())
@@ -88,10 +88,16 @@ def test_a_store_that_was_moved_away_is_an_error(run: Run, tmp_path: Path) -> No
     for command in ("query SELECT+1+AS+a", "gc", "verify", "checkpoint list", "run --once"):
         ended = run("-C", folder, *(word.replace("+", " ") for word in command.split()))
         assert ended.exit_code == 1, command
+    for command in ("query SELECT+1+AS+a", "state show", "checkpoint list"):
+        ended = run("-C", folder, *(word.replace("+", " ") for word in command.split()))
+        assert ended.exit_code == 1, command
+        assert "holds the journal of one" in ended.stderr, command
+        assert "bring it back" in ended.stderr, command
     shutil.rmtree(folder / "log")
     ended = run("-C", folder, "status")
     assert ended.exit_code == 1
     assert "is it mounted, or was it moved?" in ended.stdout
+    assert "is it mounted, or was it moved?" in run("-C", folder, "state", "show").stderr
 
 
 @pytest.mark.parametrize("name", ["../../x", "..", "/etc/x", ".x", "a/../../b", "a\\b", "é/.."])

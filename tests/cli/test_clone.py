@@ -11,7 +11,7 @@ import pytest
 
 import stepwell
 from stepwell.env import SystemEnv
-from stepwell.state.manifest import Manifests
+from stepwell.manifest.manifest import Manifests
 from stepwell.store.local import LocalStore
 from tests.cli.conftest import Run
 from tests.cli.projects import YML, Process, put_file, sink_rows, write_project

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.cli import demo, demo_crash
-from stepwell.cli.demo import Writer, judge
+from stepwell.cli import demo
+from stepwell.demo import crash, race
+from stepwell.demo.race import Writer, judge
 from tests.cli.conftest import Run
 
 
@@ -63,8 +64,8 @@ def test_the_store_is_kept_on_request_and_can_be_inspected(
     assert shown["holds"] is True
     a, b = shown["writers"]
     assert (a["epoch"], b["epoch"]) == (1, 2)
-    assert len(a["acknowledged"]) >= demo.ROWS_BEFORE
-    assert len(b["acknowledged"]) == demo.ROWS_AFTER
+    assert len(a["acknowledged"]) >= race.ROWS_BEFORE
+    assert len(b["acknowledged"]) == race.ROWS_AFTER
     assert b["replayed"] == len(a["acknowledged"])
     again = json.loads(run("inspect", "journal", shown["directory"], "--all", "--json").stdout)
     assert again == shown["journal"]
@@ -79,9 +80,9 @@ def test_a_broken_promise_exits_1(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A demo that cannot fail shows nothing."""
-    read_rows = demo.read_rows
+    read_rows = race.read_rows
     monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(demo, "read_rows", lambda *given: read_rows(*given)[:-1])
+    monkeypatch.setattr(race, "read_rows", lambda *given: read_rows(*given)[:-1])
     ended = run("demo")
     assert ended.exit_code == 1
     assert "BROKEN  " in ended.stdout
@@ -135,7 +136,7 @@ def test_a_writer_that_dies_is_named_with_what_it_said(
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'cannot start' >&2\nexit 3\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(demo.sys, "executable", str(broken))
+    monkeypatch.setattr(race.sys, "executable", str(broken))
     ended = run("demo")
     assert ended.exit_code == 1
     assert ended.stderr.startswith("error: writer ")
@@ -146,8 +147,8 @@ def test_a_pipeline_that_is_killed_half_way_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """J2, J6, J7: the view, its query computed anew, the files and the sink agree."""
-    monkeypatch.setattr(demo_crash.tempfile, "tempdir", str(tmp_path))
-    assert demo_crash.show(keep=False, json=False, executor="reference")
+    monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
+    assert demo.show_crash(keep=False, json=False)
     shown = capsys.readouterr().out
     assert "BROKEN" not in shown
     assert "Nothing was lost, and nothing was written twice." in shown
@@ -156,7 +157,7 @@ def test_a_pipeline_that_is_killed_half_way_recovers(
 
 
 GROUP = ("ada", Decimal("1.00"), 1)
-GOOD = demo_crash.Story(
+GOOD = crash.Story(
     3, "opened at transaction 2 (epoch 2), 1 transaction replayed", 2, *[(GROUP,)] * 4, (1, 2)
 )
 
@@ -175,7 +176,7 @@ GOOD = demo_crash.Story(
         replace(GOOD, delivered=(1, 2, 2)),
     ],
 )
-def test_a_crash_that_loses_something_would_be_noticed(story: demo_crash.Story) -> None:
+def test_a_crash_that_loses_something_would_be_noticed(story: crash.Story) -> None:
     """J7: a demo that cannot fail shows nothing."""
-    assert all(finding.holds for finding in demo_crash.judge(GOOD))
-    assert not all(finding.holds for finding in demo_crash.judge(story))
+    assert all(finding.holds for finding in crash.judge(GOOD))
+    assert not all(finding.holds for finding in crash.judge(story))

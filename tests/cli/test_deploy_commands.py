@@ -145,9 +145,7 @@ def test_run_uses_what_is_deployed_and_says_that_the_project_differs(
 def test_losing_data_needs_a_word(folder: Path, run: Run) -> None:
     """D9: where nobody can be asked, only --yes drops rows; nothing was opened before."""
     fill(folder, run)
-    write(
-        folder, "CREATE TABLE other (a INT);", "name: orders\nstore: ./state\nexecutor: reference\n"
-    )
+    write(folder, "CREATE TABLE other (a INT);", "name: orders\nstore: ./state\n")
     ended = run("-C", folder, "deploy")
     assert ended.exit_code == 1
     assert "this would lose about 30 rows of table orders" in ended.stderr
@@ -265,6 +263,8 @@ def test_a_deploy_changes_a_pipeline_that_runs_and_it_goes_on(folder: Path, run:
         ended = stepwell(folder, "deploy")
         assert ended.returncode == 0, ended.stderr
         assert "asked to change it" in ended.stderr
+        assert "computing revenue: deploying, 0 %, 0 of 2 views" in ended.stderr
+        assert "computing ids: deploying, 50 %, 1 of 2 views" in ended.stderr
         put_file(folder, "c.json", [{"id": 3, "customer": "b", "amount": "9.00"}])
         wait(lambda: len(sink_rows(folder)) == 2, lambda: running.text)
         assert revenue(folder, run) == sink_rows(folder)
@@ -343,7 +343,7 @@ def test_two_hundred_views_are_checked_and_planned_within_two_seconds(folder: Pa
         f"FROM t{i % 20} x JOIN t{(i * 7 + 3) % 20} y ON x.id = y.id WHERE y.v > {i} GROUP BY x.k;"
         for i in range(200)
     ]
-    write(folder, "\n".join([*tables, *views]), "name: p\nstore: ./state\nexecutor: reference\n")
+    write(folder, "\n".join([*tables, *views]), "name: p\nstore: ./state\n")
     for command in ("validate", "plan"):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         ended = stepwell(folder, command)

@@ -15,14 +15,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from stepwell.cli.reach import Reach
+from stepwell.cli.pipeline_access import PipelineAccess
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.endpoint import wire
 from stepwell.endpoint.client import Client, connect
 from stepwell.endpoint.place import socket_path
 from stepwell.endpoint.server import Endpoint
-from stepwell.engine.ports import BadRow, Change
-from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.env import SystemEnv
 from stepwell.errors import (
     ConflictError,
@@ -33,7 +31,10 @@ from stepwell.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from stepwell.query.explain import Explained
+from stepwell.execution.reference.executor import ReferenceExecutor
+from stepwell.lsm.change import Change
+from stepwell.lsm.dead_letter import BadRow
+from stepwell.plan.explain import Explained
 from tests.cli.projects import load, wait, write_project
 
 ROWS = pa.table({"id": [1, 2], "customer": ["ada", "bob"], "amount": [1, 2]})
@@ -87,8 +88,8 @@ def test_everything_can_be_asked_over_one_connection(client: Client) -> None:
     bad = [BadRow("line 3", "no number", "x")]
     assert client.push("orders", ROWS, bad=bad) == 1
     assert client.push("Orders", None, delete=pa.table({"id": [2]})) == 2
-    transaction, rows = client.query("SELECT customer, n FROM revenue")
-    assert (transaction, rows.to_pylist()) == (2, [{"customer": "ada", "n": 1}])
+    answer = client.query("SELECT customer, n FROM revenue")
+    assert (answer.transaction, answer.to_pylist()) == (2, [{"customer": "ada", "n": 1}])
     status = client.status()
     assert (status["transaction"], status["pid"]) == (2, os.getpid())
     assert status["dead_letters"] == {"orders": 1}
@@ -280,7 +281,7 @@ def test_a_push_that_is_fenced_goes_to_whoever_took_over(pipeline: ProjectPipeli
     """`run` may start while a push has the pipeline; no row is lost, and none comes twice."""
     env = SystemEnv()
     pipeline.close()
-    reach = Reach(pipeline.project, env, take_over=False)
+    reach = PipelineAccess(pipeline.project, env, take_over=False)
     assert reach.push("orders", Change(ROWS), ()) == 1
     with ProjectPipeline(pipeline.project, env) as second:
         endpoint = Endpoint(second, second.store.uri, env)
@@ -288,7 +289,7 @@ def test_a_push_that_is_fenced_goes_to_whoever_took_over(pipeline: ProjectPipeli
         gone = ROWS.select(["id"]).slice(1)
         assert reach.push("orders", Change(None, gone), ()) == 3
         assert reach.push("orders", Change(discard=gone), ()) == 4
-        assert second.read("orders$errors").num_rows == 0
+        assert second.table("orders$errors").num_rows == 0
         reach.close()
         endpoint.close()
         assert second.query("SELECT id FROM orders").to_pylist() == [{"id": 1}]
@@ -302,7 +303,7 @@ def test_a_pipeline_whose_process_does_not_answer_is_not_fenced(
     # Seen from its parent, which is alive as long as this process is.
     parent = replace(other.process, pid=os.getppid(), started=None)
     monkeypatch.setattr(type(other), "process", property(lambda self: parent))
-    reach = Reach(pipeline.project, other, take_over=False, timeout_s=0.1)
+    reach = PipelineAccess(pipeline.project, other, take_over=False, timeout_s=0.1)
     with pytest.raises(ConflictError, match="and does not answer") as caught:
         reach.push("orders", Change(ROWS), ())
     assert "--take-over" in str(caught.value.hint)

@@ -11,7 +11,7 @@ import pytest
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.engine.events import Collected, CollectFailed, Event
 from stepwell.env import SystemEnv
-from stepwell.state.manifest import Manifests
+from stepwell.manifest.manifest import Manifests
 from tests.cli.conftest import Run
 from tests.cli.projects import YML, load, put_file, write_project
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
+from stepwell.manifest.manifest import CheckpointRef, Pin
+from stepwell.manifest.manifest import Run as StoredRun
 from stepwell.model import NO_CHECKSUM, Transaction, format_time
-from stepwell.state.manifest import CheckpointRef, Pin
-from stepwell.state.manifest import Run as StoredRun
 from stepwell.store.sealed import seal
 from tests.cli.conftest import Pipeline, Run, flip
 
-NEW_YEAR = datetime(2026, 1, 1, tzinfo=timezone.utc)
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_the_latest_version_says_who_holds_the_pipeline(run: Run, pipeline: Pipeline) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stepwell.env import SystemEnv
-from stepwell.state.manifest import Manifests
+from stepwell.manifest.manifest import Manifests
 from tests.cli.conftest import Run, flip, snapshot
 from tests.cli.projects import Process, load, put_file, sink_rows, write_project
 
@@ -146,7 +146,7 @@ def test_mistakes_are_told(run: Run, folder: Path, tmp_path: Path) -> None:
         (("restore", "--checkpoint", "x", "--transaction", "1"), "give one of"),
         (("restore", "--time", "yesterday"), "--time must be a time"),
         (("restore", "--transaction", "77"), "transaction 77"),
-        (("checkpoint", "create", "--keep", "7"), "--keep must be a duration"),
+        (("checkpoint", "create", "--keep", "0s"), "--keep must be longer than 0s"),
         (("checkpoint", "create", "--name", " "), "not a name for a checkpoint"),
         (("checkpoint", "delete", "nothing"), "has no checkpoint nothing"),
     ]
@@ -155,11 +155,14 @@ def test_mistakes_are_told(run: Run, folder: Path, tmp_path: Path) -> None:
         assert ended.exit_code == 1, arguments
         assert message in ended.stderr
         assert "hint: " in ended.stderr or message == "give one of"
+    ended = run("-C", folder, "checkpoint", "create", "--keep", "7")
+    assert ended.exit_code == 2
+    assert "--keep must be a duration" in ended.stderr
     empty = write_project(tmp_path / "empty")
     for arguments in (("checkpoint", "list"), ("checkpoint", "create"), ("restore",), ("compact",)):
         ended = run("-C", empty, *arguments)
         assert ended.exit_code == 1
-        assert "there is no pipeline in" in ended.stderr
+        assert "no pipeline" in ended.stderr
     assert not (empty / "state").exists()
 
 

@@ -30,11 +30,11 @@ from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.endpoint.client import Client, connect
 from stepwell.env import SystemEnv
 from stepwell.errors import UnavailableError, UnknownOutcomeError
-from stepwell.spark.session import open_session
+from stepwell.execution.spark.session import open_session
 from tests.cli.forked import Forked, forks
 from tests.cli.projects import Process, load, put_file, stepwell, write_project
 from tests.connectors import database
-from tests.spark.conftest import SETTINGS
+from tests.execution.conftest import SETTINGS
 
 SQL = """\
 CREATE TABLE orders (id BIGINT NOT NULL PRIMARY KEY, customer STRING, amount BIGINT);
@@ -46,7 +46,7 @@ CREATE MATERIALIZED VIEW tally AS SELECT kind, COUNT(*) AS n FROM events GROUP B
 YML = """\
 name: killed
 store: ./state
-{executor}
+{settings}
 transaction: {{max_rows: 50, max_latency: 0s}}
 checkpoint: {{every: 1s}}
 sources:
@@ -61,7 +61,6 @@ sinks:
   postgres: {{view: revenue, type: postgres, dsn: "{dsn}", schema: "{schema}", key: [customer]}}
   tally: {{view: tally, type: files, path: out/tally, format: json}}
 """
-REFERENCE = "executor: reference"
 SPARK = f"spark: {{master: 'local[2]', conf: {json.dumps(SETTINGS.conf)}}}"
 
 
@@ -84,7 +83,7 @@ def test_killed_again_and_again_every_sink_ends_up_as_if_nothing_had_happened(
     tmp_path: Path, postgres: str, schema: str, rounds: int
 ) -> None:
     """J6, J7, scenarios 75 and 84: with files, Delta and PostgreSQL sinks at once."""
-    folder = project(tmp_path, REFERENCE, postgres, schema)
+    folder = project(tmp_path, "", postgres, schema)
     dice = random.Random(rounds)
     with World(folder) as world, forks() as forked:
         for round in range(rounds):
@@ -127,8 +126,8 @@ def test_killed_on_spark_every_sink_ends_up_as_if_nothing_had_happened(
     check(folder, world, postgres, schema, open_session(SETTINGS))
 
 
-def project(tmp_path: Path, executor: str, dsn: str, schema: str) -> Path:
-    yml = YML.format(executor=executor, dsn=dsn, schema=schema)
+def project(tmp_path: Path, settings: str, dsn: str, schema: str) -> Path:
+    yml = YML.format(settings=settings, dsn=dsn, schema=schema)
     return write_project(tmp_path / "killed", yml, SQL)
 
 
@@ -247,10 +246,7 @@ class World:
             doubt = [False]
 
             def push(client: Client) -> bool:
-                if (
-                    doubt[0]
-                    and client.query(f"SELECT * FROM events WHERE id = {number}")[1].num_rows
-                ):
+                if doubt[0] and client.query(f"SELECT * FROM events WHERE id = {number}").num_rows:
                     return True
                 doubt[0] = True
                 return client.push("events", rows) > 0
@@ -329,7 +325,7 @@ Log = list[tuple[object, ...]]
 
 
 def rows(pipeline: ProjectPipeline, relation: str) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = pipeline.read(relation).to_pylist()
+    found: list[dict[str, object]] = pipeline.table(relation).to_pylist()
     return found
 
 

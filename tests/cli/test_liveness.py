@@ -19,7 +19,7 @@ from stepwell.deploy import apply
 from stepwell.deploy.plan import Plan
 from stepwell.deploy.serving import RunningPipeline
 from stepwell.env import Env, SystemEnv
-from stepwell.state.manifest import Manifest, Manifests
+from stepwell.manifest.manifest import Manifest, Manifests
 from stepwell.store.base import Store
 from tests.cli.projects import PATIENCE_S, Process, load, stepwell, wait, write_project
 
@@ -280,13 +280,22 @@ def test_the_session_of_the_readme_works_pasted_as_a_script(folder: Path) -> Non
 
 @pytest.mark.parametrize(
     "command",
-    [("query", "SELECT * FROM orders"), ("push", "orders", "-"), ("tail", "revenue")],
+    [
+        ("query", "SELECT * FROM orders"),
+        ("push", "orders", "-"),
+        ("tail", "revenue"),
+        ("deploy",),
+        ("checkpoint", "create"),
+        ("restore", "--confirm"),
+    ],
     ids=lambda command: command[0],
 )
 def test_no_command_hangs_beside_a_process_that_is_stopped(
     folder: Path, running: Process, command: tuple[str, ...]
 ) -> None:
     """R1: after the time that was given it names the process, and what to do about it."""
+    with (folder / "pipeline.sql").open("a", encoding="utf-8") as file:
+        file.write("CREATE MATERIALIZED VIEW ids AS SELECT id FROM orders;\n")
     running.send(signal.SIGSTOP)
     told = stepwell(folder, *command, "--timeout", "500ms", given=json.dumps(ORDER))
     assert told.returncode == 1

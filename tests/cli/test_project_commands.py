@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from decimal import Decimal
 from pathlib import Path
 
@@ -102,13 +104,13 @@ def test_validate_shows_a_mistake_and_exits_1(run: Run, folder: Path) -> None:
     assert ended.exit_code == 1
     assert ended.stdout == ""
     assert ended.stderr == (
-        "error: stepwell.yml:8:1: stepwell.yml has no key chekpoint\n"
+        "error: stepwell.yml:7:1: stepwell.yml has no key chekpoint\n"
         "chekpoint: {every: 1m}\n"
         "^^^^^^^^^\n"
         "hint: did you mean checkpoint?\n"
     )
     error = json.loads(run("-C", folder, "validate", "--json").stderr)["error"]
-    assert (error["file"], error["line"], error["column"]) == ("stepwell.yml", 8, 1)
+    assert (error["file"], error["line"], error["column"]) == ("stepwell.yml", 7, 1)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +148,33 @@ def test_validate_finds_a_key_that_is_no_column(run: Run, folder: Path) -> None:
     assert ended.exit_code == 1, text
     assert "sink keyed: revenue has no column custmer" in ended.stderr
     assert "hint: did you mean customer?" in ended.stderr
+    line = len(text.splitlines()) + 1
+    assert ended.stderr.startswith(f"error: stepwell.yml:{line}:")
+    shown, caret = ended.stderr.splitlines()[1:3]
+    assert shown[caret.index("^") :].startswith("[custmer]")
+
+
+@pytest.mark.spark
+def test_validate_asks_spark_for_what_the_files_do_not_tell(run: Run, folder: Path) -> None:
+    """D10: a mistake of types is Spark's to find, in the file and the line where it stands."""
+
+    def asked(*arguments: str) -> subprocess.CompletedProcess[str]:
+        # In a process of its own, because the tests' Spark has other settings.
+        command = [sys.executable, "-m", "stepwell", "-C", str(folder), "validate", "--spark"]
+        return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300)
+
+    good = "CREATE MATERIALIZED VIEW more AS\n  SELECT id, month(TIMESTAMP '2026-01-01') AS m\n"
+    (folder / "more.sql").write_text(f"{good}  FROM orders;\n")
+    ended = asked("--json")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["checked"] == "spark"
+    wrong = good.replace("TIMESTAMP '2026-01-01'", "array(1)")
+    (folder / "more.sql").write_text(f"{wrong}  FROM orders;\n")
+    assert run("-C", folder, "validate").exit_code == 0, "the files alone do not tell"
+    ended = asked()
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: more.sql:2:"), ended.stderr
+    assert "month" in ended.stderr
 
 
 def test_validate_warns_of_a_function_that_spark_does_not_have(run: Run, folder: Path) -> None:
@@ -170,9 +199,6 @@ def test_commands_that_only_read_a_project_do_not_load_spark(folder: Path) -> No
         "    assert ended.exit_code == 0, ended.stderr\n"
         "sys.exit('pyspark' in sys.modules)\n"
     )
-    import subprocess
-    import sys
-
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
@@ -184,7 +210,7 @@ def test_status_of_what_is_not_there_yet_creates_nothing(run: Run, folder: Path)
     assert not (folder / "state").exists()
     asked = run("-C", folder, "query", "SELECT 1 AS a")
     assert asked.exit_code == 1
-    assert "there is no pipeline in" in asked.stderr
+    assert f"no pipeline at {folder}/state" in asked.stderr
     assert not (folder / "state").exists()
 
 
@@ -236,7 +262,7 @@ def test_an_answer_without_rows_still_has_its_columns(run: Run, filled: Path) ->
 def test_dead_letters_can_be_read(run: Run, filled: Path) -> None:
     """J13: a row that vanished without a trace would be looked for in vain."""
     ended = run("-C", filled, "query", "SELECT * FROM `orders$errors`", "--format", "json")
-    assert json.loads(ended.stdout)["reason"] == "id: 'four' is no BIGINT"
+    assert json.loads(ended.stdout)["reason"] == "id: 'four' is not a valid BIGINT"
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from stepwell.cli import reach as reaching
-from stepwell.cli.reach import Reach
+from stepwell.cli import pipeline_access
+from stepwell.cli.pipeline_access import PipelineAccess
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.endpoint.client import connect
 from stepwell.endpoint.server import Endpoint
 from stepwell.endpoint.wire import Gone, Silent
-from stepwell.engine.ports import Change
 from stepwell.env import SystemEnv
 from stepwell.errors import UnavailableError, UnknownOutcomeError
+from stepwell.lsm.change import Change
 from tests.cli.conftest import Run
 from tests.cli.projects import Process, load, stepwell, write_project
 from tests.cli.test_endpoint import endpoint, pipeline  # noqa: F401 - fixtures
@@ -25,7 +25,6 @@ from tests.cli.test_endpoint import endpoint, pipeline  # noqa: F401 - fixtures
 YML = """\
 name: clicks
 store: ./state
-executor: reference
 transaction: {max_rows: 2}
 """
 SQL = "CREATE TABLE clicks (id BIGINT, page STRING);\n"
@@ -64,17 +63,17 @@ def test_a_push_that_stopped_in_the_middle_names_the_key_to_go_on_with(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """J14: the key that was made for it; the rest is taken in, and nothing twice."""
-    original = Reach._push
+    original = PipelineAccess._push
     done: list[object] = []
 
-    def push(self: Reach, *arguments: object) -> object:
+    def push(self: PipelineAccess, *arguments: object) -> object:
         if len(done) == 2:
             raise UnknownOutcomeError("nobody knows", hint="open it again")
         done.append(original(self, *arguments))  # type: ignore[arg-type]
         return done[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(Reach, "_push", push)
+        patch.setattr(PipelineAccess, "_push", push)
         stopped = run("-C", folder, "push", "clicks", folder / "a.json")
     assert stopped.exit_code == 1
     assert "4 rows of a.json are in, then it stopped; with --key " in stopped.stderr
@@ -110,7 +109,7 @@ def test_a_lost_answer_is_asked_for_again(
     """J14: once; then whoever pushes is told to repeat it with the key."""
     served = Endpoint(Forgetful(pipeline, times), pipeline.store.uri, SystemEnv())  # type: ignore[arg-type]
     rows = pa.table({"id": [1], "customer": ["ada"], "amount": [1]})
-    reach = Reach(pipeline.project, SystemEnv(), take_over=False)
+    reach = PipelineAccess(pipeline.project, SystemEnv(), take_over=False)
     try:
         if times == 1:
             assert reach.push("orders", Change(rows), (), "k") == 1
@@ -134,19 +133,19 @@ def test_a_process_that_fell_silent_is_not_asked_again(
     """J14: it would only be waited for once more; that the rows may be in must not be lost."""
     asked: list[int] = []
 
-    def push(self: Reach, *arguments: object) -> object:
+    def push(self: PipelineAccess, *arguments: object) -> object:
         asked.append(1)
         raise UnknownOutcomeError("silent") from Silent("it says nothing")
 
-    def then_gone(self: Reach, *arguments: object) -> object:
+    def then_gone(self: PipelineAccess, *arguments: object) -> object:
         asked.append(1)
         if len(asked) == 2:
             raise UnknownOutcomeError("gone") from Gone("killed")
         raise UnavailableError("nobody answers", not_applied=True)
 
     for answer, expected in ((push, "silent"), (then_gone, "gone")):
-        monkeypatch.setattr(Reach, "_push", answer)
-        reach = reaching.Reach(pipeline.project, SystemEnv(), take_over=False)
+        monkeypatch.setattr(PipelineAccess, "_push", answer)
+        reach = pipeline_access.PipelineAccess(pipeline.project, SystemEnv(), take_over=False)
         with pytest.raises(UnknownOutcomeError, match=expected):
             reach.push("orders", Change(), (), "k")
     assert len(asked) == 3
@@ -164,4 +163,4 @@ def test_a_run_killed_between_pushes_with_keys_takes_each_once(folder: Path) -> 
             running.kill()
     project = load(folder)
     with ProjectPipeline(project, SystemEnv()) as opened:
-        assert opened.read("clicks").num_rows == 5
+        assert opened.table("clicks").num_rows == 5

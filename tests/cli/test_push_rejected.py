@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
     made = tmp_path / "project"
     made.mkdir()
     (made / "stepwell.yml").write_text(
-        "name: rejected\nstore: ./state\nexecutor: reference\ntransaction: {max_rows: 2}\n"
+        "name: rejected\nstore: ./state\ntransaction: {max_rows: 2}\n"
     )
     (made / "pipeline.sql").write_text(SQL)
     return made
@@ -121,7 +121,7 @@ def test_rows_that_cancel_out_are_not_rejected(run: Run, folder: Path) -> None:
     """J13: what was put and deleted in one step was taken in, though nothing is left of it."""
     click = {"id": 1, "page": "/"}
     lines = [{"insert": click}, {"delete": click}, {"delete": click}]
-    (folder / "stepwell.yml").write_text("name: rejected\nstore: ./state\nexecutor: reference\n")
+    (folder / "stepwell.yml").write_text("name: rejected\nstore: ./state\n")
     push = ("-C", folder, "push", "clicks", "--changes", "insert_delete")
     told = run(*push, written(folder, lines), "--json")
     assert told.exit_code == 0
@@ -130,7 +130,7 @@ def test_rows_that_cancel_out_are_not_rejected(run: Run, folder: Path) -> None:
 
 
 def letters(pipeline: ProjectPipeline) -> list[tuple[object, ...]]:
-    rows = pipeline.read("orders$errors").to_pylist()
+    rows = pipeline.table("orders$errors").to_pylist()
     names = ("source", "reason", "text", "transaction")
     return sorted((tuple(row[name] for name in names) for row in rows), key=repr)
 
@@ -149,7 +149,7 @@ def test_python_and_command_line_treat_rows_alike(run: Run, folder: Path, tmp_pa
         assert (receipt, receipt.rows, receipt.taken, receipt.rejected) == (1, 2, 1, 1)
         with pipeline.transaction() as several:
             several.push("orders", rows[2:])
-        assert pipeline.read("orders") == pushed.read("orders")
+        assert pipeline.table("orders") == pushed.table("orders")
         assert [(s, reason, t) for s, reason, _, t in letters(pipeline)] == [
             (s, reason, t) for s, reason, _, t in letters(pushed)
         ]
@@ -188,21 +188,21 @@ def test_rows_that_are_none_beside_deletes_are_no_mistake(folder: Path) -> None:
         pipeline.push("orders", [{"id": 1}, {"id": 2}])
         assert pipeline.push("orders", [], delete=[{"id": 1}]).taken == 1
         assert pipeline.push("orders", [{"id": 3}], delete=[], discard=[]).taken == 1
-        assert [row["id"] for row in pipeline.read("orders").to_pylist()] == [2, 3]
+        assert [row["id"] for row in pipeline.table("orders").to_pylist()] == [2, 3]
         with pipeline.transaction() as several:
             several.push("orders", [], delete=[{"id": 2}])
         assert pipeline.push("orders", []) == 4
-        assert [row["id"] for row in pipeline.read("orders").to_pylist()] == [3]
+        assert [row["id"] for row in pipeline.table("orders").to_pylist()] == [3]
 
 
 def test_on_error_fail_refuses_rows_from_python_as_it_does_all_others(folder: Path) -> None:
     """J13: nothing is recorded, no letter is kept."""
     (folder / "stepwell.yml").write_text(
-        "name: rejected\nstore: ./state\nexecutor: reference\ntransaction: {on_error: fail}\n"
+        "name: rejected\nstore: ./state\ntransaction: {on_error: fail}\n"
     )
     with stepwell.open(folder) as pipeline:
         with pytest.raises(InvalidError, match="cannot be taken in: source push, row 2") as refused:
             pipeline.push("orders", [{"id": 1}, {"id": "x"}])
         assert not isinstance(refused.value, RejectedError)
-        assert pipeline.read("orders").num_rows == 0
-        assert pipeline.read("orders$errors").num_rows == 0
+        assert pipeline.table("orders").num_rows == 0
+        assert pipeline.table("orders$errors").num_rows == 0

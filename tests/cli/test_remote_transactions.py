@@ -37,7 +37,6 @@ BOB = {"id": 2, "customer": "bob", "amount": 2}
 YML = """\
 name: shop
 store: ./state
-executor: reference
 transaction: {max_rows: 2}
 """
 SQL = """\
@@ -47,7 +46,7 @@ CREATE TABLE items (id BIGINT);
 
 
 def ids(opened: ProjectPipeline, table: str = "orders") -> list[int]:
-    return sorted(row["id"] for row in opened.read(table).to_pylist())
+    return sorted(row["id"] for row in opened.table(table).to_pylist())
 
 
 def test_a_transaction_becomes_visible_at_once(client: Client, pipeline: ProjectPipeline) -> None:  # noqa: F811
@@ -248,7 +247,7 @@ def test_a_client_killed_inside_its_transaction_leaves_no_trace(
     assert pushed.end() == 0, pushed.text
     assert "transaction 1" in pushed.text
     with stepwell.connect(folder) as found:
-        assert found.query("SELECT id FROM orders")[1].to_pylist() == [{"id": 9}]
+        assert found.query("SELECT id FROM orders").to_pylist() == [{"id": 9}]
         with found.transaction(key="k") as transaction:
             transaction.push("orders", [{"id": 1}, {"id": 2}])
             assert transaction.commit() == 2

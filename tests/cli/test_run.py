@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stepwell.env import SystemEnv
-from stepwell.state.manifest import Manifests
+from stepwell.manifest.manifest import Manifests
 from tests.cli.conftest import snapshot
 from tests.cli.projects import Process, load, put_file, sink_rows, stepwell, wait, write_project
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from stepwell.cli import where
+from stepwell.cli import project_options
 from stepwell.cli.main import app
 from stepwell.cli.options import moved_to_front
-from stepwell.deploy.explaining import OFFLINE
-from stepwell.engine.ports import LETTER
+from stepwell.deploy.explain import OFFLINE
+from stepwell.lsm.dead_letter import LETTER
+from stepwell.testing import EXECUTOR_VARIABLE
 from tests.cli.conftest import Run
 from tests.cli.projects import SQL, YML, put_file, write_project
 
@@ -67,6 +68,8 @@ def test_options_of_the_project_stand_before_or_after_the_command(run: Run, fold
         ("push t f --delimiter -C", "push t f --delimiter -C"),
         ("query -- -C", "query -- -C"),
         ("inspect journal p --var a=b --limit 3", "--var a=b inspect journal p --limit 3"),
+        ("run --log-level info --once", "--log-level info run --once"),
+        ("run --log-format=json", "--log-format=json run"),
         ("-C a status -C b", "-C a -C b status"),
         ("status --target", "--target status"),
     ],
@@ -104,7 +107,7 @@ def test_a_project_of_another_user_is_not_found_by_chance(
 ) -> None:
     """A project's options of Spark run code: one left in /tmp must be named to be used."""
     owner = os.stat(folder / "stepwell.yml").st_uid
-    monkeypatch.setattr(where.os, "getuid", lambda: owner + 1000)
+    monkeypatch.setattr(project_options.os, "getuid", lambda: owner + 1000)
     real = Path.stat
 
     def stat(path: Path, **named: bool) -> os.stat_result:
@@ -112,7 +115,7 @@ def test_a_project_of_another_user_is_not_found_by_chance(
         found[4] = owner + 2000
         return os.stat_result(found)
 
-    monkeypatch.setattr(where.Path, "stat", stat)
+    monkeypatch.setattr(project_options.Path, "stat", stat)
     refused = run("-C", folder / "data", "status")
     assert refused.exit_code == 1
     assert "belongs to another user" in refused.stderr
@@ -197,7 +200,9 @@ def test_show_and_describe_list_what_there_is(run: Run, filled: Path) -> None:
         {"col_name": "customer", "data_type": "string", "comment": None},
         {"col_name": "amount", "data_type": "decimal(12,2)", "comment": None},
     ]
-    assert [row["col_name"] for row in rows("DESC `revenue`")] == ["customer", "total", "n"]
+    described = rows("DESC `revenue`")
+    assert [row["col_name"] for row in described] == ["customer", "total", "n"]
+    assert {row["data_type"] for row in described} == {None}, "this executor knows no types"
     assert [row["col_name"] for row in rows("DESCRIBE orders$errors")] == list(LETTER)
     shown = run("-C", filled, "query", "SHOW TABLES")
     assert shown.stdout == "name    key\norders  id\n"
@@ -290,6 +295,7 @@ def test_explain_of_a_project_that_was_never_run_needs_no_spark(
 ) -> None:
     """It says that Spark was not asked, and of what it does not know that it does not."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    monkeypatch.delenv(EXECUTOR_VARIABLE)
     more = (
         "CREATE MATERIALIZED VIEW over AS SELECT n FROM revenue WHERE n > 1;\n"
         "CREATE MATERIALIZED VIEW whole REFRESH POLICY FULL AS SELECT id FROM orders;\n"
@@ -305,7 +311,7 @@ def test_explain_of_a_project_that_was_never_run_needs_no_spark(
     assert all(view["offline"] for view in views)
     assert found["over"]["relations"][0]["rule"].startswith("1")
     assert found["whole"]["reasons"] == ["POLICY_FULL"]
-    assert "Upper" in found["upper_case"]["unknown"]
+    assert "upper()" in found["upper_case"]["unknown"]
 
 
 def test_explain_tells_what_is_deployed_from_what_is_written(run: Run, tmp_path: Path) -> None:
@@ -318,3 +324,21 @@ def test_explain_tells_what_is_deployed_from_what_is_written(run: Run, tmp_path:
     assert "fresh is not deployed yet" in shown.stderr
     assert OFFLINE in shown.stdout
     assert "there is no materialized view nothing" in run("-C", folder, "explain", "nothing").stderr
+
+
+def test_the_cache_is_shown_and_cleared(run: Run, folder: Path, tmp_path: Path) -> None:
+    """X2: whoever needs the space finds out where it went, and gets it back."""
+    with (folder / "stepwell.yml").open("a", encoding="utf-8") as file:
+        file.write(f"cache: {{path: {tmp_path / 'cache'}, max_size: 2GiB}}\n")
+    cached = tmp_path / "cache" / "v1" / "0123abcd" / "c0.order"
+    cached.parent.mkdir(parents=True)
+    cached.write_bytes(b"x" * 3000)
+    shown = run("-C", str(folder), "cache", "show")
+    assert str(tmp_path / "cache") in shown.stdout.replace("\n", "")
+    assert "2.1 GB" in shown.stdout or "2 GiB" in shown.stdout
+    found = json.loads(run("-C", str(folder), "cache", "show", "--json").stdout)
+    assert (found["bytes"], found["bytes_max"], found["runs"]) == (3000, 2**31, 1)
+    cleared = json.loads(run("-C", str(folder), "cache", "clear", "--json").stdout)
+    assert cleared["removed"] == 3000
+    assert not cached.exists()
+    assert "removed 0" in run("-C", str(folder), "cache", "clear").stdout

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from stepwell.engine.ports import Limits, Naming, Source, Taken
+from stepwell.engine.ports import Intake, Limits, Naming, Source
 from stepwell.engine.taken_names import TakenNames
 
 _TAKEN: dict[str, frozenset[str]] = {}
@@ -24,7 +24,7 @@ class Following:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
 
-    def poll(self, after: Any, limits: Limits) -> Taken | None:
+    def poll(self, after: Any, limits: Limits) -> Intake | None:
         if not isinstance(self._source, Naming):
             return self._source.poll(after, limits)
         names = frozenset() if after is None else _TAKEN[_key(after)]

@@ -19,15 +19,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stepwell.connectors.registry import make_sink, make_source
-from stepwell.engine.core import Settings
 from stepwell.engine.events import Committed
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import Coalesces, Limits
-from stepwell.engine.reference_executor import ReferenceExecutor
+from stepwell.engine.writer_session import Settings
 from stepwell.env import SystemEnv
-from stepwell.query.source import Source as Text
-from stepwell.query.statements import Table, parse_statements
+from stepwell.execution.reference.executor import ReferenceExecutor
+from stepwell.sql.statements import Table, parse_statements
 from stepwell.store.locate import open_store
+from stepwell.text import Source as Text
 from tests.connectors.sinks import Place, in_turn, mark
 
 Tell = Callable[[int], None]

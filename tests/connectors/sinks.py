@@ -18,9 +18,9 @@ from psycopg import sql
 
 from stepwell.connectors.registry import make_sink
 from stepwell.engine.evolution import EvolvingDifference
-from stepwell.engine.pieces import Difference, weighted
 from stepwell.engine.ports import Coalesces, Delivered, Sink
 from stepwell.env import SystemEnv
+from stepwell.lsm.table_diff import Difference, weighted
 from stepwell.model import Position, Transaction, checksum
 
 LINEAGE = "01J00000000000000000000001"

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from stepwell.engine.ports import Change
-from stepwell.query.source import Source
-from stepwell.query.statements import Table, parse_statements
+from stepwell.lsm.change import Change
+from stepwell.sql.statements import Table, parse_statements
+from stepwell.text import Source
 
 ORDERS = """CREATE TABLE orders (
     id BIGINT NOT NULL PRIMARY KEY, customer STRING, amount DECIMAL(12,2), at TIMESTAMP)"""

@@ -22,8 +22,9 @@ from stepwell.connectors.parquet_parts import ParquetParts
 from stepwell.connectors.push import read_pushed
 from stepwell.connectors.registry import make_source
 from stepwell.connectors.writing import FileFormat
-from stepwell.engine.ports import TEXT_MAX, BadRow, Lags, Limits, Source, cut
+from stepwell.engine.ports import Lags, Limits, Source
 from stepwell.errors import InvalidError, UnavailableError
+from stepwell.lsm.dead_letter import TEXT_MAX, BadRow, cut
 from stepwell.testing import ManualEnv
 from tests.connectors.broken_files import Case, draw
 from tests.connectors.following import Following
@@ -163,7 +164,7 @@ def test_a_broken_line_of_csv_costs_that_line_only(
         ('{"id":2,"amount":1e9999999999999999999}', "exponent out of all range"),
         ('{"id":2,"amount":-1e-9999999999999999999}', "exponent out of all range"),
         ('{"id":2,"amount":1e999999999999999999}', "too large for DECIMAL(12,2)"),
-        ('{"id":1e999999999999999999}', "is no BIGINT"),
+        ('{"id":1e999999999999999999}', "is not a valid BIGINT"),
         ('{"id":2,"\\ud800":1}', "orders has no column \\ud800"),
         ('{"id":2,"customer":"\\udfff"}', "is not valid Unicode"),
         ("[" * 100_000, "not JSON"),

@@ -13,13 +13,13 @@ import pytest
 
 from stepwell.connectors.registry import make_sink, make_source
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.env import SystemEnv
 from stepwell.errors import ReplayMismatchError
-from stepwell.query.source import Source as Text
-from stepwell.query.statements import Table, parse_statements
+from stepwell.execution.reference.executor import ReferenceExecutor
+from stepwell.sql.statements import Table, parse_statements
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import ManualEnv
+from stepwell.text import Source as Text
 from tests.connectors.killed import open_pipeline, victims
 from tests.connectors.sinks import Place
 
@@ -91,8 +91,8 @@ def test_a_pipeline_that_is_killed_again_and_again_delivers_each_row_once(
     with open_pipeline(**given) as pipeline:  # type: ignore[arg-type]
         pipeline.run(once=True)
         assert pipeline.deliver()
-        view = expected(pipeline.read("revenue").to_pylist())
-        letters = Counter(row["position"] for row in pipeline.read("orders$errors").to_pylist())
+        view = expected(pipeline.table("revenue").to_pylist())
+        letters = Counter(row["position"] for row in pipeline.table("orders$errors").to_pylist())
     assert len(view) >= 3
     for round in range(6):
         assert (letters[f"{round}.json, line 8"], letters[f"{round}.csv, line 23"]) == (1, 1)
@@ -151,7 +151,7 @@ def test_run_once_takes_files_that_settle_and_leaves_those_that_are_written(
         sources=[make_source("files", options, table, env, base=tmp_path)],
     )
     pipeline.run(once=True)
-    rows = pipeline.read("orders").to_pylist()
+    rows = pipeline.table("orders").to_pylist()
     assert [row["id"] for row in rows] == [1, 2], "the other one is left to the next run"
-    assert pipeline.read("orders$errors").num_rows == 0
+    assert pipeline.table("orders$errors").num_rows == 0
     assert env.uptime() < 5.0

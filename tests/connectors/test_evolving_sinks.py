@@ -19,9 +19,9 @@ from psycopg import sql
 
 from stepwell.connectors import postgres as connector
 from stepwell.engine.evolution import EvolvingDifference, columns_before, evolved
-from stepwell.engine.pieces import Difference, difference, weighted
-from stepwell.engine.ports import Coalesces, Pieces, Sink
+from stepwell.engine.ports import Coalesces, Sink
 from stepwell.errors import BugError, ConflictError, InvalidError, UnavailableError
+from stepwell.lsm.table_diff import Difference, Pieces, difference, weighted
 from tests.connectors.conftest import make_place
 from tests.connectors.sinks import Place, evolving, in_turn, mark
 from tests.connectors.stopped import Stopped, stopping

@@ -10,7 +10,7 @@ import pytest
 
 from stepwell.engine.outbox import Outbox
 from stepwell.errors import InvalidError, UnavailableError
-from stepwell.state.progress import SinkAt
+from stepwell.manifest.progress import SinkAt
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import ManualEnv
 from tests.connectors.conftest import make_place

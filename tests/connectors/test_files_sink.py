@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from contextlib import suppress
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -317,7 +317,7 @@ def test_a_place_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:
         write(tmp_path, 1)
 
 
-NOON = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=timezone.utc)
+NOON = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)
 EVERYTHING = pa.table(
     {
         "id": pa.array([1, 2], pa.int64()),

@@ -8,7 +8,7 @@ import json
 import os
 import random
 from collections import Counter
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from stepwell.connectors import file_parts, files, lines
 from stepwell.connectors.file_parts import Found, Piece, Place
 from stepwell.connectors.listing import Listing
 from stepwell.connectors.registry import make_source
-from stepwell.engine.ports import CUT, Lags, Limits, Naming, Settles, Source, Taken
+from stepwell.engine.ports import Intake, Lags, Limits, Naming, Settles, Source
 from stepwell.engine.taken_names import TakenNames
 from stepwell.errors import CorruptError, ReplayMismatchError, UnavailableError
+from stepwell.lsm.dead_letter import CUT
 from stepwell.testing import ManualEnv
 from tests.connectors.following import Following
 from tests.connectors.tables import ORDERS, rows, table
@@ -41,13 +42,13 @@ def write(path: Path, *ids: int) -> Path:
     return path
 
 
-def poll(s: Source, after: object = None, **limits: int) -> Taken:
+def poll(s: Source, after: object = None, **limits: int) -> Intake:
     taken = s.poll(after, Limits(**limits))
     assert taken is not None
     return taken
 
 
-def ids(taken: Taken) -> list[object]:
+def ids(taken: Intake) -> list[object]:
     return [row[0] for row in rows(taken.change.put)]
 
 
@@ -463,7 +464,7 @@ def test_a_file_that_ends_in_the_middle_is_given_time(
     assert source(tmp_path, env, **options).read(taken.reference).bad == taken.bad
 
 
-def once_settled(s: Source, env: ManualEnv, settle_s: float, after: object = None) -> Taken:
+def once_settled(s: Source, env: ManualEnv, settle_s: float, after: object = None) -> Intake:
     """What a source gives when nothing has changed for `settle`, and not before."""
     start = env.uptime()
     assert s.poll(after, Limits()) is None
@@ -583,13 +584,13 @@ def test_bad_rows_in_csv_are_dead_letters(tmp_path: Path) -> None:
         assert good == [(1, "ada"), (4, "two\nlines"), (8, ""), (10, "last")]
         found = {(row.where.removeprefix("a.csv, line "), row.reason) for row in bad}
         assert found == {
-            ("3", "id: 'x' is no BIGINT"),
+            ("3", "id: 'x' is not a valid BIGINT"),
             ("4", "not UTF-8: byte 3 is 0xff"),
             ("5", "expected 4 fields, found 2"),
             ("8", "the column id is NULL"),
             ("9", "expected 4 fields, found 6"),
             ("10", "amount: '0.125' has more than 2 decimals"),
-            ("11", "at: '2026-02-30' is no TIMESTAMP"),
+            ("11", "at: '2026-02-30' is not a valid TIMESTAMP"),
             ("13", "a quote is opened and never closed"),
         }
         assert "3,short" in {row.text.strip() for row in bad}
@@ -793,7 +794,7 @@ def test_the_time_of_a_file_may_lie_in_the_future(tmp_path: Path) -> None:
     env = ManualEnv()
     path = tmp_path / "a.csv"
     path.write_text("id\n1")
-    future = datetime(2040, 1, 1, tzinfo=timezone.utc).timestamp()
+    future = datetime(2040, 1, 1, tzinfo=UTC).timestamp()
     os.utime(path, (future, future))
     s = source(tmp_path, env, path="*.csv", format="csv")
     assert ids(once_settled(s, env, 2.0)) == [1]

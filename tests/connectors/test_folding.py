@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.connectors.folding import fold_operations
+from stepwell.connectors.folding import fold_numbered
 from stepwell.connectors.formats import operations_table
 from stepwell.connectors.shape import Row, Shape, shape_of
-from stepwell.engine.fold import fold_changes
-from stepwell.engine.ports import Change
+from stepwell.lsm.change import Change
+from stepwell.lsm.fold import fold_traced
 from tests.connectors.tables import Bag, Keyed, rows, table
 
 KEYED = shape_of(table("CREATE TABLE t (a INT, b STRING, c DOUBLE, PRIMARY KEY (a, b))"))
@@ -26,7 +26,7 @@ OPERATIONS = st.lists(st.tuples(st.booleans(), ROWS), max_size=20)
 
 def fold(shape: Shape, operations: list[tuple[bool, Row]]) -> Change:
     made = operations_table([row for _, row in operations], [put for put, _ in operations], shape)
-    return fold_operations(shape, made)
+    return fold_numbered(shape, made)[0]
 
 
 @given(OPERATIONS, st.lists(ROWS, max_size=6))
@@ -85,10 +85,10 @@ def test_however_operations_are_split_they_come_to_the_same(
             steps.append(fold(shape, step))
             step = []
         if end == "transaction":
-            folded.apply(fold_changes(steps, key))
+            folded.apply(fold_traced(steps, key).change)
             steps = []
     steps.append(fold(shape, step))
-    folded.apply(fold_changes(steps, key))
+    folded.apply(fold_traced(steps, key).change)
     assert (folded.rows, folded.rejected) == (one_by_one.rows, one_by_one.rejected)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pytest
@@ -12,16 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stepwell.connectors import json_lines
-from stepwell.connectors.folding import fold_operations
+from stepwell.connectors.folding import fold_numbered
 from stepwell.connectors.formats import Batch, ChangeFormat
 from stepwell.connectors.json_lines import decode_json
 from stepwell.connectors.shape import Shape, shape_of
-from stepwell.engine.ports import CUT, TEXT_MAX
+from stepwell.lsm.dead_letter import CUT, TEXT_MAX
 from tests.connectors.tables import NOTES, ORDERS, rows, table
 
 ORDER = shape_of(table(ORDERS))
 NOTE = shape_of(table(NOTES))
-NOON = datetime(2026, 1, 2, 12, tzinfo=timezone.utc)
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
 
 @pytest.fixture(params=["fast", "slow"], autouse=True)
@@ -36,7 +36,7 @@ def decode(text: str | bytes, shape: Shape = ORDER, changes: str = "rows") -> Ba
 
 
 def put(batch: Batch, shape: Shape = ORDER) -> list[tuple[object, ...]]:
-    return rows(fold_operations(shape, batch.operations).put)
+    return rows(fold_numbered(shape, batch.operations)[0].put)
 
 
 def test_rows_are_read_with_their_types() -> None:
@@ -54,8 +54,8 @@ def test_rows_are_read_with_their_types() -> None:
 
 BAD_LINES = [
     ('{"id":1,"customer":"a', "not JSON: Unterminated string"),
-    ('{"id":"1"}', "id: '1' is no BIGINT"),
-    ('{"id":true}', "id: True is no BIGINT"),
+    ('{"id":"1"}', "id: '1' is not a valid BIGINT"),
+    ('{"id":true}', "id: True is not a valid BIGINT"),
     ('{"id":9223372036854775808}', "too large for BIGINT"),
     ('{"id":null}', "the column id is NULL"),
     ('{"customer":"a"}', "the column id is missing"),
@@ -63,10 +63,10 @@ BAD_LINES = [
     ('{"id":1,"amount":99999999999}', "amount: '99999999999' is too large for DECIMAL(12,2)"),
     ('{"id":1,"amount":1e999999999}', "too large"),
     ('{"id":1,"amount":NaN}', "NaN is not JSON"),
-    ('{"id":1,"at":"2026-02-30T00:00:00Z"}', "is no TIMESTAMP"),
-    ('{"id":1,"amount":"٣"}', "amount: '٣' is no DECIMAL(12,2)"),
-    ('{"id":1,"at":1767355200}', "at: 1767355200 is no TIMESTAMP"),
-    ('{"id":1,"customer":5}', "customer: 5 is no STRING"),
+    ('{"id":1,"at":"2026-02-30T00:00:00Z"}', "is not a valid TIMESTAMP"),
+    ('{"id":1,"amount":"٣"}', "amount: '٣' is not a valid DECIMAL(12,2)"),
+    ('{"id":1,"at":1767355200}', "at: 1767355200 is not a valid TIMESTAMP"),
+    ('{"id":1,"customer":5}', "customer: 5 is not a valid STRING"),
     ('{"id":1,"customer":"\\ud800"}', "not valid Unicode"),
     ('{"id":1,"kustomer":"a"}', "orders has no column kustomer"),
     ('{"id":1} {"id":2}', "not JSON: Extra data"),
@@ -144,8 +144,8 @@ def test_nested_values_and_rare_types() -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ('"tags":["2026-13-01"]', "tags: '2026-13-01' is no DATE"),
-        ('"m":{"x":1}', "m: 'x' is no INT"),
+        ('"tags":["2026-13-01"]', "tags: '2026-13-01' is not a valid DATE"),
+        ('"m":{"x":1}', "m: 'x' is not a valid INT"),
         ('"s":{"b":null}', "s: b is NULL"),
         ('"s":{"b":1,"c":2}', "s: the struct has no field c"),
         ('"s":{"b":1,"a":"*"}', "s: a: '*' is not Base64"),
@@ -168,7 +168,7 @@ def test_inserts_and_deletes_happen_in_order() -> None:
         '{"delete":{"id":3}}\n{"insert":{"id":3,"customer":"c"}}\n',
         changes="insert_delete",
     )
-    change = fold_operations(ORDER, batch.operations)
+    change = fold_numbered(ORDER, batch.operations)[0]
     assert [row[:2] for row in rows(change.put)] == [(2, None), (3, "c")]
     assert rows(change.discard) == [(1,)]
     assert rows(change.delete) == [(3,)]
@@ -205,7 +205,7 @@ def test_debezium_events(wrapped: bool) -> None:
     for extra in ([], ["null", '{"payload":null}', json.dumps(event("m"))]):
         batch = decode("\n".join([*lines, *extra]), changes="debezium")
         assert batch.bad == ()
-        change = fold_operations(ORDER, batch.operations)
+        change = fold_numbered(ORDER, batch.operations)[0]
         assert [row[:2] for row in rows(change.put)] == [
             (5, "moved"),
             (6, "no before"),

@@ -17,9 +17,10 @@ from stepwell.connectors.push import read_pushed
 from stepwell.connectors.registry import make_source
 from stepwell.connectors.writing import FileFormat
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.ports import CUT, TEXT_MAX, BadRow, Limits, cut, own_text
-from stepwell.engine.reference_executor import ReferenceExecutor
+from stepwell.engine.ports import Limits
 from stepwell.engine.settings import Settings
+from stepwell.execution.reference.executor import ReferenceExecutor
+from stepwell.lsm.dead_letter import CUT, TEXT_MAX, BadRow, cut, own_text
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import ManualEnv
 from tests.connectors.tables import table
@@ -87,7 +88,7 @@ def letters(
             settings=settings,
         )
         pipeline.run(once=True)
-        found.append(pipeline.read("t$errors").to_pylist())
+        found.append(pipeline.table("t$errors").to_pylist())
         # The handle is left as a crash would leave it, so that the next one replays.
     assert found[0] == found[1]
     names = ("source", "position", "reason", "text")
@@ -185,8 +186,8 @@ def pushed(sql: str, lines: list[str], name: str) -> list[dict[str, Any]]:
     ):
         change = piece.change
         pipeline.push("t", change.put, delete=change.delete, discard=change.discard, bad=piece.bad)
-    found: list[dict[str, Any]] = pipeline.read("t$errors").to_pylist()
-    assert opened().read("t$errors").to_pylist() == found
+    found: list[dict[str, Any]] = pipeline.table("t$errors").to_pylist()
+    assert opened().table("t$errors").to_pylist() == found
     return found
 
 

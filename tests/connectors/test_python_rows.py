@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -132,7 +132,7 @@ def test_values_of_numpy_and_pandas_are_values() -> None:
         {
             **row,
             "amount": Decimal("1.50"),
-            "at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc),
+            "at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
             "many": [1, 2],
             "pairs": [("a", 1)],
         }

@@ -10,8 +10,8 @@ import pytest
 from stepwell.engine.outbox import Outbox
 from stepwell.engine.ports import Coalesces, Delivered
 from stepwell.errors import BugError, ConflictError, InvalidError, UnavailableError
+from stepwell.manifest.progress import SinkAt
 from stepwell.model import Transaction
-from stepwell.state.progress import SinkAt
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import ManualEnv
 from tests.connectors.conftest import make_place

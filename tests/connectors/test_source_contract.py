@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stepwell.connectors.registry import make_source
-from stepwell.engine.ports import Limits, Source, Taken
+from stepwell.engine.ports import Intake, Limits, Source
 from stepwell.testing import ManualEnv
 from tests.connectors.following import Following
 from tests.connectors.tables import Keyed, rows, table
@@ -98,19 +98,19 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     return make(tmp_path)
 
 
-def everything(source: Source, limits: Limits, after: object = None) -> list[Taken]:
-    taken: list[Taken] = []
+def everything(source: Source, limits: Limits, after: object = None) -> list[Intake]:
+    taken: list[Intake] = []
     while (step := source.poll(after, limits)) is not None:
         taken.append(step)
         after = step.position
     return taken
 
 
-def keys(steps: list[Taken]) -> list[object]:
+def keys(steps: list[Intake]) -> list[object]:
     return [row[0] for step in steps for row in rows(step.change.put)]
 
 
-def same(one: Taken, other: Taken) -> bool:
+def same(one: Intake, other: Intake) -> bool:
     return (
         rows(one.change.put) == rows(other.change.put)
         and rows(one.change.delete) == rows(other.change.delete)
@@ -150,7 +150,7 @@ def test_what_was_taken_is_read_again_by_another_process(case: Case, rows_max: i
 @pytest.mark.parametrize("rows_max", [90, 333])
 def test_another_process_goes_on_where_one_stopped(case: Case, rows_max: int) -> None:
     """J8: a position is JSON; it, and the names that were taken, are all that a new process has."""
-    steps: list[Taken] = []
+    steps: list[Intake] = []
     after: object = None
     while True:
         source = case.make()

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from stepwell.deploy.apply import Deployment, deploy, plan_project
-from stepwell.deploy.look import look
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.plan import Action, Plan
 from stepwell.deploy.program import as_deployed
 from stepwell.deploy.project import Project, load_project
+from stepwell.deploy.snapshot import take_snapshot
 from stepwell.deploy.state_file import read_state
-from stepwell.state.manifest import Manifest, Manifests
+from stepwell.manifest.manifest import Manifest, Manifests
 from stepwell.store.base import Store
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import ManualEnv
@@ -23,7 +23,6 @@ from stepwell.testing import ManualEnv
 YML = """\
 name: orders
 store: ./state
-executor: reference
 sinks:
   out: {view: revenue, type: files, path: out, format: json}
 """
@@ -68,7 +67,7 @@ class Lab:
 
     def rows_by_name(self, relation: str) -> list[dict[str, object]]:
         program = self.manifest().program
-        table = look(as_deployed(self.project(), program), self.env).executor.read(relation)
+        table = take_snapshot(as_deployed(self.project(), program), self.env).table(relation)
         return list(table.to_pylist())
 
     def write(self, sql: str = SQL, yml: str = YML) -> None:
@@ -109,7 +108,7 @@ class Lab:
 
     def rows(self, relation: str) -> Counter[Row]:
         program = self.manifest().program
-        table = look(as_deployed(self.project(), program), self.env).executor.read(relation)
+        table = take_snapshot(as_deployed(self.project(), program), self.env).table(relation)
         return Counter(tuple(row.values()) for row in table.to_pylist())
 
     def sink(self, name: str = "out") -> Counter[Row]:

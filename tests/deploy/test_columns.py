@@ -13,9 +13,9 @@ import pytest
 from stepwell.deploy.plan import make_plan
 from stepwell.deploy.renames import with_renames
 from stepwell.deploy.resources import resources_of
-from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.errors import ConfigError, InvalidError, SqlError
-from stepwell.query.lineage import Bound
+from stepwell.execution.reference.executor import ReferenceExecutor
+from stepwell.sql.lineage import Bound
 from stepwell.testing import Crash, FaultyStore, crash_at
 from tests.deploy.changing import ORDERS, Lab
 from tests.deploy.test_deploy_crash import copy_of
@@ -37,7 +37,6 @@ CREATE MATERIALIZED VIEW v10 AS SELECT customer, COUNT(*) AS n FROM v9 GROUP BY 
 YML = """\
 name: orders
 store: ./state
-executor: reference
 sinks:
   one: {view: v1, type: files, path: one, format: json}
   three: {view: v3, type: files, path: three, format: json}
@@ -550,7 +549,7 @@ def test_tables_changed_again_and_again(
                 f"CREATE MATERIALIZED VIEW w{number} AS "
                 f"{query.format(amount=called, before=before)};"
             )
-        lab.write("\n".join(sql) + "\n", "name: p\nstore: ./state\nexecutor: reference\n")
+        lab.write("\n".join(sql) + "\n", "name: p\nstore: ./state\n")
         plan = lab.plan()
         if plan.refusals:
             continue

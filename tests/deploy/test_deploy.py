@@ -9,17 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.deploy.changing import Interrupted
 from stepwell.deploy.lease import read_lease, take_lease, unlock
 from stepwell.deploy.log import DeployLog, Header, Record, remove_log
+from stepwell.deploy.migration import Interrupted
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.program import as_deployed, project_differences
 from stepwell.deploy.sections import Sections
 from stepwell.deploy.state_file import read_state
+from stepwell.engine.program_swap import _Swap
 from stepwell.engine.settings import Settings
+from stepwell.engine.swap_stages import Stage, stage_to_json
 from stepwell.errors import ConflictError, FencedError, InvalidError
 from stepwell.journal import paths
 from stepwell.store.memory import MemoryStore
+from stepwell.testing import EXECUTOR_VARIABLE
 from tests.deploy.changing import CHANGED, ORDERS, SQL, YML, Lab, lab
 
 __all__ = ["lab"]
@@ -68,6 +71,27 @@ def test_a_changed_view_is_rebuilt_and_its_sink_receives_the_difference_once(lab
         == lab.rows("revenue")
         == Counter({("ada", 25): 1, ("bob", 40): 1, ("eve", 100): 1})
     )
+
+
+def test_the_stages_of_a_plan_are_those_that_deploy_applies(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D7: a plan that shows other work than is done would be approved for the wrong reason."""
+    lab.write(CHANGED)
+    planned = lab.plan().to_json()["stages"]
+    applied = []
+    real = _Swap.apply
+
+    def apply(self: _Swap, stage: Stage) -> None:
+        applied.append(stage_to_json(stage))
+        real(self, stage)
+
+    monkeypatch.setattr(_Swap, "apply", apply)
+    lab.deploy()
+    assert applied == planned
+    assert {"stage": "build_view", "view": "revenue"} in planned
+    assert planned[-1] == {"stage": "commit_manifest"}
+    assert lab.plan().to_json()["stages"] == [], "there is nothing left to do"
 
 
 def test_a_large_difference_comes_to_the_sink_in_parts(
@@ -315,7 +339,7 @@ def test_a_key_that_does_not_tell_rows_apart_is_refused_and_changes_nothing(lab:
         )
     )
     done = lab.deploy()
-    assert "4 would become 3" in done.failed["table.orders"]
+    assert "4 rows would become 3" in done.failed["table.orders"]
     assert sum(lab.rows("orders").values()) == len(ORDERS)
 
 
@@ -433,14 +457,17 @@ def test_a_pipeline_that_a_run_has_made_gets_its_record_from_the_next_deploy(
     assert lab.serial == 1
 
 
-def test_another_executor_is_refused_by_the_plan(lab: Lab) -> None:
+def test_another_executor_is_refused_by_the_plan(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """D7: with the reason, also where nothing else has changed."""
-    lab.write(SQL, YML.replace("executor: reference\n", ""))
+    monkeypatch.delenv(EXECUTOR_VARIABLE)
+    lab.write()
     plan = lab.plan()
     assert not plan.changes
     assert "made with the executor reference" in plan.refusals[0]
     with pytest.raises(InvalidError, match="stores other relations than spark"):
         lab.deploy()
+    with pytest.raises(InvalidError, match="the executor reference, which is only for tests"):
+        lab.open()
 
 
 @pytest.mark.parametrize("interrupted", [False, True])

@@ -10,9 +10,9 @@ import pytest
 
 from stepwell.deploy.pipeline import make_executor
 from stepwell.deploy.project import Project
-from stepwell.engine.ports import Executor, ExecutorFactory
 from stepwell.env import Env
 from stepwell.errors import InvalidError
+from stepwell.execution.executor import Executor, ExecutorFactory
 from stepwell.store.base import Store
 from stepwell.testing import FaultyStore
 from tests.deploy.changing import CHANGED, ORDERS, SQL, YML, Lab, lab
@@ -195,9 +195,9 @@ def test_what_a_source_has_taken_since_the_last_flush_counts(lab: Lab) -> None:
     """D11, J5, scenario 113: a writer was killed; only the journal knows what it took."""
     two_folders(lab)
     killed = lab.open()
-    step = killed._core.poll()
+    step = killed._session.poll()
     assert step is not None
-    killed._core.commit_step(step)
+    killed._session.commit(step)
     assert all(at.position is None for at in lab.manifest().progress.sources)
     lab.write(SQL, YML + FILES.replace(OLD, "data/two/*.json"))
     done = lab.deploy(take_over=True)

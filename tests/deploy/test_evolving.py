@@ -109,7 +109,7 @@ def test_a_type_that_does_not_hold_the_old_values_holds_the_view_back(lab: Lab) 
         SQL.replace(QUERY, QUERY.replace("SUM(amount)", "CAST(SUM(amount) AS STRING)")), EVOLVE
     )
     done = lab.deploy()
-    assert "column total was int64 and is string now" in done.failed["sink.out"]
+    assert "column total changes from int64 to string" in done.failed["sink.out"]
     assert "view.revenue" in done.failed
     assert lab.rows("revenue")[("ada", 30)] == 1
 

@@ -75,7 +75,7 @@ def generated(draw: random.Random, places: dict[str, str]) -> tuple[str, str]:
         f"  to_{view}: {{view: {view}, type: files, path: {places[view]}, format: json}}"
         for view in sorted(followed)
     ]
-    yml = "name: p\nstore: ./state\nexecutor: reference\n"
+    yml = "name: p\nstore: ./state\n"
     draw.shuffle(sql)
     return "\n".join(sql) + "\n", yml + ("sinks:\n" + "\n".join(sinks) + "\n" if sinks else "")
 

@@ -13,11 +13,11 @@ from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.project import Project
 from stepwell.deploy.serving import RunningPipeline
 from stepwell.engine.events import ExecutorLost
-from stepwell.engine.ports import Executed, ExecutorFactory
-from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import ClaimedError, ExecutorLostError, StepwellError, UnknownOutcomeError
-from stepwell.state.manifest import Manifests
+from stepwell.execution.executor import Executed, ExecutorFactory
+from stepwell.execution.reference.executor import ReferenceExecutor
+from stepwell.manifest.manifest import Manifests
 from stepwell.store.base import Store
 from tests.cli.projects import load, wait, write_project
 
@@ -43,9 +43,9 @@ class Mortal(ReferenceExecutor):
         self._live("execute")
         return super().execute(*arguments, **named)
 
-    def keep(self, executed: Executed) -> None:
-        self._live("keep")
-        super().keep(executed)
+    def apply(self, executed: Executed) -> None:
+        self._live("apply")
+        super().apply(executed)
 
     def query(self, sql: str) -> Any:
         self._live("query")
@@ -83,7 +83,7 @@ class Lab:
 
     @property
     def ids(self) -> list[int]:
-        return self.pipeline.read("orders").column("id").to_pylist()
+        return self.pipeline.table("orders").column("id").to_pylist()
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_rows_that_were_recorded_when_it_died_are_replayed(lab: Lab) -> None:
     """R1, J1, F11: whoever pushed is told that nobody knows; they are there, once."""
     with lab.pipeline:
         lab.push(1)
-        lab.made[-1].dies_in = "keep"
+        lab.made[-1].dies_in = "apply"
         with pytest.raises(UnknownOutcomeError, match="recorded in the journal"):
             lab.push(2)
         assert lab.push(3) == 3
@@ -160,7 +160,7 @@ def test_one_that_dies_again_and_again_ends_the_run_with_a_clear_error(lab: Lab)
         thread = running(lab, ended)
         for number in range(1, serving.LOST_MAX + 2):
             wait(lambda number=number: len(lab.made) == number)  # type: ignore[misc]
-            wait(lambda: not lab.pipeline._core.left)
+            wait(lambda: not lab.pipeline._session.left)
             lab.made[-1].dead = True
         thread.join(PATIENCE_S)
         (error,) = ended
@@ -169,7 +169,7 @@ def test_one_that_dies_again_and_again_ends_the_run_with_a_clear_error(lab: Lab)
         with pytest.raises(StepwellError):
             lab.push(2)
     with ProjectPipeline(lab.project, SystemEnv()) as again:
-        assert again.read("orders").column("id").to_pylist() == [1]
+        assert again.table("orders").column("id").to_pylist() == [1]
 
 
 def test_one_that_was_taken_over_meanwhile_is_not_claimed_back(lab: Lab) -> None:

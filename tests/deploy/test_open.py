@@ -1,4 +1,4 @@
-"""`stepwell.open`, and looking at a pipeline without taking it."""
+"""`stepwell.open`: by project, by the address of a store, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,21 +11,18 @@ from typing import Any
 import pytest
 
 import stepwell
-from stepwell.deploy.look import look
 from stepwell.deploy.open import open_pipeline
-from stepwell.deploy.project import Project, load_project
-from stepwell.engine.ports import ExecutorFactory
-from stepwell.engine.reference_executor import ReferenceExecutor
-from stepwell.env import SystemEnv
+from stepwell.deploy.project import Project
 from stepwell.errors import ConfigError, FencedError, InvalidError
+from stepwell.execution.executor import ExecutorFactory
+from stepwell.execution.reference.executor import ReferenceExecutor
 from tests.deploy.conftest import YML, Write
 
-REFERENCE = YML + "executor: reference\n"
 ROW = {"id": 1, "customer": "ada", "amount": 5}
 
 
 def test_the_snippet_of_the_design_works(write: Write) -> None:
-    folder = write(REFERENCE)
+    folder = write()
     (folder / "data").mkdir()
     (folder / "data" / "a.json").write_text(json.dumps({**ROW, "id": 2}) + "\n")
     with stepwell.open(folder) as pipeline:
@@ -36,8 +33,7 @@ def test_the_snippet_of_the_design_works(write: Write) -> None:
         pipeline.run(once=True)
         rows = pipeline.query("SELECT customer, total FROM revenue")
         assert rows.to_pandas()["total"].tolist() == [20]
-        answer = pipeline.ask("SELECT customer FROM revenue")
-        assert (answer.transaction, answer.rows.num_rows) == (3, 1)
+        assert (rows.transaction, rows.num_rows) == (3, 1)
     with stepwell.open(str(folder)) as again:
         assert again.transaction_number == 3, "the first opening created it, this one found it"
 
@@ -69,7 +65,7 @@ def test_what_is_deployed_is_opened_by_the_address_of_its_store(
 ) -> None:
     """J1: a store knows its tables, views, sources and sinks; the folder they came from may go."""
     monkeypatch.setenv("OUT", str(tmp_path / "out"))
-    folder = write(REFERENCE.replace("path: out,", "path: '${env:OUT}',"))
+    folder = write(YML.replace("path: out,", "path: '${env:OUT}',"))
     (folder / "data").mkdir()
     (folder / "data" / "a.json").write_text(json.dumps(ROW) + "\n")
     with stepwell.open(folder) as pipeline:
@@ -91,7 +87,7 @@ def test_opened_by_its_address_a_pipeline_discards_nothing(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How much is kept stands in the project, and not in the store."""
-    folder = write(REFERENCE + "checkpoint: {keep: 6}\n")
+    folder = write(YML + "checkpoint: {keep: 6}\n")
     monkeypatch.chdir(folder)
     for number in range(6):
         with stepwell.open(folder) as pipeline:
@@ -107,7 +103,7 @@ def test_variables_are_those_of_the_project(
 ) -> None:
     """D9: a secret is stored by its name, which only the project knows the meaning of."""
     monkeypatch.setenv("OUT", str(tmp_path / "out"))
-    text = REFERENCE.replace("path: out,", "path: '${var:place}',")
+    text = YML.replace("path: out,", "path: '${var:place}',")
     folder = write(text + "variables:\n  place: '${env:OUT}'\n")
     with stepwell.open(folder) as pipeline:
         pipeline.push("orders", [ROW])
@@ -118,7 +114,7 @@ def test_variables_are_those_of_the_project(
 
 def test_a_journal_in_a_store_of_its_own_is_found_by_the_project_only(write: Write) -> None:
     """C3: opened by its address, a closed pipeline would begin another journal beside its state."""
-    folder = write(REFERENCE + "journal: {store: ./log}\n")
+    folder = write(YML + "journal: {store: ./log}\n")
     with stepwell.open(folder) as pipeline:
         pipeline.push("orders", [ROW])
     with pytest.raises(InvalidError, match=r"the journal of .* is not in") as caught:
@@ -129,7 +125,7 @@ def test_a_journal_in_a_store_of_its_own_is_found_by_the_project_only(write: Wri
 
 
 def test_a_target_and_a_store_can_be_given(write: Write, tmp_path: Path) -> None:
-    folder = write(YML + "targets: {test: {executor: reference}}\n")
+    folder = write(YML + "targets: {test: {checkpoint: {keep: 3}}}\n")
     with stepwell.open(folder, target="test", store=str(tmp_path / "other")) as pipeline:
         assert pipeline.store.uri == f"file://{tmp_path}/other"
     assert not (folder / "state").exists()
@@ -149,7 +145,7 @@ def test_any_executor_can_be_given(write: Write) -> None:
 
 def test_a_fenced_pipeline_is_left_without_a_second_error(write: Write) -> None:
     """What matters is told once: the error of the call that found out."""
-    folder = write(REFERENCE)
+    folder = write()
     with pytest.raises(FencedError) as caught, stepwell.open(folder) as first:
         with stepwell.open(folder) as second:
             second.push("orders", [ROW])
@@ -157,28 +153,8 @@ def test_a_fenced_pipeline_is_left_without_a_second_error(write: Write) -> None:
     assert "was not written" in caught.value.message
 
 
-def test_a_look_sees_what_only_the_journal_holds_and_takes_nothing(write: Write) -> None:
-    folder = write(REFERENCE)
-    project, env = load_project(folder, SystemEnv()), SystemEnv()
-    with pytest.raises(InvalidError, match="there is no pipeline"):
-        look(project, env)
-    with stepwell.open(folder) as pipeline:
-        pipeline.push("orders", [ROW])
-        assert pipeline.status().flushed == 0
-        seen = look(project, env)
-        assert seen.transaction == 1
-        assert seen.ask("SELECT id FROM orders").rows.to_pylist() == [{"id": 1}]
-        with pipeline.transaction() as transaction:
-            transaction.push("orders", [{**ROW, "id": 2}])
-            assert look(project, env).transaction == 1, "what is open does not count yet"
-        assert look(project, env).transaction == 2
-        pipeline.flush()
-        assert look(project, env).ask("SELECT id FROM orders").rows.num_rows == 2
-        assert pipeline.push("orders", [{**ROW, "id": 3}]) == 3, "nobody was fenced"
-
-
 def test_explain_needs_an_executor_that_has_something_to_explain(write: Write) -> None:
-    with stepwell.open(write(REFERENCE)) as pipeline:
+    with stepwell.open(write()) as pipeline:
         with pytest.raises(InvalidError, match="nothing to explain"):
             pipeline.explain("revenue")
         with pytest.raises(ConfigError, match="big is a view that is not stored"):

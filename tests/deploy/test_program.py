@@ -7,20 +7,19 @@ from pathlib import Path
 import pytest
 
 import stepwell
-from stepwell.deploy.look import look
 from stepwell.deploy.project import load_project
+from stepwell.deploy.snapshot import take_snapshot
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import InvalidError
-from stepwell.state.manifest import Manifests
+from stepwell.execution.reference.executor import ReferenceExecutor
+from stepwell.manifest.manifest import Manifests
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
 from stepwell.store.memory import MemoryStore
-from stepwell.testing import Crash, FaultyStore, ManualEnv, crash_at
+from stepwell.testing import EXECUTOR_VARIABLE, Crash, FaultyStore, ManualEnv, crash_at
 from tests.deploy.conftest import SQL, YML, Write
 
-REFERENCE = YML + "executor: reference\n"
 ROW = {"id": 1, "customer": "ada", "amount": 5}
 
 
@@ -38,14 +37,14 @@ def test_another_program_is_refused_and_fences_nobody(
     write: Write, change: tuple[str, str], words: str
 ) -> None:
     """S6: rows stored for one query are no answer to another; a new view would lack the past."""
-    folder = write(REFERENCE)
+    folder = write()
     with stepwell.open(folder) as pipeline:
         pipeline.push("orders", [ROW])
-        write(REFERENCE, SQL.replace(*change))
+        write(YML, SQL.replace(*change))
         with pytest.raises(InvalidError, match=words):
             stepwell.open(folder)
         with pytest.raises(InvalidError, match=words):
-            look(load_project(folder, SystemEnv()), SystemEnv())
+            take_snapshot(load_project(folder, SystemEnv()), SystemEnv())
         assert pipeline.push("orders", [{**ROW, "id": 2}]) == 2, "it still has the pipeline"
 
 
@@ -53,55 +52,56 @@ def test_other_settings_that_change_a_meaning_are_refused(write: Write) -> None:
     """S1: a sum that overflows is an error under ANSI and NULL without; stored rows are of one."""
     plain = "spark:\n  conf: {spark.sql.shuffle.partitions: 2}\n"
     other = "spark:\n  conf: {spark.sql.ansi.enabled: false, spark.sql.shuffle.partitions: 3}\n"
-    with stepwell.open(write(REFERENCE + plain)) as pipeline:
+    with stepwell.open(write(YML + plain)) as pipeline:
         pipeline.push("orders", [ROW])
     told = "SESSION_CHANGED: spark.sql.ansi.enabled was true, not false"
     with pytest.raises(InvalidError, match=told):
-        stepwell.open(write(REFERENCE + other))
+        stepwell.open(write(YML + other))
     same = "spark:\n  conf: {spark.sql.ansi.enabled: true, spark.sql.shuffle.partitions: 9}\n"
-    with stepwell.open(write(REFERENCE + same)) as again:
+    with stepwell.open(write(YML + same)) as again:
         assert again.query("SELECT total FROM revenue").num_rows == 1
 
 
 def test_what_means_the_same_is_the_same(write: Write) -> None:
     """S6: comments, line ends and indentation are the author's affair."""
-    folder = write(REFERENCE)
+    folder = write()
     with stepwell.open(folder) as pipeline:
         pipeline.push("orders", [ROW])
     text = "-- what we earn\n" + SQL.replace(" AS\n", "   AS -- sums\r\n") + "\n\n"
-    with stepwell.open(write(REFERENCE, text)) as again:
+    with stepwell.open(write(YML, text)) as again:
         assert again.query("SELECT total FROM revenue").num_rows == 1
 
 
 def test_spaces_in_a_string_are_not_indentation(write: Write) -> None:
     """S6: 'a b' and 'a  b' are two values."""
     text = SQL.replace("GROUP", "WHERE customer <> 'a b' GROUP")
-    with stepwell.open(write(REFERENCE, text)):
+    with stepwell.open(write(YML, text)):
         pass
     with pytest.raises(InvalidError, match="revenue has changed"):
-        stepwell.open(write(REFERENCE, text.replace("'a b'", "'a  b'")))
+        stepwell.open(write(YML, text.replace("'a b'", "'a  b'")))
 
 
-def test_another_executor_is_refused(write: Write) -> None:
+def test_another_executor_is_refused(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """S6: each stores other relations for the same views."""
-    with stepwell.open(write(REFERENCE)):
+    with stepwell.open(write()):
         pass
+    monkeypatch.delenv(EXECUTOR_VARIABLE)
     with pytest.raises(InvalidError, match="executor was reference, not spark"):
         stepwell.open(write(YML))
 
 
 def test_another_sink_is_refused_until_it_is_deployed(write: Write) -> None:
     """D7: what runs is what is deployed; a sink forgotten by accident could not come back."""
-    with stepwell.open(write(REFERENCE)):
+    with stepwell.open(write()):
         pass
     with pytest.raises(InvalidError, match="sink revenue_out is gone") as caught:
-        stepwell.open(write(REFERENCE.split("sinks:")[0] + "executor: reference\n"))
+        stepwell.open(write(YML.split("sinks:")[0]))
     assert "stepwell deploy" in (caught.value.hint or "")
 
 
 def test_the_program_is_in_the_manifest(write: Write) -> None:
     """K1: whoever finds the state can tell whose it is."""
-    folder: Path = write(REFERENCE)
+    folder: Path = write()
     with stepwell.open(folder):
         pass
     found = Manifests(open_store(str(folder / "state"), SystemEnv()), SystemEnv()).latest()

@@ -11,10 +11,11 @@ from stepwell.deploy.project import Project, load_project
 from stepwell.deploy.references import Secret
 from stepwell.env import SystemEnv
 from stepwell.errors import InvalidError
-from stepwell.query.source import Source
-from stepwell.query.statements import parse_statements
+from stepwell.sql.statements import parse_statements
 from stepwell.store.patient import PatientStore
 from stepwell.store.retry import LOOK_S
+from stepwell.testing import EXECUTOR_VARIABLE
+from stepwell.text import Source
 from tests.deploy.conftest import SQL, YML, Write
 from tests.sql_files import all_cases
 
@@ -25,7 +26,6 @@ journal: {store: ./journal, keep: 2h}
 transaction: {max_rows: 500, max_bytes: 64MiB, max_latency: 1.5s, on_error: fail}
 push: {keep: 3d}
 checkpoint: {every: 5m, keep: 3}
-executor: reference
 spark: {master: "local[2]", conf: {spark.executor.memory: 1g, spark.ui.enabled: false}}
 variables: {rows: 7, bucket: acme}
 targets:
@@ -55,7 +55,6 @@ def test_every_key_becomes_a_setting(write: Write) -> None:
     assert settings.on_error == "fail"
     assert settings.checkpoint_every_s == 300
     assert settings.push_keep_s == 3 * 86400
-    assert project.sections.executor == "reference"
     assert project.sections.spark.master == "local[2]"
     assert project.sections.spark.conf["spark.ui.enabled"] is False
     (source,), (sink,) = project.sources, project.sinks
@@ -63,7 +62,8 @@ def test_every_key_becomes_a_setting(write: Write) -> None:
     assert (sink.name, sink.relation, sink.type) == ("revenue_out", "revenue", "files")
 
 
-def test_a_small_project_has_defaults(write: Write) -> None:
+def test_a_small_project_has_defaults(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(EXECUTOR_VARIABLE)
     project = load_project(write("name: a\nstore: s3://b/c\n"), SystemEnv())
     assert (project.sources, project.sinks) == ((), ())
     assert project.sections.executor == "spark"

@@ -15,10 +15,11 @@ from stepwell.deploy.program import as_deployed, identified, program_json, read_
 from stepwell.deploy.project import Project
 from stepwell.deploy.resources import resources_of
 from stepwell.deploy.serving import RunningPipeline
-from stepwell.engine.ports import ExecutorFactory
-from stepwell.engine.reference_executor import ReferenceExecutor
+from stepwell.engine.events import Event, Listener, Working
 from stepwell.env import Env
 from stepwell.errors import ConflictError, UserCodeError
+from stepwell.execution.executor import ExecutorFactory
+from stepwell.execution.reference.executor import ReferenceExecutor
 from stepwell.store.base import Store
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Crash, FaultyStore, crash_at
@@ -31,7 +32,9 @@ PATIENCE_S = 30
 class Runner:
     """A pipeline as `run` has it, with a hook that is called when a view is built."""
 
-    def __init__(self, lab: Lab, build: Callable[[str], None]) -> None:
+    def __init__(
+        self, lab: Lab, build: Callable[[str], None], listener: Listener | None = None
+    ) -> None:
         self.lab = lab
 
         class Building(ReferenceExecutor):
@@ -45,15 +48,17 @@ class Runner:
             return factory
 
         project = as_deployed(lab.project(), lab.manifest().program)
-        self.pipeline = RunningPipeline(project, lab.env, executor=make)
+        self.pipeline = RunningPipeline(project, lab.env, executor=make, listener=listener)
 
-    def change(self, sql: str) -> dict[str, Any]:
+    def change(
+        self, sql: str, building: Callable[[str], None] = lambda name: None
+    ) -> dict[str, Any]:
         manifest = self.lab.manifest()
         self.lab.write(sql)
         deployed, executor = read_program(manifest.program, "")
         wanted = identified(deployed, resources_of(self.lab.project()), manifest.lineage, 2)
         before = fingerprint(deployed, executor)
-        return self.pipeline.change(program_json(wanted, executor), before)
+        return self.pipeline.change(program_json(wanted, executor), before, building)
 
     def push(self, id: int, amount: int) -> None:
         self.pipeline.push("orders", [{"id": id, "customer": f"c{id % 3}", "amount": amount}])
@@ -90,6 +95,25 @@ def test_transactions_go_on_while_a_view_is_built(lab: Lab) -> None:
     assert lab.sink() == lab.rows("revenue")
     assert lab.rows("revenue")[("c0", 500)] == 1
     assert lab.manifest().transaction == 4 + 10 + 1 + 1
+
+
+def test_a_deploy_tells_how_far_it_is(lab: Lab) -> None:
+    """D11: a deploy that a running process carried out said nothing until it was done."""
+    heard: list[tuple[int, int]] = []
+    named: list[str] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Working) and event.what == "deploying":
+            assert event.unit == "view"
+            heard.append((event.done, event.total))
+
+    runner = Runner(lab, lambda view: None, listen)
+    changed = CHANGED.replace("COUNT(*) AS n FROM clicks", "COUNT(*) + 1 AS n FROM clicks")
+    with runner.pipeline:
+        answer = runner.change(changed, named.append)
+        assert answer["failed"] == {}
+    assert named == ["revenue", "visits"]
+    assert heard == [(0, 2), (1, 2), (2, 2)]
 
 
 def test_a_view_that_cannot_be_built_beside_fails_as_ever_and_the_pipeline_goes_on(
@@ -188,9 +212,9 @@ def test_the_status_can_be_asked_while_the_new_program_is_swapped_in(
 
     def look_and_open(self: RunningPipeline, *arguments: Any) -> Any:
         seen.append(self.status().transaction)
-        core = opened(self, *arguments)
+        session = opened(self, *arguments)
         seen.append(self.status().transaction)
-        return core
+        return session
 
     monkeypatch.setattr(RunningPipeline, "_opened", look_and_open)
     with runner.pipeline as pipeline:

@@ -11,9 +11,9 @@ from stepwell.deploy.repair import repair
 from stepwell.deploy.verify import verify_deployed
 from stepwell.errors import CorruptError, InvalidError, StepwellError
 from stepwell.journal import paths
-from stepwell.state.clone import clone
-from stepwell.state.destroy import destroy_pipeline
-from stepwell.state.verify import Finding, verify
+from stepwell.manifest.clone import clone
+from stepwell.manifest.destroy import destroy_pipeline
+from stepwell.manifest.verify import Finding, verify
 from stepwell.store.base import Store
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Crash, FaultyStore, crash_at
@@ -122,7 +122,7 @@ def test_a_damaged_lease_stops_a_deploy_for_as_long_as_a_dead_owner_does(lab: La
     store._objects[paths.LEASE] = (data[:-9], etag, when)
     (finding,) = found(lab)
     assert paths.LEASE in finding.object
-    assert finding.repair == "stepwell deploy writes it anew"
+    assert finding.repair == "stepwell deploy rebuilds it"
     lab.write(CHANGED)
     with pytest.raises(StepwellError, match="whose lease is damaged is deploying") as caught:
         lab.deploy(wait_s=5)

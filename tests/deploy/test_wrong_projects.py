@@ -110,9 +110,14 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
         None,
     ),
     (
-        "executor: sparc",
-        "stepwell.yml:7:11: executor must be spark or reference, found 'sparc'",
-        "did you mean spark?",
+        "executor: reference",
+        "stepwell.yml:7:1: executor is not a setting: Spark computes every pipeline",
+        "remove it",
+    ),
+    (
+        "targets: {test: {executor: spark}}",
+        "stepwell.yml:7:18: executor is not a setting: Spark computes every pipeline",
+        "remove it",
     ),
     (
         "spark: {conf: {sql.x: 1}}",
@@ -133,8 +138,8 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
     (
         "targets: {prod: {nam: x}}",
         "stepwell.yml:7:18: target prod has no key nam",
-        "keys are: store, journal, transaction, push, checkpoint, gc, executor, spark, sources, sinks, "
-        "tests, protect, variables",
+        "keys are: store, journal, transaction, push, checkpoint, gc, cache, spark, "
+        "sources, sinks, tests, protect, variables",
     ),
     (
         "targets: {prod: {spark: {mster: x}}}",
@@ -244,7 +249,7 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
     ),
     (
         ("format: json}\nsinks", "format: json, settle: soon}\nsinks"),
-        "stepwell.yml:4:86: source order_files: option settle must be a time such as 500ms, 2s or 1h, found 'soon'",
+        "stepwell.yml:4:86: source order_files: option settle must be a duration such as 500ms, 60s, 5m, 2h or 7d, found 'soon'",
         None,
     ),
     (

@@ -7,13 +7,13 @@ import struct
 import subprocess
 import sys
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
-from stepwell.engine.arrow_input import read_table
+from stepwell.endpoint.arrow_input import read_table
 from stepwell.errors import CorruptError
 
 CASES = 400
@@ -41,7 +41,7 @@ def table() -> pa.Table:
                 [pa.array([1, 2]), pa.array(["x", "y"])],
             ),
             "decimal": pa.array([Decimal("1.5"), None, Decimal("2"), Decimal("3")]),
-            "time": pa.array([datetime(2026, 1, 1, tzinfo=timezone.utc)] * 4),
+            "time": pa.array([datetime(2026, 1, 1, tzinfo=UTC)] * 4),
             "flag": pa.array([True, None, False, True]),
         }
     )

@@ -35,7 +35,7 @@ class Answering:
     rows: pa.Table = field(default_factory=lambda: pa.table({"n": [1]}))
     threads: set[threading.Thread] = field(default_factory=set)
 
-    def ask(self, sql: str) -> Answering:
+    def query(self, sql: str) -> Answering:
         self.threads.add(threading.current_thread())
         assert sql == "at once" or self.go.wait(60)
         return self
@@ -70,7 +70,7 @@ def answers(sql: str = "at once") -> bool:
     client = connect(URI)
     assert client is not None
     with client:
-        return client.query(sql)[0] == 1
+        return client.query(sql).transaction == 1
 
 
 def workers() -> int:
@@ -222,7 +222,7 @@ def test_of_two_that_start_at_once_one_has_the_endpoint(endpoint: Endpoint) -> N
     client = connect(URI)
     assert client is not None
     with client:
-        assert client.query("at once")[1].to_pylist() == [{"n": 2}]
+        assert client.query("at once").to_pylist() == [{"n": 2}]
     endpoint.close()
     assert answers(), "the first must not take the socket of the second with it"
     second.close()
@@ -247,7 +247,7 @@ def test_until_it_is_open_a_process_says_how_far_it_is(place: None) -> None:
                 endpoint.serve(Answering(), lambda error: None)  # type: ignore[arg-type]
 
             client.on_opening = on_opening
-            assert client.query("at once")[0] == 1
+            assert client.query("at once").transaction == 1
             assert told[0] == 40
     finally:
         endpoint.close()

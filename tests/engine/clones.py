@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.settings import Settings
+from stepwell.manifest.clone import Cloned, clone
+from stepwell.manifest.manifest import Manifest, Manifests
 from stepwell.model import Claim, Epoch
-from stepwell.state.clone import Cloned, clone
-from stepwell.state.manifest import Manifest, Manifests
 from stepwell.store.base import Store
 from stepwell.store.memory import SHARED, MemoryStore
 from stepwell.testing import ManualEnv
 from tests.engine.doubles import SETTINGS, Feed, World, click, contents, everything, order
 
 State = dict[str, list[tuple[object, ...]]]
-THEN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+THEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)

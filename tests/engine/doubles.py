@@ -16,14 +16,16 @@ import pyarrow as pa
 
 from stepwell.engine.events import Event
 from stepwell.engine.outbox import OutboxSettings
-from stepwell.engine.pieces import summed
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.ports import WEIGHT, BadRow, Change, Delivered, Limits, Taken
-from stepwell.engine.reference_executor import ReferenceExecutor
+from stepwell.engine.ports import Delivered, Intake, Limits
+from stepwell.engine.restore_request import RestorePoint
 from stepwell.engine.settings import Settings
-from stepwell.engine.target import Target
 from stepwell.errors import ConflictError, ReplayMismatchError, UnavailableError
+from stepwell.execution.reference.executor import ReferenceExecutor
 from stepwell.journal.journal import Settings as JournalSettings
+from stepwell.lsm.change import WEIGHT, Change
+from stepwell.lsm.dead_letter import BadRow
+from stepwell.lsm.table_diff import summed
 from stepwell.store.base import Store
 from stepwell.store.memory import MemoryStore
 from stepwell.store.retry import Retry
@@ -88,7 +90,7 @@ class FeedSource:
         self.polls: list[int] = []
         self.closed = False
 
-    def poll(self, after: Any, limits: Limits) -> Taken | None:
+    def poll(self, after: Any, limits: Limits) -> Intake | None:
         start = after or 0
         self.polls.append(start)
         end = min(len(self._feed.events), start + limits.rows_max)
@@ -100,13 +102,13 @@ class FeedSource:
                 break
         return self._taken(start, end) if end > start else None
 
-    def read(self, reference: Any) -> Taken:
+    def read(self, reference: Any) -> Intake:
         start, end = reference
         if end > len(self._feed.events):
             raise ReplayMismatchError(f"{self.name} ends before event {end}")
         return self._taken(start, end)
 
-    def _taken(self, start: int, end: int) -> Taken:
+    def _taken(self, start: int, end: int) -> Intake:
         events = list(enumerate(self._feed.events))[start:end]
         put = [row for _, (kind, row) in events if kind == "put"]
         gone = [row for _, (kind, row) in events if kind == "delete"]
@@ -125,7 +127,7 @@ class FeedSource:
             return [(f"{self.name}, line {places[row]}", f"delete {gone[row]}") for row in rows]
 
         reference = [start, end] if self._feed.again else None
-        return Taken(change, end - start, end, reference, bad, told)
+        return Intake(self.name, self.table, change, end - start, end, reference, bad, told)
 
     def close(self) -> None:
         self.closed = True
@@ -258,7 +260,7 @@ class World:
         journal_store: Store | None = None,
         sinks: Mapping[str, str] | None = None,
         strike: bool = True,
-        base: Target | None = None,
+        base: RestorePoint | None = None,
     ) -> Pipeline:
         """A process that opens the pipeline; on a faulty store everything it touches is struck."""
         store = faulty or self.store
@@ -279,7 +281,7 @@ class World:
             made = ReferenceExecutor(SQL, store, env)
             if faulty is None or not strike:
                 return made
-            return Struck(made, faulty, "execute", "keep", "flush", "flushed", "load")
+            return Struck(made, faulty, "execute", "apply", "flush", "on_flushed", "load")
 
         return Pipeline(
             store,
@@ -299,8 +301,8 @@ class World:
     def check(self, pipeline: Pipeline) -> None:
         """What always holds: views follow from tables, and sinks hold views, each batch once."""
         executor = ReferenceExecutor(SQL, self.store, self.env)
-        change = {t: Change(pipeline.read(t)) for t in ("orders", "clicks")}
-        executor.keep(executor.execute(change, self.env.now()))
+        change = {t: Change(pipeline.table(t)) for t in ("orders", "clicks")}
+        executor.apply(executor.execute(change, self.env.now()))
         for view in ("revenue", "visits", "buyers"):
             assert contents(pipeline, view) == rows_of(executor.read(view))
         for name, sink in self.sinks.items():
@@ -322,7 +324,7 @@ def rows_of(table: pa.Table) -> list[tuple[object, ...]]:
 
 
 def contents(pipeline: Pipeline, relation: str) -> list[tuple[object, ...]]:
-    return rows_of(pipeline.read(relation))
+    return rows_of(pipeline.table(relation))
 
 
 def everything(pipeline: Pipeline) -> dict[str, list[tuple[object, ...]]]:

@@ -19,18 +19,18 @@ from stepwell.errors import (
 )
 from stepwell.journal import paths
 from stepwell.journal.log import Log
-from stepwell.state.checkpoint import (
+from stepwell.manifest.checkpoint import (
     checkpoint_as_it_lies,
     dropping,
     files_of,
     read_checkpoint,
-    refreshing,
     retained,
 )
-from stepwell.state.manifest import CheckpointRef, Manifest, Manifests, Pin
+from stepwell.manifest.manifest import CheckpointRef, Manifest, Manifests, Pin
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Crash, FaultyStore, ManualEnv, When, crash_at, fail_at
 from tests.engine.doubles import SETTINGS, Feed, World, everything, order
+from tests.manifest.collecting import expiring
 from tests.pausing import PausingStore, Task
 
 
@@ -288,7 +288,7 @@ def test_expiry_against_refresh() -> None:
     assert ref is not None
     manifests = Manifests(world.store, world.env)
     later = world.env.now() + timedelta(days=1)
-    manifests.amend(refreshing("mine", later, "here"), "refresh")
+    manifests.amend(expiring("mine", later), "refresh")
     world.env.advance(3600)
     for id in range(3):
         pipeline.push("orders", [order(id)])

@@ -18,11 +18,11 @@ from stepwell.errors import (
 from stepwell.journal import paths
 from stepwell.journal.copy import last_entry
 from stepwell.journal.log import Log
+from stepwell.manifest import clone as cloning
+from stepwell.manifest.checkpoint import dropping
+from stepwell.manifest.manifest import Manifests, Status
+from stepwell.manifest.pins import free_pin
 from stepwell.model import Position
-from stepwell.state import clone as cloning
-from stepwell.state.checkpoint import dropping
-from stepwell.state.manifest import Manifests, Status
-from stepwell.state.pins import free_pin
 from stepwell.store.base import Store
 from tests.engine.clones import Family, ids_of
 from tests.engine.doubles import everything, order

@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.errors import CheckpointMissing, StepwellError
+from stepwell.execution.reference.executor import ReferenceExecutor
 from stepwell.journal import paths
-from stepwell.state.clone import clone
-from stepwell.state.collect import Collector, Settings
-from stepwell.state.destroy import destroy_pipeline
-from stepwell.state.history import History
-from stepwell.state.manifest import Manifests, Status
-from stepwell.state.verify import verify
+from stepwell.manifest.clone import clone
+from stepwell.manifest.destroy import destroy_pipeline
+from stepwell.manifest.gc import Collector, Settings
+from stepwell.manifest.history import History
+from stepwell.manifest.manifest import Manifests, Status
+from stepwell.manifest.verify import verify
 from stepwell.store.base import Store
 from stepwell.testing import Crash, FaultyStore, ManualEnv, When, crash_at
 from tests.engine.clones import Family, ids_of

@@ -23,11 +23,11 @@ from stepwell.errors import (
     UnknownOutcomeError,
 )
 from stepwell.journal import paths
-from stepwell.state.checkpoint import read_checkpoint
-from stepwell.state.clone import clone
-from stepwell.state.destroy import destroy_pipeline
-from stepwell.state.manifest import Manifest, Manifests, Status
-from stepwell.state.pins import drop_pin, forgettable, look_at
+from stepwell.manifest.checkpoint import read_checkpoint
+from stepwell.manifest.clone import clone
+from stepwell.manifest.destroy import destroy_pipeline
+from stepwell.manifest.manifest import Manifest, Manifests, Status
+from stepwell.manifest.pins import drop_pin, forgettable, look_at
 from stepwell.store.base import Store
 from stepwell.store.memory import SHARED, MemoryStore
 from stepwell.testing import Crash, FaultyStore, ManualEnv, Plan, When, crash_at, fail_at

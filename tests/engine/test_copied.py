@@ -15,16 +15,16 @@ import pytest
 from stepwell.engine.open import open_writer
 from stepwell.engine.pipeline import Pipeline
 from stepwell.errors import CheckpointMissing, InvalidError, StepwellError, UnavailableError
-from stepwell.state.adopt import adopt
-from stepwell.state.clone import clone
-from stepwell.state.collect import Collector, Settings
-from stepwell.state.destroy import destroy_pipeline
-from stepwell.state.history import History
-from stepwell.state.manifest import Manifest, Manifests
-from stepwell.state.pins import free_pin
-from stepwell.state.places import Standing, standing
-from stepwell.state.timeline import is_history
-from stepwell.state.verify import verify
+from stepwell.manifest.adopt import adopt
+from stepwell.manifest.clone import clone
+from stepwell.manifest.destroy import destroy_pipeline
+from stepwell.manifest.gc import Collector, Settings
+from stepwell.manifest.history import History
+from stepwell.manifest.layout import Standing, standing
+from stepwell.manifest.manifest import Manifest, Manifests
+from stepwell.manifest.pins import free_pin
+from stepwell.manifest.timeline import is_history
+from stepwell.manifest.verify import verify
 from stepwell.store import mark
 from stepwell.store.base import Store
 from stepwell.store.local import LocalStore
@@ -353,7 +353,7 @@ def test_snapshots_that_are_both_mounted_are_told_apart(
     disk.begin("one")
     disk.run("cp", "-r", "one", "two")
     monkeypatch.setattr(
-        "stepwell.state.places.mark_of", lambda uri, path: disk.manifest("one").place.mark
+        "stepwell.manifest.layout.mark_of", lambda uri, path: disk.manifest("one").place.mark
     )
     assert standing(disk.manifest("one"), disk.store("one")) is Standing.HERE
     assert standing(disk.manifest("two"), disk.store("two")) is Standing.COPIED

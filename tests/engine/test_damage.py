@@ -23,12 +23,12 @@ from stepwell.errors import (
 )
 from stepwell.journal import paths
 from stepwell.journal.log import Log
-from stepwell.state.checkpoint import files_of, read_checkpoint
-from stepwell.state.collect import Collector
-from stepwell.state.collect import Settings as CollectSettings
-from stepwell.state.history import History
-from stepwell.state.manifest import Manifest, Manifests
-from stepwell.state.verify import Finding, verify
+from stepwell.manifest.checkpoint import files_of, read_checkpoint
+from stepwell.manifest.gc import Collector
+from stepwell.manifest.gc import Settings as CollectSettings
+from stepwell.manifest.history import History
+from stepwell.manifest.manifest import Manifest, Manifests
+from stepwell.manifest.verify import Finding, verify
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import FaultyStore
 from tests.engine.doubles import SETTINGS, World, click, everything, order
@@ -295,7 +295,7 @@ def test_a_journal_store_that_was_swapped_is_said_before_the_claim() -> None:
     assert "another pipeline" in finding.what
 
 
-def test_the_witness_is_raised_by_checkpoints_and_at_the_end() -> None:
+def test_the_high_water_mark_is_raised_by_checkpoints_and_at_the_end() -> None:
     """K6: without it, the loss of the latest manifest would go unseen."""
     world = World()
     pipeline = world.open()
@@ -350,5 +350,5 @@ def test_settings_reach_the_collector_of_a_pipeline() -> None:
     world = build(closed=False)
     settings = replace(SETTINGS, collect=AT_ONCE, history=History(versions=1))
     pipeline = world.open(settings=settings, sinks={})
-    pipeline._core.collector().collect()
+    pipeline._session.collector().collect()
     assert len(Manifests(world.store, world.env).ids()) == 2

@@ -9,10 +9,11 @@ import pytest
 from stepwell.engine.events import (
     Committed,
 )
-from stepwell.engine.ports import BadRow, Limits
+from stepwell.engine.ports import Limits
 from stepwell.errors import (
     InvalidError,
 )
+from stepwell.lsm.dead_letter import BadRow
 from tests.engine.doubles import (
     SETTINGS,
     Feed,
@@ -39,7 +40,7 @@ def test_bad_rows_go_to_the_dead_letters_and_the_rest_goes_on() -> None:
     pipeline.push("orders", [order(None), order(7)], delete=[{"id": 1234}])
     pipeline.push("orders", bad=[BadRow("stdin, line 3", "not JSON", "]")])
     assert [row[0] for row in contents(pipeline, "orders")] == [1, 2, 7]
-    letters = pipeline.read("orders$errors").to_pylist()
+    letters = pipeline.table("orders$errors").to_pylist()
     assert len(letters) == 6
     assert {
         "time": world.env.now(),
@@ -56,7 +57,7 @@ def test_bad_rows_go_to_the_dead_letters_and_the_rest_goes_on() -> None:
     for _ in range(2):
         pipeline = world.open()
         assert pipeline.status().dead_letters == {"orders": 6}
-        assert pipeline.read("orders$errors").to_pylist() == letters
+        assert pipeline.table("orders$errors").to_pylist() == letters
         pipeline.close()
 
 
@@ -82,9 +83,9 @@ def test_on_error_fail_does_not_refuse_what_is_recorded() -> None:
     world = bad_world()
     pipeline = world.open()
     for _ in range(2):
-        step = pipeline._core.poll()
+        step = pipeline._session.poll()
         assert step is not None
-        pipeline._core.commit_step(step)
+        pipeline._session.commit(step)
     letters = pipeline.status().dead_letters
     strict = world.open(settings=replace(SETTINGS, on_error="fail"))
     assert strict.status().dead_letters == letters

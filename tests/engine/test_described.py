@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stepwell.engine.change import change_program
-from stepwell.engine.core import Core
-from stepwell.engine.lazy import LazyExecutor
-from stepwell.engine.reference_executor import ReferenceExecutor
+from stepwell.engine.lazy_executor import LazyExecutor
+from stepwell.engine.program_swap import change_program
+from stepwell.engine.writer_session import WriterSession
 from stepwell.env import Env
-from stepwell.state.checkpoint import read_checkpoint
+from stepwell.execution.reference.executor import ReferenceExecutor
+from stepwell.manifest.checkpoint import read_checkpoint
 from stepwell.store.base import Store
 from tests.engine.doubles import SETTINGS, SQL, World
-from tests.engine.test_change import CHANGE, NEW, push
+from tests.engine.test_program_swap import CHANGE, NEW, push
 
 
 class Telling(ReferenceExecutor):
@@ -22,49 +22,58 @@ class Telling(ReferenceExecutor):
         return self.said
 
 
-def opened(world: World) -> Core:
+def opened(world: World) -> WriterSession:
     def make(store: Store, env: Env) -> Telling:
         return Telling(SQL, store, env)
 
-    return Core(world.store, world.env, make, [], [], settings=SETTINGS)
+    return WriterSession(world.store, world.env, make, [], [], settings=SETTINGS)
 
 
 def test_a_description_is_committed_with_the_runs_it_is_of() -> None:
     """Of two processes that compile a view differently each describes what it has written."""
     world = World()
-    core = opened(world)
-    push(core, 1)
-    assert core.manifest.described is None, "nothing was stored yet"
-    core.flush()
-    assert core.manifest.described == "first"
-    ref = core.checkpoint("kept")
+    session = opened(world)
+    push(session, 1)
+    assert session.manifest.described is None, "nothing was stored yet"
+    session.checkpointer.flush()
+    assert session.manifest.described == "first"
+    ref = session.checkpointer.checkpoint("kept")
     assert ref is not None
-    assert read_checkpoint(core.store, ref.id, ref).state.described == "first"
+    assert read_checkpoint(session.store, ref.id, ref).state.described == "first"
     Telling.said = "second"
     try:
-        push(core, 2)
-        core.flush()
-        assert core.manifest.described == "second"
+        push(session, 2)
+        session.checkpointer.flush()
+        assert session.manifest.described == "second"
     finally:
         Telling.said = "first"
+
+
+def test_a_description_is_committed_before_anything_comes_in() -> None:
+    """After a first run that found no input `explain` knew nothing, and a query started Spark."""
+    world = World()
+    session = opened(world)
+    assert session.checkpointer.flush()
+    assert session.manifest.described == "first"
+    assert not session.checkpointer.flush(), "once is enough"
 
 
 def test_another_program_brings_its_own_description() -> None:
     """That of the old one would make rows of the new one's runs mean something else."""
     world = World()
-    core = opened(world)
-    push(core, 1)
-    core.flush()
-    change_program(core, ReferenceExecutor(NEW, world.store, core.env), CHANGE)
-    assert core.manifest.described is None
+    session = opened(world)
+    push(session, 1)
+    session.checkpointer.flush()
+    change_program(session, ReferenceExecutor(NEW, world.store, session.env), CHANGE)
+    assert session.manifest.described is None
 
 
 def test_runs_that_nobody_read_keep_their_description() -> None:
     """A deploy that changes sinks only makes no executor, which could describe anything."""
     world = World()
-    core = opened(world)
-    push(core, 1)
-    core.close()
+    session = opened(world)
+    push(session, 1)
+    session.close()
 
     def make(store: Store, env: Env) -> LazyExecutor:
         return LazyExecutor(
@@ -73,7 +82,7 @@ def test_runs_that_nobody_read_keep_their_description() -> None:
             lambda _: Telling(SQL, store, env),
         )
 
-    again = Core(world.store, world.env, make, [], [], settings=SETTINGS)
+    again = WriterSession(world.store, world.env, make, [], [], settings=SETTINGS)
     kept = again.manifest.described
     assert kept == "first"
     change_program(again, None, replace(CHANGE, fresh=()))

@@ -8,7 +8,7 @@ import pytest
 
 from stepwell.errors import CorruptError, InvalidError, JournalStoreMismatch
 from stepwell.journal import paths
-from stepwell.state.destroy import destroy_pipeline
+from stepwell.manifest.destroy import destroy_pipeline
 from tests.engine.clones import Family
 from tests.engine.doubles import everything, order
 

@@ -12,14 +12,14 @@ from stepwell.connectors.files import FilesSource
 from stepwell.connectors.files_sink import FilesSink
 from stepwell.connectors.writing import FileFormat
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.env import Env
 from stepwell.errors import ReplayMismatchError
-from stepwell.query.source import Source as Text
-from stepwell.query.statements import Table, parse_statements
+from stepwell.execution.reference.executor import ReferenceExecutor
+from stepwell.sql.statements import Table, parse_statements
 from stepwell.store.base import Store
 from stepwell.store.local import LocalStore
 from stepwell.testing import Crash, Fault, FaultyStore, ManualEnv, When, crash_at
+from stepwell.text import Source as Text
 from tests.engine.doubles import SETTINGS, SQL
 
 
@@ -88,7 +88,7 @@ def test_what_is_in_the_files_is_in_the_output_once(tmp_path: Path) -> None:
     pipeline, _ = place.open()
     pipeline.run(once=True)
     assert place.output() == EXPECTED
-    (letter,) = pipeline.read("orders$errors").to_pylist()
+    (letter,) = pipeline.table("orders$errors").to_pylist()
     assert letter["source"] == "files"
     assert "1.json" in letter["position"]
     pipeline.close()
@@ -113,7 +113,7 @@ def test_killed_on_the_way_the_output_is_the_same(tmp_path: Path, when: When) ->
             raise Crash
         last, _ = place.open()
         last.run(once=True)
-        assert last.read("orders").num_rows == 5
+        assert last.table("orders").num_rows == 5
         last.close()
         assert place.output() == EXPECTED
 

@@ -35,7 +35,7 @@ def test_what_a_transaction_takes_in_becomes_visible_at_once() -> None:
         transaction.push("orders", delete=[{"id": 1}])
         transaction.push("orders", [order(1, "a", 2), order(2, "a", 3)])
         assert transaction.take() == 2
-        assert pipeline.read("orders").num_rows == 0, "also to whoever holds it"
+        assert pipeline.table("orders").num_rows == 0, "also to whoever holds it"
         assert pipeline.status().open == "explicit"
     assert pipeline.transaction_number == 1
     assert contents(pipeline, "revenue") == [("a", 5, 2)]

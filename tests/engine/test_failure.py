@@ -92,12 +92,12 @@ def test_when_applying_fails_after_recording_only_opening_again_helps() -> None:
     world = World()
     faulty = FaultyStore(world.store)
     pipeline = world.open(faulty)
-    faulty.plan = lambda call: Fault("fail") if call.operation == "keep" else None
+    faulty.plan = lambda call: Fault("fail") if call.operation == "apply" else None
     with pytest.raises(UnknownOutcomeError, match="transaction 1 is recorded"):
         pipeline.push("orders", [order(1)])
     for call in (
         lambda: pipeline.push("orders", [order(2)]),
-        lambda: pipeline.read("orders"),
+        lambda: pipeline.table("orders"),
         pipeline.flush,
         pipeline.transaction,
         lambda: pipeline.run(once=True),
@@ -117,7 +117,7 @@ def test_a_fenced_pipeline_says_so_to_everybody() -> None:
     world.open()
     with pytest.raises(FencedError):
         old.push("orders", [order(1)])
-    for call in (lambda: old.read("orders"), old.flush, old.transaction, old.status):
+    for call in (lambda: old.table("orders"), old.flush, old.transaction, old.status):
         with pytest.raises(FencedError):
             call()
     old.close()
@@ -159,7 +159,7 @@ def test_closing_closes_sources_and_sinks_and_leaves_nothing_to_replay() -> None
     with world.open() as pipeline:
         pipeline.run(once=True)
     assert all(sink.closed for sink in world.sinks.values())
-    assert all(source.closed for source in pipeline._core.sources.all())
+    assert all(source.closed for source in pipeline._session.sources.all())
     world.events.clear()
     world.open()
     said = [event for event in world.events if not isinstance(event, OpeningAt)]

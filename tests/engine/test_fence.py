@@ -15,7 +15,7 @@ import pytest
 from stepwell.engine.open import take_over
 from stepwell.errors import FencedError
 from stepwell.journal.journal import Settings
-from stepwell.state.manifest import Manifests
+from stepwell.manifest.manifest import Manifests
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import ManualEnv
 from tests.pausing import PausingStore, Task

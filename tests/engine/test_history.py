@@ -8,9 +8,9 @@ import pytest
 
 from stepwell.errors import FencedError, UnavailableError
 from stepwell.journal.journal import Settings
-from stepwell.state.checkpoint import read_checkpoint
-from stepwell.state.history import History, collect_history
-from stepwell.state.manifest import Manifests, Stored
+from stepwell.manifest.checkpoint import read_checkpoint
+from stepwell.manifest.history import History, collect_history
+from stepwell.manifest.manifest import Manifests, Stored
 from stepwell.store.base import Store
 from stepwell.store.memory import MemoryStore
 from stepwell.store.retry import Retry

@@ -15,8 +15,8 @@ from stepwell.engine.ports import Delivered
 from stepwell.engine.settings import Settings
 from stepwell.errors import CorruptError, InvalidError, UnavailableError
 from stepwell.journal import paths
+from stepwell.manifest.progress import SinkAt
 from stepwell.model import Position, Transaction, checksum
-from stepwell.state.progress import SinkAt
 from stepwell.store.base import Bytes
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Crash, FaultyStore, ManualEnv, When, crash_at
@@ -90,7 +90,7 @@ def test_a_sink_that_lags_receives_its_transactions_as_one_commit() -> None:
     assert sink.writes == 1
     assert sink.shelf.batches == [(1000, (((1000,), 1),))]
     assert sink.last() == mark(1000)
-    assert box.keep() == (SinkAt("s", mark(1000)), ())
+    assert box.write_files() == (SinkAt("s", mark(1000)), ())
 
 
 def test_transactions_that_cancel_out_still_move_the_mark() -> None:
@@ -186,7 +186,7 @@ def test_what_lies_before_a_damaged_file_is_sent() -> None:
     first = outbox(CoalescingSink("s", "v", Shelf()), store)
     for number in range(1, 6):
         first.offer(mark(number), change((number, 1)))
-    _, kept = first.keep()
+    _, kept = first.write_files()
     store.delete(kept[3].path)
     store.put_new(kept[3].path, b"damaged")
     sink = CoalescingSink("s", "v", Shelf())
@@ -246,11 +246,11 @@ def test_a_push_waits_for_room_and_not_for_a_sink_to_catch_up() -> None:
     world = lagging(6, settings, coalesces=False)
     world.down = {"one"}
     pipeline = world.open(settings=settings, sinks=ONE)
-    core, sink = pipeline._core, world.sinks["one"]
+    session, sink = pipeline._session, world.sinks["one"]
     sink.down = False
     world.env.advance(60)
-    assert core.room(20.0)
-    assert (sink.writes, core.state.outboxes[0].full) == (1, False)
+    assert session.delivery.wait_for_room(20.0)
+    assert (sink.writes, session.state.outboxes[0].full) == (1, False)
 
 
 class Slow(ShelfSink):
@@ -446,7 +446,7 @@ def test_holding_a_sink_back_waits_for_one_commit() -> None:
     held: list[list[int]] = []
 
     def hold() -> None:
-        with box.held_back():
+        with box.hold_back():
             sending.join(30)
             held.append([number for number, _ in sink.shelf.batches])
 
@@ -486,12 +486,12 @@ def test_many_files_of_an_outbox_are_written_at_once() -> None:
         box.offer(mark(number), change((number, 1)))
     store.fails = {7, 33}
     with pytest.raises(UnavailableError):
-        box.keep()
+        box.write_files()
     first = {item.path for item in store.list("outbox/")}
     assert len(first) == 38
     store.fails = set()
     store.barrier = threading.Barrier(1)
-    _, kept = box.keep()
+    _, kept = box.write_files()
     assert [item.transaction for item in kept] == list(range(1, 41))
     assert len(store.list("outbox/")) == 40, "each was written once"
     sink = CoalescingSink("s", "v", Shelf())

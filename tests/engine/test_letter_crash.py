@@ -11,7 +11,8 @@ import pytest
 
 from stepwell.engine.events import Replayed
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.ports import LETTER, BadRow, Limits
+from stepwell.engine.ports import Limits
+from stepwell.lsm.dead_letter import LETTER, BadRow
 from stepwell.testing import Crash, FaultyStore, ManualEnv, When, crash_at
 from tests.engine.doubles import SETTINGS, Feed, World, click, contents, order
 
@@ -77,7 +78,7 @@ def letters(pipeline: Pipeline, *columns: str) -> list[Any]:
     found = [
         (table, *(row[name] for name in chosen))
         for table in ("orders", "clicks")
-        for row in pipeline.read(f"{table}$errors").to_pylist()
+        for row in pipeline.table(f"{table}$errors").to_pylist()
     ]
     return sorted(found, key=repr)
 

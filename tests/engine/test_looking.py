@@ -85,7 +85,7 @@ def test_a_listener_that_raises_changes_nothing() -> None:
     def angry(event: object) -> None:
         raise ZeroDivisionError
 
-    pipeline._core.events._listener = angry
+    pipeline._session.events._listener = angry
     assert pipeline.push("orders", [order(1)]) == 1
     assert pipeline.push("orders", [order(2)]) == 2
     world.check(pipeline)

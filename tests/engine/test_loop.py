@@ -15,8 +15,7 @@ from stepwell.engine.events import (
     SourceFailed,
 )
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.ports import Change, Limits, Taken
-from stepwell.engine.reference_executor import ReferenceExecutor
+from stepwell.engine.ports import Intake, Limits
 from stepwell.errors import (
     CorruptError,
     InvalidError,
@@ -25,6 +24,8 @@ from stepwell.errors import (
     UnavailableError,
     UserCodeError,
 )
+from stepwell.execution.reference.executor import ReferenceExecutor
+from stepwell.lsm.change import Change
 from stepwell.model import Transaction
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import ManualEnv
@@ -84,11 +85,11 @@ def test_a_source_that_is_down_is_left_alone_and_the_others_go_on() -> None:
     world = World()
     world.feeds = {"up": Feed("orders").put(order(1)), "down": Feed("clicks").put(click("a"))}
     pipeline = world.open()
-    source = pipeline._core.sources.get("down")
+    source = pipeline._session.sources.get("down")
     assert isinstance(source, FeedSource)
     poll = source.poll
 
-    def fail(after: object, limits: Limits) -> Taken | None:
+    def fail(after: object, limits: Limits) -> Intake | None:
         raise UnavailableError("no route to broker")
 
     source.poll = fail  # type: ignore[method-assign]
@@ -121,11 +122,11 @@ def test_a_source_that_raises_anything_is_paused_alone(error: Exception, told: s
     world = World()
     world.feeds = {"up": Feed("orders").put(order(1)), "down": Feed("clicks").put(click("a"))}
     pipeline = world.open()
-    source = pipeline._core.sources.get("down")
+    source = pipeline._session.sources.get("down")
     assert isinstance(source, FeedSource)
     poll = source.poll
 
-    def fail(after: object, limits: Limits) -> Taken | None:
+    def fail(after: object, limits: Limits) -> Intake | None:
         raise error
 
     source.poll = fail  # type: ignore[method-assign]
@@ -170,10 +171,10 @@ def test_what_the_loop_cannot_compute_is_taken_back(dies: bool) -> None:
     pipeline = world.open(settings=settings)
     pipeline.push("orders", [order(9, "a", 2**62)])
     if dies:
-        step = pipeline._core.poll()
+        step = pipeline._session.poll()
         assert step is not None
-        pipeline._core.begin(explicit=False)
-        pipeline._core.add(step)
+        pipeline._session.begin(explicit=False)
+        pipeline._session.add(step)
         pipeline = world.open(settings=settings)
         assert Settled(TX(2), 1, committed=False) in world.events
     with pytest.raises(UserCodeError):
@@ -199,10 +200,10 @@ def test_a_step_that_cannot_be_read_again_closes_its_transaction() -> None:
     kinds = [(d.kind.value, d.transaction, d.step, d.closes) for d in entries(world)]
     assert kinds == [("step", 1, 1, True), ("step", 2, 1, False), ("close", 2, 2, True)]
     world.feeds["files"].put(order(2))
-    step = pipeline._core.poll()
+    step = pipeline._session.poll()
     assert step is not None
-    pipeline._core.begin(explicit=False)
-    pipeline._core.add(step)
+    pipeline._session.begin(explicit=False)
+    pipeline._session.add(step)
     world.feeds["socket"].put(click("b"))
     assert pipeline.run(once=True) == 1
     assert [(d.step, d.closes) for d in entries(world)[3:]] == [(1, False), (2, True)]
@@ -213,14 +214,17 @@ def test_a_source_that_only_moves_on_makes_no_transaction() -> None:
     """J3: a thousand empty files are not read again and again, and leave nothing in the journal."""
 
     class Empty(FeedSource):
-        def poll(self, after: Any, limits: Limits) -> Taken | None:
-            self.polls.append(after or 0)
-            return Taken(Change(), 0, (after or 0) + 1, ["empty"]) if (after or 0) < 3 else None
+        def poll(self, after: Any, limits: Limits) -> Intake | None:
+            start = after or 0
+            self.polls.append(start)
+            if start >= 3:
+                return None
+            return Intake(self.name, self.table, Change(), 0, start + 1, ["empty"])
 
     world = World()
     pipeline = world.open()
     source = Empty("files", Feed("orders"))
-    pipeline._core.sources._sources["files"] = source
+    pipeline._session.sources._sources["files"] = source
     for _ in range(5):
         assert pipeline.run(once=True) == 0
     assert source.polls == [0, 1, 2, 3, 3, 3, 3, 3], "and files behind them wait for nothing"
@@ -232,11 +236,11 @@ def test_a_push_closes_what_the_loop_left_open() -> None:
     world = World()
     world.feeds = {"files": Feed("orders").put(order(0))}
     pipeline = world.open(settings=replace(SETTINGS, latency_s_max=100.0))
-    core = pipeline._core
-    core.begin(explicit=False)
-    step = core.poll()
+    session = pipeline._session
+    session.begin(explicit=False)
+    step = session.poll()
     assert step is not None
-    core.add(step)
+    session.add(step)
     assert pipeline.status().open == "automatic"
     assert pipeline.push("orders", [order(1)]) == 2
     assert pipeline.run(once=True) == 0
@@ -278,7 +282,7 @@ class SlowFeed(FeedSource):
         self._env = env
         self._changing = changing
 
-    def poll(self, after: Any, limits: Limits) -> Taken | None:
+    def poll(self, after: Any, limits: Limits) -> Intake | None:
         return None if self._changing or self.settles_in_s() else super().poll(after, limits)
 
     def settles_in_s(self) -> float | None:

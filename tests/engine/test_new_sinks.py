@@ -8,8 +8,8 @@ import pytest
 
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import Delivered
-from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.errors import InvalidError, UnavailableError
+from stepwell.execution.reference.executor import ReferenceExecutor
 from stepwell.testing import Call, Crash, Fault, FaultyStore, ManualEnv
 from tests.engine.doubles import SETTINGS, SQL, Shelf, ShelfSink, World, order
 
@@ -98,7 +98,7 @@ def test_there_are_as_many_numbers_as_parts() -> None:
 
     pipeline = world.open(FaultyStore(world.store, is_down), settings, sinks=TWO)
     assert pipeline.transaction_number == 4
-    (late,) = [o for o in pipeline._core.state.outboxes if o.sink.name == "two"]
+    (late,) = [o for o in pipeline._session.state.outboxes if o.sink.name == "two"]
     held = [parcel.change for parcel in late._parcels]
     assert len(held) == 4
     assert [change for change in held[1:] if change is not None] == [], "they are in files"

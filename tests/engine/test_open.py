@@ -18,9 +18,9 @@ from stepwell.errors import (
 )
 from stepwell.journal import paths
 from stepwell.journal.journal import Settings
+from stepwell.manifest.history import History
+from stepwell.manifest.manifest import Manifests
 from stepwell.model import Position
-from stepwell.state.history import History
-from stepwell.state.manifest import Manifests
 from stepwell.store.memory import MemoryStore
 from stepwell.store.retry import Retry
 from stepwell.testing import Call, FaultyStore, ManualEnv, fail_at

@@ -5,17 +5,19 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from stepwell.engine.payload import PUSHED, Intake, decode_data, encode_taken, read_again
-from stepwell.engine.ports import BadRow, Change, Taken
+from stepwell.engine.payload import PUSHED, decode_data, encode_rows, input_line, read_again
+from stepwell.engine.ports import Intake
 from stepwell.errors import CorruptError, InvalidError, ReplayMismatchError
+from stepwell.lsm.change import Change
+from stepwell.lsm.dead_letter import BadRow
 
 PUT = pa.table({"id": [1, 2], "name": ["a", None]})
 GONE = pa.table({"id": pa.array([3], pa.int32())})
 BAD = BadRow("orders.json, line 7", "not JSON", "{\udcff")
 
 
-def pushed(change: Change, *bad: BadRow) -> Taken:
-    return Taken(change, 4, None, None, bad)
+def pushed(change: Change, *bad: BadRow) -> Intake:
+    return Intake(PUSHED, "t", change, 4, None, None, bad)
 
 
 @pytest.mark.parametrize("put", [None, PUT])
@@ -30,18 +32,18 @@ def test_data_survives_being_recorded(
 ) -> None:
     """J8: what cannot be read again is in the entry, deletes and bad rows included."""
     taken = pushed(Change(put, delete, discard), *bad)
-    item = Intake(PUSHED, "t", taken).record()
+    item = input_line(taken)
     assert item.reference is None
     again = read_again(item, None)
-    assert again.taken.change == Change(put, delete, discard)
-    assert [row.where for row in again.taken.bad] == [row.where for row in bad]
-    assert again.record() == item
+    assert again.change == Change(put, delete, discard)
+    assert [row.where for row in again.bad] == [row.where for row in bad]
+    assert input_line(again) == item
 
 
 def test_a_row_that_is_discarded_counts_as_one_that_is_deleted() -> None:
     """J5: what came in is the same, so entries of before there were discards still agree."""
     deleted, discarded = (
-        Intake("files", "t", Taken(change, 1, 1, "r")).record()
+        input_line(Intake("files", "t", change, 1, 1, "r"))
         for change in (Change(PUT, GONE), Change(PUT, None, GONE))
     )
     assert deleted == discarded
@@ -49,14 +51,14 @@ def test_a_row_that_is_discarded_counts_as_one_that_is_deleted() -> None:
 
 def test_every_arrow_reader_opens_the_first_part() -> None:
     """J8: whoever repairs a journal by hand needs nothing of ours."""
-    with pa.ipc.open_stream(encode_taken(pushed(Change(PUT, GONE)))) as stream:
+    with pa.ipc.open_stream(encode_rows(pushed(Change(PUT, GONE)))) as stream:
         assert stream.schema.metadata == {b"part": b"put"}
         assert stream.read_all().to_pylist() == PUT.to_pylist()
 
 
 def test_a_reference_is_recorded_with_the_position_after_it() -> None:
     """J8: replaying the journal is enough to know where a source stands."""
-    item = Intake("files", "t", Taken(Change(PUT), 2, {"line": 2}, {"file": "a", "to": 2})).record()
+    item = input_line(Intake("files", "t", Change(PUT), 2, {"line": 2}, {"file": "a", "to": 2}))
     assert item.data is None
     assert item.reference == '{"position":{"line":2},"reference":{"file":"a","to":2}}'
     with pytest.raises(ReplayMismatchError, match="no such source"):
@@ -65,25 +67,25 @@ def test_a_reference_is_recorded_with_the_position_after_it() -> None:
 
 def test_a_source_that_cannot_be_read_again_keeps_its_position_beside_its_data() -> None:
     """J8: a socket has a position, but no way back."""
-    item = Intake("socket", "t", Taken(Change(PUT), 2, 17, None)).record()
+    item = input_line(Intake("socket", "t", Change(PUT), 2, 17, None))
     assert item.reference == '{"position":17,"reference":null}'
     again = read_again(item, None)
-    assert again.taken.position == 17
-    assert again.taken.change.put == PUT
+    assert again.position == 17
+    assert again.change.put == PUT
 
 
 def test_positions_are_json() -> None:
     """J8: what could not be read back is refused before anything is recorded."""
     with pytest.raises(InvalidError, match="must be JSON"):
-        Intake("files", "t", Taken(Change(PUT), 2, float("nan"), "r")).record()
+        input_line(Intake("files", "t", Change(PUT), 2, float("nan"), "r"))
 
 
 @pytest.mark.parametrize("cut", [1, 100, 300])
 def test_damaged_data_is_named(cut: int) -> None:
     """K2: never a traceback of Arrow."""
-    data = encode_taken(pushed(Change(PUT, GONE)))
+    data = encode_rows(pushed(Change(PUT, GONE)))
     with pytest.raises(CorruptError, match="the data of x"):
         decode_data(data[: len(data) - cut] + b"?", "the data of x")
-    twice = encode_taken(pushed(Change(PUT))) * 2
+    twice = encode_rows(pushed(Change(PUT))) * 2
     with pytest.raises(CorruptError, match="holds a part 'put'"):
         decode_data(twice, "x")

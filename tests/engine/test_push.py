@@ -13,7 +13,7 @@ from stepwell.engine import transaction
 from stepwell.engine.events import (
     Stopped,
 )
-from stepwell.engine.payload import Intake
+from stepwell.engine.ports import Intake
 from stepwell.errors import (
     InvalidError,
     StepwellError,
@@ -84,7 +84,7 @@ def test_rows_that_cannot_be_recorded_are_not_taken_in(monkeypatch: pytest.Monke
         raise InvalidError("these rows have no checksum")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Intake, "record", record)
+        patch.setattr(transaction, "input_line", record)
         with pytest.raises(InvalidError, match="no checksum"):
             pipeline.push("orders", [order(1)])
     assert contents(pipeline, "orders") == []

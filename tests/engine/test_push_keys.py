@@ -11,13 +11,11 @@ import pyarrow as pa
 import pytest
 
 from stepwell.engine import push_keys
-from stepwell.engine.change import ProgramChange, change_program
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.ports import BadRow
+from stepwell.engine.program_swap import ProgramChange, change_program
 from stepwell.engine.push_keys import KEY_BYTES_MAX, RELATION, piece_key
-from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.engine.restore import preview, restore
-from stepwell.engine.target import Goal
+from stepwell.engine.restore_request import RestoreRequest
 from stepwell.errors import (
     CorruptError,
     FencedError,
@@ -25,10 +23,12 @@ from stepwell.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from stepwell.state.collect import Collector
-from stepwell.state.collect import Settings as CollectSettings
-from stepwell.state.manifest import Manifest, Manifests
-from stepwell.state.verify import verify
+from stepwell.execution.reference.executor import ReferenceExecutor
+from stepwell.lsm.dead_letter import BadRow
+from stepwell.manifest.gc import Collector
+from stepwell.manifest.gc import Settings as CollectSettings
+from stepwell.manifest.manifest import Manifest, Manifests
+from stepwell.manifest.verify import verify
 from stepwell.testing import (
     Call,
     Crash,
@@ -73,7 +73,7 @@ def test_keys_count_as_memory_that_a_flush_frees() -> None:
     for number in range(200):
         pipeline.push("orders", [order(1, "a", number % 2)], key=f"batch {number}")
     assert key_runs(manifest_of(world))
-    assert pipeline._core.state.unflushed_bytes() < 20_000
+    assert pipeline._session.state.unflushed_bytes() < 20_000
     assert pipeline.push("orders", [order(1, "a", 0)], key="batch 0") == 1
 
 
@@ -337,8 +337,8 @@ def test_another_program_keeps_the_keys() -> None:
     pipeline = world.open(sinks={})
     stay = frozenset({"orders", "clicks"})
     change = ProgramChange(program="new", keep=stay, letters=stay, fresh=("revenue",))
-    made = ReferenceExecutor(new, world.store, pipeline._core.env)
-    change_program(pipeline._core, made, change)
+    made = ReferenceExecutor(new, world.store, pipeline._session.env)
+    change_program(pipeline._session, made, change)
 
     again = Pipeline(
         world.store,
@@ -366,8 +366,8 @@ def test_a_damaged_run_of_keys_is_named_and_repaired() -> None:
     assert pipeline.push("orders", [order(2)]) == 2, "others go on"
     (finding,) = verify(world.store, world.env, deep=True).findings
     assert finding.object.endswith(path)
-    target = preview(Goal(), world.store, world.store, world.env).target
-    repaired = restore(Goal(), target, lambda base: world.open(base=base)).pipeline
+    target = preview(RestoreRequest(), world.store, world.store, world.env).point
+    repaired = restore(RestoreRequest(), target, lambda base: world.open(base=base)).pipeline
     assert repaired.push("orders", [order(1)], key="k") == 1
     assert len(contents(repaired, "orders")) == 2
 
@@ -407,7 +407,7 @@ def test_a_transaction_with_a_key_takes_nothing_from_sources() -> None:
     world = World()
     world.feeds = {"files": Feed("clicks").put(click("a"))}
     pipeline = world.open()
-    with pytest.raises(InvalidError, match="what is pushed only"):
+    with pytest.raises(InvalidError, match="pushed rows only"):
         pipeline.transaction(key="k").take()
 
 

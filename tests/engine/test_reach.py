@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from stepwell.engine.restore import Restored, preview, restore
+from stepwell.engine.restore_request import RestoreRequest
 from stepwell.engine.settings import Settings
-from stepwell.engine.target import Goal
 from stepwell.errors import CheckpointMissing, CorruptError, UnavailableError
 from stepwell.journal import paths
 from stepwell.journal.log import Log
+from stepwell.manifest.checkpoint import beginning_of, read_checkpoint, retained
+from stepwell.manifest.gc import Collector
+from stepwell.manifest.gc import Settings as CollectSettings
+from stepwell.manifest.history import History
+from stepwell.manifest.manifest import CheckpointRef, Manifest, Manifests
+from stepwell.manifest.timeline import RESUMED_MAX, Timeline
 from stepwell.model import Transaction
-from stepwell.state.checkpoint import beginning_of, read_checkpoint, retained
-from stepwell.state.collect import Collector
-from stepwell.state.collect import Settings as CollectSettings
-from stepwell.state.history import History
-from stepwell.state.manifest import CheckpointRef, Manifest, Manifests
-from stepwell.state.timeline import RESUMED_MAX, Timeline
 from stepwell.store.local import LocalStore
 from stepwell.testing import FaultyStore, fail_at
 from tests.engine.clones import Family
@@ -45,8 +45,8 @@ def latest(world: World) -> Manifest:
 
 
 def back(world: World, number: int, settings: Settings) -> Restored:
-    goal = Goal(transaction=number)
-    target = preview(goal, world.store, world.store, world.env).target
+    goal = RestoreRequest(transaction=number)
+    target = preview(goal, world.store, world.store, world.env).point
     return restore(goal, target, lambda base: world.open(settings=settings, base=base))
 
 
@@ -89,8 +89,8 @@ def test_an_untrimmed_journal_leads_everywhere_though_every_checkpoint_is_gone()
     for ref in latest(world).checkpoints:
         world.store.delete(paths.checkpoint(ref.id))
     done = back(world, 2, settings)
-    assert done.target.checkpoint.is_beginning
-    assert len(done.target.passed_over) == 1, "what could not be used is named"
+    assert done.point.checkpoint.is_beginning
+    assert len(done.point.passed_over) == 1, "what could not be used is named"
     assert everything(done.pipeline) == seen[1]
     world.check(done.pipeline)
     done.pipeline.close()
@@ -99,9 +99,11 @@ def test_an_untrimmed_journal_leads_everywhere_though_every_checkpoint_is_gone()
     seen = [pushed(world, settings, id) for id in range(4)]
     for run in latest(world).runs:
         world.store.delete(run.path)
-    target = preview(Goal(), world.store, world.store, world.env).target
+    target = preview(RestoreRequest(), world.store, world.store, world.env).point
     assert target.checkpoint.is_beginning
-    repaired = restore(Goal(), target, lambda base: world.open(settings=settings, base=base))
+    repaired = restore(
+        RestoreRequest(), target, lambda base: world.open(settings=settings, base=base)
+    )
     assert everything(repaired.pipeline) == seen[-1]
     assert repaired.pipeline.transaction_number == 4
     world.check(repaired.pipeline)
@@ -115,7 +117,7 @@ def test_another_program_and_a_clone_do_not_begin_empty() -> None:
     pushed(world, keeping(7 * DAY_S), 1)
     Manifests(world.store, world.env).amend(lambda m: replace(m, generation=1), "deploy")
     with pytest.raises(CheckpointMissing, match="no checkpoint from which transaction 0"):
-        preview(Goal(transaction=0), world.store, world.store, world.env)
+        preview(RestoreRequest(transaction=0), world.store, world.store, world.env)
     family = Family()
     try:
         family.parent().close()
@@ -164,7 +166,9 @@ def test_every_transaction_that_the_journal_keeps_can_be_restored(seed: int) -> 
     Collector(world.store, world.env, settings=settings.collect).collect()
     young = [n for n, at in times.items() if world.env.now() - at < timedelta(seconds=keep_s)]
     for number in young:
-        target = preview(Goal(transaction=number), world.store, world.store, world.env).target
+        target = preview(
+            RestoreRequest(transaction=number), world.store, world.store, world.env
+        ).point
         assert number in (target.transaction, target.checkpoint.state.transaction) or (
             target.transaction is None and number == latest(world).transaction
         )
@@ -305,12 +309,12 @@ def test_a_flipped_byte_in_the_newest_checkpoint_is_passed_over() -> None:
         flipped = bytes([found.data[middle] ^ 1])
         world.store.put_new(path, found.data[:middle] + flipped + found.data[middle + 1 :])
     with pytest.raises(CorruptError, match="checksum"):
-        preview(Goal(checkpoint=newest.id), world.store, world.store, world.env)
-    target = preview(Goal(transaction=4), world.store, world.store, world.env).target
+        preview(RestoreRequest(checkpoint=newest.id), world.store, world.store, world.env)
+    target = preview(RestoreRequest(transaction=4), world.store, world.store, world.env).point
     ((name, why), *_) = target.passed_over
     assert newest.id in name
     assert "was changed: its checksum is" in why
-    done = restore(Goal(), target, lambda base: world.open(settings=settings, base=base))
+    done = restore(RestoreRequest(), target, lambda base: world.open(settings=settings, base=base))
     assert everything(done.pipeline) == seen[-1]
     world.check(done.pipeline)
 
@@ -322,12 +326,12 @@ def test_a_store_that_does_not_answer_is_no_damage() -> None:
     for id in range(3):
         pushed(world, settings, id)
     counting = FaultyStore(world.store)
-    preview(Goal(transaction=3), counting, world.store, world.env)
+    preview(RestoreRequest(transaction=3), counting, world.store, world.env)
     failed = 0
     for call in counting.calls:
         faulty = FaultyStore(world.store, fail_at(call.number, "before"))
         with pytest.raises(UnavailableError):
-            preview(Goal(transaction=3), faulty, world.store, world.env)
+            preview(RestoreRequest(transaction=3), faulty, world.store, world.env)
         failed += 1
     assert failed > 4
 
@@ -342,11 +346,11 @@ def test_a_restore_reads_no_file_twice_and_none_of_a_checkpoint_that_leads_nowhe
             if file.path == max(f.path for f in read_checkpoint(world.store, ref.id).files):
                 world.store.delete(file.path)
     counting = FaultyStore(world.store)
-    preview(Goal(transaction=4), counting, world.store, world.env)
+    preview(RestoreRequest(transaction=4), counting, world.store, world.env)
     reads = [call.path for call in counting.calls if call.operation == "get_range"]
     assert reads
     assert len(reads) == len(set(reads))
     nowhere = FaultyStore(world.store)
     with pytest.raises(CheckpointMissing):
-        preview(Goal(transaction=99), nowhere, world.store, world.env)
+        preview(RestoreRequest(transaction=99), nowhere, world.store, world.env)
     assert not [call for call in nowhere.calls if call.operation == "get_range"]

@@ -10,16 +10,17 @@ import pyarrow as pa
 import pytest
 
 from stepwell.engine.data_tests import DataTest
-from stepwell.engine.payload import Intake
+from stepwell.engine.ingest_loop import IngestLoop
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.ports import Change, Executed, Taken
+from stepwell.engine.ports import Intake
 from stepwell.engine.push_queue import Committer, PushQueue
 from stepwell.engine.pushed import Push
-from stepwell.engine.reference_executor import ReferenceExecutor
-from stepwell.engine.run import Loop
 from stepwell.engine.settings import Settings
 from stepwell.engine.transaction import Done
 from stepwell.errors import CorruptError, InvalidError, UnavailableError
+from stepwell.execution.executor import Executed
+from stepwell.execution.reference.executor import ReferenceExecutor
+from stepwell.lsm.change import Change
 from stepwell.model import Transaction
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import ManualEnv
@@ -55,7 +56,7 @@ class Bench:
     def queued(self, *calls: tuple[str, Callable[[], object]]) -> None:
         """Let calls wait for the turn in this order, then give it to them."""
         turns = self.pipeline._turns
-        turns.take("test")
+        turns.acquire("test")
         threads = []
         for name, call in calls:
             waiting = len(turns._line)
@@ -65,7 +66,7 @@ class Bench:
             reached = threading.Event()
             while len(turns._line) == waiting and not reached.wait(0.001):
                 assert thread.is_alive(), self.told
-        turns.give_back()
+        turns.release()
         for thread in threads:
             thread.join(WAIT_S)
             assert not thread.is_alive()
@@ -111,11 +112,11 @@ def test_a_refused_transaction_of_the_loop_is_told_to_the_loop() -> None:
     feed = Feed("orders").put(order(1, "a", -5))
     bench = Bench(TESTED, GATED, feed)
     pipeline = bench.pipeline
-    loop = Loop(pipeline._core, pipeline._stop, once=False, transactions_max=None)
+    loop = IngestLoop(pipeline._session, pipeline._stop, once=False, transactions_max=None)
 
     def leave_open() -> None:
         assert loop.turn() is None
-        assert pipeline._core.state.open is not None
+        assert pipeline._session.state.open is not None
 
     leave_open()
     assert int(pipeline.push("clicks", [click("z")])) == 1
@@ -123,7 +124,7 @@ def test_a_refused_transaction_of_the_loop_is_told_to_the_loop() -> None:
     with pytest.raises(InvalidError, match="data test bad fails"):
         loop.turn()
     leave_open()
-    pipeline.exchange(lambda core: core)
+    pipeline._exchange(lambda session: session)
     with pytest.raises(InvalidError, match="data test bad fails"):
         loop.turn()
     leave_open()
@@ -166,4 +167,4 @@ def test_a_push_tried_alone_is_tried_again_when_the_executor_is_lost() -> None:
 
 def _push(table: str) -> Push:
     rows = pa.table({"id": [1]})
-    return Push(Intake("push", table, Taken(Change(rows), 1, None, None)))
+    return Push(Intake("push", table, Change(rows), 1, None, None))

@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 
 from stepwell.engine.events import Replayed, RolledBack, Settled
 from stepwell.engine.open import open_writer
-from stepwell.engine.payload import PUSHED, Intake
+from stepwell.engine.payload import PUSHED, input_line
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.ports import Change, Limits, Taken
-from stepwell.engine.reference_executor import ReferenceExecutor
+from stepwell.engine.ports import Intake, Limits
 from stepwell.engine.replay import Sum, compare, sum_inputs
 from stepwell.errors import CorruptError, ReplayMismatchError
+from stepwell.execution.reference.executor import ReferenceExecutor
 from stepwell.journal import paths
 from stepwell.journal.entry import Draft, Input, Kind
 from stepwell.journal.log import Log
+from stepwell.lsm.change import Change
+from stepwell.manifest.manifest import Manifests
 from stepwell.model import Checksum, Position, Transaction
-from stepwell.state.manifest import Manifests
 from stepwell.testing import Call, Crash, Fault, FaultyStore, crash_at
 from tests.engine.doubles import SETTINGS, SQL, Feed, World, click, contents, everything, order
 
@@ -42,7 +43,7 @@ def lost(world: World) -> None:
     """A process that takes everything in and dies without having flushed."""
     pipeline = world.open()
     with pytest.raises(Crash):
-        pipeline._core.flush = crash  # type: ignore[method-assign]
+        pipeline._session.checkpointer.flush = crash  # type: ignore[method-assign]
         pipeline.run(once=True)
 
 
@@ -87,9 +88,9 @@ def test_a_transaction_whose_input_differs_is_not_published() -> None:
     world.sinks["one"].down = True
     pipeline.run(once=True, max_transactions=1)
     lost_after = len(world.shelves["one"].batches)
-    pipeline._core.settings = replace(SETTINGS, checkpoint_every_s=1e9)
+    pipeline._session.settings = replace(SETTINGS, checkpoint_every_s=1e9)
     with pytest.raises(Crash):
-        pipeline._core.flush = crash  # type: ignore[method-assign]
+        pipeline._session.checkpointer.flush = crash  # type: ignore[method-assign]
         pipeline.run(once=True)
     assert lost_after == len(world.shelves["one"].batches) == 0
     world.feeds["files"].events[5] = ("put", order(5, "b", 5))
@@ -124,10 +125,8 @@ def test_every_difference_is_named(
 def test_checksums_are_summed_up_per_source_over_the_steps_of_a_transaction() -> None:
     """J5: how a transaction was cut into steps makes no difference."""
     rows = pa.table({"a": [1, 2, 3]})
-    whole = Intake("x", "t", Taken(Change(rows), 3, 1, "r")).record()
-    parts = [
-        Intake("x", "t", Taken(Change(rows.slice(at, 1)), 1, 1, "r")).record() for at in range(3)
-    ]
+    whole = input_line(Intake("x", "t", Change(rows), 3, 1, "r"))
+    parts = [input_line(Intake("x", "t", Change(rows.slice(at, 1)), 1, 1, "r")) for at in range(3)]
     assert sum_inputs(parts) == sum_inputs([whole])
 
 
@@ -244,7 +243,7 @@ def test_the_recorded_time_is_the_time_of_replay() -> None:
         inner.execute = run  # type: ignore[attr-defined]
         return inner
 
-    spy(pipeline._core.state.executor)
+    spy(pipeline._session.state.executor)
     recorded = []
     for id in range(2):
         world.env.advance(100)
@@ -289,7 +288,7 @@ def test_an_automatic_transaction_left_open_is_verified_and_committed() -> None:
     """J4: as far as it was recorded, because that much was acknowledged."""
     world = fed()
     latency = replace(SETTINGS, latency_s_max=100.0, limits=Limits(2), checkpoint_every_s=1e9)
-    barrier = world.open(settings=latency, sinks={"one": "revenue"})._core.tip.position
+    barrier = world.open(settings=latency, sinks={"one": "revenue"})._session.tip.position
     # Its own barrier, the first step; then it dies.
     third = ("put_new", paths.entry(Position(barrier + 3)))
 

@@ -11,8 +11,8 @@ import pytest
 from stepwell.engine.events import SinkFailed
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.restore import Restored, preview, restore
+from stepwell.engine.restore_request import RestorePoint, RestoreRequest
 from stepwell.engine.settings import Settings
-from stepwell.engine.target import Goal, Target
 from stepwell.errors import (
     CheckpointMissing,
     CorruptError,
@@ -22,10 +22,10 @@ from stepwell.errors import (
     TruncatedError,
 )
 from stepwell.journal import paths
+from stepwell.manifest.checkpoint import dropping, read_checkpoint
+from stepwell.manifest.manifest import Manifest, Manifests
+from stepwell.manifest.timeline import is_history
 from stepwell.model import Position
-from stepwell.state.checkpoint import dropping, read_checkpoint
-from stepwell.state.manifest import Manifest, Manifests
-from stepwell.state.timeline import is_history
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Call, Crash, Fault, FaultyStore, When, crash_at
 from tests.engine.doubles import SETTINGS, Feed, ShelfSink, World, contents, everything, order
@@ -63,21 +63,24 @@ def history() -> tuple[World, list[dict[str, Any]]]:
 
 
 def at(
-    world: World, goal: Goal, faulty: FaultyStore | None = None, settings: Settings = SPARSE
+    world: World,
+    goal: RestoreRequest,
+    faulty: FaultyStore | None = None,
+    settings: Settings = SPARSE,
 ) -> Restored:
     found = preview(goal, world.store, world.store, world.env)
 
-    def open(target: Target | None) -> Pipeline:
+    def open(target: RestorePoint | None) -> Pipeline:
         return world.open(faulty, settings, base=target, strike=False)
 
-    return restore(goal, found.target, open)
+    return restore(goal, found.point, open)
 
 
 @pytest.mark.parametrize("wanted", range(1, 7))
 def test_back_to_any_transaction(wanted: int) -> None:
     """K9: a checkpoint and the journal after it lead to every transaction that is kept."""
     world, seen = history()
-    done = at(world, Goal(transaction=wanted))
+    done = at(world, RestoreRequest(transaction=wanted))
     assert everything(done.pipeline) == seen[wanted]
     assert done.pipeline.transaction_number == 7, "numbers go on: going back is a new transaction"
     assert done.damage is None
@@ -92,9 +95,9 @@ def test_back_to_any_transaction(wanted: int) -> None:
 def test_back_to_a_checkpoint_by_name_and_to_a_time() -> None:
     """K9: by name, by the beginning of an id, by time; sinks get the difference, once."""
     for goal, wanted in (
-        (Goal(checkpoint="one"), 1),
-        (Goal(time=World().env.now() + timedelta(seconds=60 * 4 + 30)), 4),
-        (Goal(time=World().env.now() + timedelta(seconds=60 * 3)), 3),
+        (RestoreRequest(checkpoint="one"), 1),
+        (RestoreRequest(time=World().env.now() + timedelta(seconds=60 * 4 + 30)), 4),
+        (RestoreRequest(time=World().env.now() + timedelta(seconds=60 * 3)), 3),
     ):
         world, seen = history()
         done = at(world, goal)
@@ -109,8 +112,8 @@ def test_back_to_a_checkpoint_by_name_and_to_a_time() -> None:
 def test_back_and_forth() -> None:
     """K9: a restore can be taken back as long as what it undid is kept."""
     world, seen = history()
-    at(world, Goal(transaction=2)).pipeline.close()
-    done = at(world, Goal(transaction=5))
+    at(world, RestoreRequest(transaction=2)).pipeline.close()
+    done = at(world, RestoreRequest(transaction=5))
     assert everything(done.pipeline) == seen[5]
     assert done.pipeline.transaction_number == 8
     world.check(done.pipeline)
@@ -118,7 +121,7 @@ def test_back_and_forth() -> None:
     third = everything(done.pipeline)
     done.pipeline.push("orders", [order(71)])
     done.pipeline.close()
-    done = at(world, Goal(transaction=9))
+    done = at(world, RestoreRequest(transaction=9))
     assert everything(done.pipeline) == third
     world.check(done.pipeline)
 
@@ -133,7 +136,7 @@ def test_sources_go_back_and_their_rows_come_again() -> None:
     everything_read = contents(pipeline, "orders")
     pipeline.push("orders", [order(80), order(81)])
     pipeline.close()
-    goal = Goal(checkpoint="early")
+    goal = RestoreRequest(checkpoint="early")
     found = preview(goal, world.store, world.store, world.env)
     assert found.undone.present == 3
     assert dict(found.undone.again) == {"feed": 3}
@@ -149,16 +152,22 @@ def test_sources_go_back_and_their_rows_come_again() -> None:
 def test_looking_at_what_would_be_undone_changes_nothing() -> None:
     world, _ = history()
     before = {item.path: item.size for item in world.store.list()}
-    preview(Goal(transaction=2), world.store, world.store, world.env)
+    preview(RestoreRequest(transaction=2), world.store, world.store, world.env)
     assert {item.path: item.size for item in world.store.list()} == before
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
     ("goal", "settings"),
-    [(Goal(checkpoint="one"), SPARSE), (Goal(transaction=4), SPARSE), (Goal(transaction=2), PARTS)],
+    [
+        (RestoreRequest(checkpoint="one"), SPARSE),
+        (RestoreRequest(transaction=4), SPARSE),
+        (RestoreRequest(transaction=2), PARTS),
+    ],
 )
-def test_killed_at_every_call_of_a_restore(when: When, goal: Goal, settings: Settings) -> None:
+def test_killed_at_every_call_of_a_restore(
+    when: When, goal: RestoreRequest, settings: Settings
+) -> None:
     """K1, scenario 44: the pipeline is as it was, or restored; restoring again gives the same."""
     wanted = goal.transaction or 1
     outcomes = set()
@@ -187,7 +196,7 @@ def test_killed_at_every_call_of_a_restore(when: When, goal: Goal, settings: Set
 def test_a_large_difference_comes_in_parts_under_numbers_of_their_own() -> None:
     """K9: rows that go before rows that come, a file for each, and only one in memory."""
     world, seen = history()
-    done = at(world, Goal(transaction=2), settings=PARTS)
+    done = at(world, RestoreRequest(transaction=2), settings=PARTS)
     pipeline = done.pipeline
     assert everything(pipeline) == seen[2]
     sent = [(n, rows) for n, rows in world.shelves["revenue"].batches if n > 6]
@@ -203,7 +212,7 @@ def test_a_large_difference_comes_in_parts_under_numbers_of_their_own() -> None:
     with world.open() as again:
         world.check(again)
     for goal, wanted in ((last, 2), (5, 5)):
-        back = at(world, Goal(transaction=goal), settings=PARTS)
+        back = at(world, RestoreRequest(transaction=goal), settings=PARTS)
         assert everything(back.pipeline) == seen[wanted]
         world.check(back.pipeline)
         back.pipeline.close()
@@ -214,16 +223,16 @@ def test_a_restore_in_parts_is_found_by_its_time() -> None:
     world, seen = history()
     before = world.env.now()
     world.env.advance(60)
-    done = at(world, Goal(transaction=2), settings=PARTS)
+    done = at(world, RestoreRequest(transaction=2), settings=PARTS)
     last = done.pipeline.transaction_number
     world.env.advance(60)
     done.pipeline.push("orders", [order(90)])
     done.pipeline.close()
-    found = preview(Goal(time=before), world.store, world.store, world.env)
-    assert found.target.transaction == 6
+    found = preview(RestoreRequest(time=before), world.store, world.store, world.env)
+    assert found.point.transaction == 6
     after = before + timedelta(seconds=90)
-    found = preview(Goal(time=after), world.store, world.store, world.env)
-    assert found.target.transaction == last
+    found = preview(RestoreRequest(time=after), world.store, world.store, world.env)
+    assert found.point.transaction == last
 
 
 def damage_runs_of(world: World, manifest: Manifest, how: str) -> list[str]:
@@ -255,10 +264,10 @@ def test_the_newest_checkpoint_is_damaged(how: str) -> None:
     with pytest.raises(CorruptError) as corrupt:
         world.open()
     assert any(path in str(corrupt.value) for path in own)
-    found = preview(Goal(), world.store, world.store, world.env)
-    assert len(found.target.passed_over) == 1
-    assert any(path in found.target.passed_over[0][1] for path in own)
-    done = at(world, Goal())
+    found = preview(RestoreRequest(), world.store, world.store, world.env)
+    assert len(found.point.passed_over) == 1
+    assert any(path in found.point.passed_over[0][1] for path in own)
+    done = at(world, RestoreRequest())
     assert everything(done.pipeline) == seen[6]
     assert done.pipeline.transaction_number == 6
     world.check(done.pipeline)
@@ -273,7 +282,7 @@ def test_back_from_a_state_that_cannot_be_read(how: str) -> None:
     """K9: there is no difference to send, so sinks are let go, and told to be emptied."""
     world, seen = history()
     damage_runs_of(world, latest(world), how)
-    done = at(world, Goal(checkpoint="one"))
+    done = at(world, RestoreRequest(checkpoint="one"))
     assert done.damage is not None
     assert everything(done.pipeline) == seen[1]
     assert done.pipeline.transaction_number == 7
@@ -298,12 +307,12 @@ def test_killed_at_every_call_of_a_repair(when: When) -> None:
         world, seen = history()
         damage_runs_of(world, latest(world), "missing")
         try:
-            at(world, Goal(), FaultyStore(world.store, crash_at(number, when)))
+            at(world, RestoreRequest(), FaultyStore(world.store, crash_at(number, when)))
         except Crash:
             pass
         else:
             break
-        done = at(world, Goal())
+        done = at(world, RestoreRequest())
         assert everything(done.pipeline) == seen[6]
         world.check(done.pipeline)
     assert number > 20
@@ -321,7 +330,7 @@ def test_a_repair_with_a_sink_that_is_behind() -> None:
     pipeline.flush()
     pipeline.push("orders", [order(9)])
     damage_runs_of(world, latest(world), "missing")
-    done = at(world, Goal(checkpoint=None))
+    done = at(world, RestoreRequest(checkpoint=None))
     assert done.pipeline.deliver()
     world.check(done.pipeline)
     assert [number for number, _ in world.shelves["revenue"].batches] == [1, 2, 3, 4, 5]
@@ -330,17 +339,17 @@ def test_a_repair_with_a_sink_that_is_behind() -> None:
 def test_goals_that_cannot_be_reached() -> None:
     """K10: each says what there is instead, and nothing is changed."""
     world, _ = history()
-    cases: list[tuple[Goal, str]] = [
-        (Goal(checkpoint="two"), "no checkpoint two"),
-        (Goal(transaction=99), "not to 99"),
-        (Goal(time=world.env.now() - timedelta(days=1)), "no checkpoint from which"),
+    cases: list[tuple[RestoreRequest, str]] = [
+        (RestoreRequest(checkpoint="two"), "no checkpoint two"),
+        (RestoreRequest(transaction=99), "not to 99"),
+        (RestoreRequest(time=world.env.now() - timedelta(days=1)), "no checkpoint from which"),
     ]
     for goal, told in cases:
         with pytest.raises((CheckpointMissing, TruncatedError)) as missing:
             preview(goal, world.store, world.store, world.env)
         assert told in str(missing.value)
     with pytest.raises(InvalidError):
-        preview(Goal(), MemoryStore(world.env), MemoryStore(world.env), world.env)
+        preview(RestoreRequest(), MemoryStore(world.env), MemoryStore(world.env), world.env)
     with pytest.raises(InvalidError):
         world.open().restore()
 
@@ -350,11 +359,12 @@ def test_a_trimmed_journal_leads_only_to_checkpoints() -> None:
     world, seen = history()
     trim(world.store, world.env, Position(latest(world).replay.position), barrier_keep_s=0)
     with pytest.raises(CheckpointMissing):
-        preview(Goal(transaction=4), world.store, world.store, world.env)
+        preview(RestoreRequest(transaction=4), world.store, world.store, world.env)
     assert (
-        preview(Goal(checkpoint="one"), world.store, world.store, world.env).undone.known is False
+        preview(RestoreRequest(checkpoint="one"), world.store, world.store, world.env).undone.known
+        is False
     )
-    done = at(world, Goal(checkpoint="one"))
+    done = at(world, RestoreRequest(checkpoint="one"))
     assert everything(done.pipeline) == seen[1]
     world.check(done.pipeline)
 
@@ -362,11 +372,11 @@ def test_a_trimmed_journal_leads_only_to_checkpoints() -> None:
 def test_a_checkpoint_deleted_meanwhile_stops_the_restore() -> None:
     """Scenarios 46, 64: its files may be collected any time, so nothing is built upon them."""
     world, seen = history()
-    found = preview(Goal(checkpoint="one"), world.store, world.store, world.env)
+    found = preview(RestoreRequest(checkpoint="one"), world.store, world.store, world.env)
     pipeline = world.open(settings=SPARSE)
     pipeline.delete_checkpoint("one")
     with pytest.raises(CheckpointMissing):
-        pipeline.go_back(found.target)
+        pipeline._restore_to(found.point)
     with pytest.raises(StepwellError):
         pipeline.push("orders", [order(1)])
     assert everything(world.open()) == seen[6]
@@ -378,17 +388,17 @@ def test_a_checkpoint_of_another_program_is_refused() -> None:
     other = {"program": {"other": 1}, "generation": 1}
     Manifests(world.store, world.env).amend(lambda m: replace(m, **other), "deploy")
     with pytest.raises(InvalidError) as refused:
-        preview(Goal(checkpoint="one"), world.store, world.store, world.env)
+        preview(RestoreRequest(checkpoint="one"), world.store, world.store, world.env)
     assert "not those the pipeline has now" in str(refused.value)
     with pytest.raises(CheckpointMissing):
-        preview(Goal(), world.store, world.store, world.env)
+        preview(RestoreRequest(), world.store, world.store, world.env)
 
 
 def test_restored_files_are_protected_by_the_new_state() -> None:
     """K5: after going back, the runs of that time are the pipeline's own again."""
     world, _ = history()
     old = read_checkpoint(world.store, latest(world).checkpoints[0].id)
-    done = at(world, Goal(checkpoint="one"))
+    done = at(world, RestoreRequest(checkpoint="one"))
     assert {run.path for run in old.state.runs} <= {run.path for run in latest(world).runs}
     done.pipeline.delete_checkpoint("one")
     done.pipeline.push("orders", [order(3)])
@@ -420,9 +430,9 @@ def test_a_time_that_cannot_be_reached_for_certain_is_refused() -> None:
     for ref in latest(world).checkpoints[1:]:
         Manifests(world.store, world.env).amend(dropping(ref.id, "here"), "drop")
     with pytest.raises(CheckpointMissing, match="not to the time"):
-        preview(Goal(time=times[-2]), world.store, world.store, world.env)
-    found = preview(Goal(time=times[4]), world.store, world.store, world.env)
-    assert found.target.transaction == 4
+        preview(RestoreRequest(time=times[-2]), world.store, world.store, world.env)
+    found = preview(RestoreRequest(time=times[4]), world.store, world.store, world.env)
+    assert found.point.transaction == 4
 
 
 def test_the_journal_is_not_needed_to_go_back_to_a_checkpoint_itself() -> None:
@@ -430,7 +440,7 @@ def test_the_journal_is_not_needed_to_go_back_to_a_checkpoint_itself() -> None:
     world, seen = history()
     damage_runs_of(world, latest(world), "missing")
     trim(world.store, world.env, Position(latest(world).replay.position), barrier_keep_s=0)
-    done = at(world, Goal(checkpoint="one"))
+    done = at(world, RestoreRequest(checkpoint="one"))
     assert done.damage is not None
     assert everything(done.pipeline) == seen[1]
     assert done.pipeline.transaction_number == 7
@@ -445,7 +455,7 @@ def test_a_checkpoint_of_the_present_transaction_repairs_without_the_journal() -
     after = everything(pipeline)
     damage_runs_of(world, latest(world), "missing")
     trim(world.store, world.env, Position(latest(world).replay.position), barrier_keep_s=0)
-    done = at(world, Goal())
+    done = at(world, RestoreRequest())
     assert everything(done.pipeline) == after
     assert done.pipeline.transaction_number == 7
     world.check(done.pipeline)
@@ -464,8 +474,8 @@ def test_output_that_was_lost_is_made_again(early: bool) -> None:
     pipeline.checkpoint()
     lost = latest(world).progress.outbox[1]
     world.store.delete(lost.path)
-    done = at(world, Goal())
-    assert done.target.checkpoint.is_beginning is not early
+    done = at(world, RestoreRequest())
+    assert done.point.checkpoint.is_beginning is not early
     assert done.pipeline.deliver()
     world.check(done.pipeline)
     assert [number for number, _ in world.shelves["revenue"].batches] == [1, 2, 3]
@@ -490,8 +500,8 @@ def test_a_sink_whose_output_is_lost_for_good_begins_anew(how: str) -> None:
     if how == "flip":
         world.store.put_new(item.path, found.data[:9] + b"\xff" + found.data[10:])
     trim(world.store, world.env, latest(world).replay.position)
-    done = at(world, Goal())
-    assert done.target.passed_over, "it is said what was lost"
+    done = at(world, RestoreRequest())
+    assert done.point.passed_over, "it is said what was lost"
     failed = [event for event in world.events if isinstance(event, SinkFailed) and event.stops]
     assert [event.sink for event in failed] == ["revenue"]
     assert {sink.name for sink in latest(world).progress.sinks} == {"visits", "buyers"}
@@ -521,7 +531,7 @@ def test_the_view_a_sink_begins_with_is_not_made_up_for_by_a_change() -> None:
     assert (lost.sink, lost.transaction) == ("two", 2)
     world.store.delete(lost.path)
     world.views = two
-    done = at(world, Goal())
+    done = at(world, RestoreRequest())
     failed = [event for event in world.events if isinstance(event, SinkFailed) and event.stops]
     assert [event.sink for event in failed] == ["two"]
     assert not world.shelves["two"].batches
@@ -538,7 +548,7 @@ def test_a_sink_that_is_damaged_does_not_cost_the_others() -> None:
     def broken() -> None:
         raise CorruptError("sink/last.json", "cannot be read")
 
-    def open(target: Target | None) -> Pipeline:
+    def open(target: RestorePoint | None) -> Pipeline:
         monkey = world.open
         ShelfSink.last, last = (lambda self: broken()), ShelfSink.last  # type: ignore[assignment]
         try:
@@ -546,9 +556,9 @@ def test_a_sink_that_is_damaged_does_not_cost_the_others() -> None:
         finally:
             ShelfSink.last = last  # type: ignore[method-assign]
 
-    found = preview(Goal(checkpoint="one"), world.store, world.store, world.env)
+    found = preview(RestoreRequest(checkpoint="one"), world.store, world.store, world.env)
     with pytest.raises(InvalidError, match="cannot say how far it got"):
-        restore(Goal(checkpoint="one"), found.target, open)
+        restore(RestoreRequest(checkpoint="one"), found.point, open)
     assert len(latest(world).progress.sinks) == 3
 
 
@@ -595,9 +605,12 @@ def test_replay_does_not_lead_over_a_change_of_the_program() -> None:
     world, _ = history()
     Manifests(world.store, world.env).amend(lambda m: replace(m, generation=2), "deploy")
     with pytest.raises(CheckpointMissing, match="not those the pipeline has now"):
-        preview(Goal(), world.store, world.store, world.env)
+        preview(RestoreRequest(), world.store, world.store, world.env)
     assert (
-        preview(Goal(checkpoint="one"), world.store, world.store, world.env).target.transaction == 1
+        preview(
+            RestoreRequest(checkpoint="one"), world.store, world.store, world.env
+        ).point.transaction
+        == 1
     )
 
 
@@ -606,11 +619,11 @@ def test_a_restore_begins_a_timeline_and_a_repair_does_not(damaged: bool) -> Non
     """F13: what was given out before going back is history up to there, and no further."""
     world, _ = history()
     before = latest(world)
-    at(world, Goal()).pipeline.close()
+    at(world, RestoreRequest()).pipeline.close()
     assert latest(world).timelines == before.timelines, "nothing was undone"
     if damaged:
         world.store.delete(latest(world).runs[-1].path)
-    done = at(world, Goal(checkpoint="one"))
+    done = at(world, RestoreRequest(checkpoint="one"))
     assert (done.damage is not None) == damaged
     after = latest(world)
     assert after.timelines[:-1] == before.timelines
@@ -627,16 +640,16 @@ def test_a_restore_begins_a_timeline_and_a_repair_does_not(damaged: bool) -> Non
 def test_damage_that_only_going_back_meets_does_not_stop_a_restore() -> None:
     """K9: files that opening does not read may be damaged; the restore point is whole."""
     world, seen = history()
-    goal = Goal(checkpoint="one")
-    target = preview(goal, world.store, world.store, world.env).target
+    goal = RestoreRequest(checkpoint="one")
+    target = preview(goal, world.store, world.store, world.env).point
 
     def damaged(*_: object) -> None:
         raise CorruptError("runs/orders/x.parquet", "expected another checksum", field="checksum")
 
-    def open(base: Target | None) -> Pipeline:
+    def open(base: RestorePoint | None) -> Pipeline:
         pipeline = world.open(settings=SPARSE, base=base)
         if base is None:
-            pipeline._core.state.executor.pieces = damaged  # type: ignore[method-assign, assignment]
+            pipeline._session.state.executor.pieces = damaged  # type: ignore[method-assign, assignment]
         return pipeline
 
     done = restore(goal, target, open)

@@ -10,11 +10,12 @@ import pytest
 
 from stepwell.engine.outbox import Outbox
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.target import Goal
+from stepwell.engine.restore_request import RestoreRequest
+from stepwell.engine.rewind import choose_point, rewind
 from stepwell.errors import ConflictError, FencedError, InvalidError
+from stepwell.manifest.manifest import Manifests
+from stepwell.manifest.progress import SinkAt
 from stepwell.model import Position, Transaction
-from stepwell.state.manifest import Manifests
-from stepwell.state.progress import SinkAt
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Crash, FaultyStore, ManualEnv, crash_at
 from tests.engine.doubles import SETTINGS, Shelf, ShelfSink, World, order
@@ -189,8 +190,8 @@ def test_a_restore_is_told_to_its_sinks_and_begins_a_timeline() -> None:
     shelf = world.shelves["one"]
     left = shelf.last
     assert left is not None
-    core = pipeline._core
-    core.go_back(core.choose(Goal(checkpoint="early")))
+    session = pipeline._session
+    rewind(session, choose_point(session, RestoreRequest(checkpoint="early")))
     found = Manifests(world.store, world.env).latest()
     assert found is not None
     restored = shelf.last
@@ -300,7 +301,7 @@ def test_a_write_of_ours_that_lands_late_is_recognised() -> None:
 
     world = World()
     pipeline = world.open(sinks=ONE)
-    pipeline._core.state.outboxes[0].sink = Late("one", "revenue", world.shelves["one"])
+    pipeline._session.state.outboxes[0].sink = Late("one", "revenue", world.shelves["one"])
     push(pipeline, 1)
     world.env.advance(10)
     assert pipeline.deliver()
@@ -321,7 +322,7 @@ def test_a_sink_that_contradicts_itself_is_tried_again_later() -> None:
 
     world = World()
     pipeline = world.open(sinks=ONE)
-    pipeline._core.state.outboxes[0].sink = Odd("one", "revenue", world.shelves["one"])
+    pipeline._session.state.outboxes[0].sink = Odd("one", "revenue", world.shelves["one"])
     push(pipeline, 1)
     assert Odd.writes == 1
     assert pipeline.status().sinks[0].retry_in_s > 0

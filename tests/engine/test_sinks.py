@@ -11,7 +11,6 @@ from stepwell.engine.events import Published, SinkFailed
 from stepwell.engine.outbox import Outbox, OutboxSettings
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import Delivered
-from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.errors import (
     BugError,
     CorruptError,
@@ -21,10 +20,11 @@ from stepwell.errors import (
     TruncatedError,
     UnavailableError,
 )
+from stepwell.execution.reference.executor import ReferenceExecutor
 from stepwell.journal import paths
+from stepwell.manifest.manifest import Manifests
+from stepwell.manifest.progress import SinkAt
 from stepwell.model import Position, Transaction, checksum
-from stepwell.state.manifest import Manifests
-from stepwell.state.progress import SinkAt
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Crash, FaultyStore, ManualEnv, crash_at
 from tests.engine.doubles import SETTINGS, SQL, Shelf, ShelfSink, World, contents, order
@@ -192,14 +192,14 @@ def test_a_leftover_file_is_adopted_if_its_rows_are_the_same() -> None:
     pipeline = world.open(sinks=TWO)
     world.sinks["two"].down = True
     pipeline.push("orders", [order(1)])
-    outbox = pipeline._core.state.outboxes[1]
-    outbox.keep()
+    outbox = pipeline._session.state.outboxes[1]
+    outbox.write_files()
     assert len(files(world)) == 1
     again = world.open(sinks=TWO)
     world.sinks["two"].down = True
     assert numbers(world, "two") == [1], "it was up for a moment"
     again.push("orders", [order(2)])
-    again._core.state.outboxes[1].keep()
+    again._session.state.outboxes[1].write_files()
     third = World(world.env)
     third.store = world.store
     third.shelves = {"one": world.shelves["one"], "two": world.shelves["two"]}
@@ -216,10 +216,10 @@ def test_no_two_writers_share_a_file_of_the_outbox() -> None:
     for _ in range(2):
         outbox = Outbox(ShelfSink("s", "v", Shelf()), LINEAGE, store, env, at=SinkAt("s"))
         outbox.offer(mark(1), pa.table({"a": [1], "_w": [1]}))
-        _, (file,) = outbox.keep()
+        _, (file,) = outbox.write_files()
         kept.append(file.path)
         assert outbox.deliver()
-        assert outbox.keep() == (SinkAt("s", mark(1)), ())
+        assert outbox.write_files() == (SinkAt("s", mark(1)), ())
     assert len(set(kept)) == 2
     assert {paths.parse(path).number for path in kept} == {1}
     assert all(store.exists(path) for path in kept), "collection removes them"
@@ -264,7 +264,7 @@ def test_the_guard_raises_when_the_order_is_broken() -> None:
     for transaction in (4, 5):
         with pytest.raises(BugError, match="rising order"):
             outbox.offer(mark(transaction), change)
-    with pytest.raises(BugError, match="not nothing"):
+    with pytest.raises(BugError, match="changes with rows"):
         outbox.offer(mark(6), change.slice(1))
 
 
@@ -313,7 +313,7 @@ def test_an_error_that_does_not_go_away_stops_the_pipeline_but_no_push() -> None
 
     world = World()
     pipeline = world.open(sinks={"one": "revenue"})
-    outbox = pipeline._core.state.outboxes[0]
+    outbox = pipeline._session.state.outboxes[0]
     outbox.sink = Denied("one", "revenue", world.shelves["one"])
     assert pipeline.push("orders", [order(1)]) == 1
     assert pipeline.status().sinks[0].stopped
@@ -334,7 +334,7 @@ def test_a_driver_that_raises_anything_is_tried_again() -> None:
 
     world = World()
     pipeline = world.open(sinks={"one": "revenue"})
-    pipeline._core.state.outboxes[0].sink = Odd("one", "revenue", world.shelves["one"])
+    pipeline._session.state.outboxes[0].sink = Odd("one", "revenue", world.shelves["one"])
     for id in range(3):
         pipeline.push("orders", [order(id)])
         world.env.advance(10)

@@ -18,25 +18,25 @@ from stepwell.engine import taken_names
 from stepwell.engine.events import Committed
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import Limits
-from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.engine.restore import preview, restore
+from stepwell.engine.restore_request import RestoreRequest
 from stepwell.engine.settings import Settings
-from stepwell.engine.taken_names import TakenNames, add_digests, digest_of, reading
-from stepwell.engine.target import Goal
+from stepwell.engine.taken_names import TakenNames, add_digests, digest_of, run_reader
 from stepwell.env import Env
 from stepwell.errors import CorruptError
+from stepwell.execution.reference.executor import ReferenceExecutor
 from stepwell.journal import paths
+from stepwell.manifest.clone import clone
+from stepwell.manifest.gc import Collector
+from stepwell.manifest.gc import Settings as CollectSettings
+from stepwell.manifest.manifest import Manifest, Manifests
+from stepwell.manifest.verify import verify
 from stepwell.model import Position
-from stepwell.query.source import Source as Text
-from stepwell.query.statements import Table, parse_statements
-from stepwell.state.clone import clone
-from stepwell.state.collect import Collector
-from stepwell.state.collect import Settings as CollectSettings
-from stepwell.state.manifest import Manifest, Manifests
-from stepwell.state.verify import verify
+from stepwell.sql.statements import Table, parse_statements
 from stepwell.store.base import Store
 from stepwell.store.memory import SHARED, MemoryStore
 from stepwell.testing import Crash, FaultyStore, ManualEnv, When, crash_at
+from stepwell.text import Source as Text
 from tests.engine.doubles import SETTINGS
 
 SQL = "CREATE TABLE log (id BIGINT);"
@@ -112,7 +112,7 @@ class Folder:
 
 
 def ids(pipeline: Pipeline) -> Counter[int]:
-    return Counter(pipeline.read("log").column("id").to_pylist())
+    return Counter(pipeline.table("log").column("id").to_pylist())
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_set_of_names_is_exact_whatever_the_fingerprints(
     monkeypatch.setattr(taken_names, "_hash", lambda name: whole(name) & ((1 << bits) - 1))
     draw, env = random.Random(bits), ManualEnv()
     store = MemoryStore(env)
-    read = reading(store, env)
+    read = run_reader(store, env)
     names, known = TakenNames("s", (), read), set[str]()
     for _ in range(60):
         some = [f"{draw.randrange(2_000)}/{draw.choice('aäz')}" for _ in range(draw.randrange(60))]
@@ -143,7 +143,7 @@ def test_a_set_of_names_is_exact_whatever_the_fingerprints(
         if act == 0:
             names.flush(store, env)
             if draw.random() < 0.7:  # Else the manifest was not committed.
-                names.flushed()
+                names.on_flushed()
         elif act == 1:
             names.forget_others(some)
         elif act == 2 and not names.unflushed_bytes():
@@ -157,15 +157,15 @@ def test_runs_of_names_stay_few_and_are_read_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(taken_names, "_RUN_NAMES_MAX", 2_000)
     env = ManualEnv()
     store = FaultyStore(MemoryStore(env))
-    names = TakenNames("s", (), reading(store, env))
+    names = TakenNames("s", (), run_reader(store, env))
     for step in range(500):
         names.add([f"{step}-{i}" for i in range(10)])
         names.flush(store, env)
-        names.flushed()
+        names.on_flushed()
     assert len(names.runs) < 25
     assert sum(run.rows for run in names.runs) == 5_000
     assert sum(call.operation == "get" for call in store.calls) < 600, "merged now and then"
-    again = TakenNames("s", names.runs, reading(store, env))
+    again = TakenNames("s", names.runs, run_reader(store, env))
     before = len(store.calls)
     there = [f"{step}-{i}" for step in range(500) for i in range(10)]
     for number in range(5):
@@ -177,13 +177,13 @@ def test_a_damaged_run_of_names_is_named() -> None:
     """K2: a run that lost a name would let its file in twice."""
     env = ManualEnv()
     store = MemoryStore(env)
-    names = TakenNames("s", (), reading(store, env))
+    names = TakenNames("s", (), run_reader(store, env))
     names.add(["a", "b"])
     (run,) = names.flush(store, env)
     with pytest.raises(CorruptError, match="holds 2 names, not 3"):
-        TakenNames("s", [replace(run, rows=3)], reading(store, env)).missing(["a"])
+        TakenNames("s", [replace(run, rows=3)], run_reader(store, env)).missing(["a"])
     with pytest.raises(CorruptError, match="checksum"):
-        TakenNames("s", [replace(run, checksum="0" * 32)], reading(store, env)).digest()
+        TakenNames("s", [replace(run, checksum="0" * 32)], run_reader(store, env)).digest()
 
 
 def test_an_entry_is_as_large_as_its_own_step(folder: Folder) -> None:
@@ -294,9 +294,9 @@ def test_what_a_restore_undoes_is_taken_again(folder: Folder) -> None:
     pipeline.run(once=True)
     pipeline.close()
     history(folder)
-    goal = Goal(checkpoint="six")
+    goal = RestoreRequest(checkpoint="six")
     found = preview(goal, folder.store, folder.store, folder.env)
-    done = restore(goal, found.target, lambda target: folder.open(base=target))
+    done = restore(goal, found.point, lambda target: folder.open(base=target))
     assert ids(done.pipeline) == Counter(range(6))
     done.pipeline.run(once=True)
     assert ids(done.pipeline) == folder.all()
@@ -365,9 +365,9 @@ def test_a_damaged_run_of_names_is_found_and_repaired(folder: Folder, damage: st
     if damage != "changed":
         with pytest.raises(CorruptError, match="taken"):
             folder.open()
-    goal = Goal()
+    goal = RestoreRequest()
     found = preview(goal, folder.store, folder.store, folder.env)
-    done = restore(goal, found.target, lambda target: folder.open(base=target))
+    done = restore(goal, found.point, lambda target: folder.open(base=target))
     folder.put(3)
     done.pipeline.run(once=True)
     assert ids(done.pipeline) == folder.all()

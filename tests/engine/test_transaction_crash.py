@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.ports import ERRORS
 from stepwell.engine.settings import Settings
 from stepwell.engine.sources import SourceStatus
 from stepwell.errors import StepwellError, UnavailableError, UnknownOutcomeError
+from stepwell.lsm.dead_letter import ERRORS
 from stepwell.store.local import LocalStore
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import (

@@ -18,11 +18,12 @@ from typing import Any
 
 import pytest
 
-from stepwell.engine import core, flush, outbox, pipeline, replay, transaction
+from stepwell.engine import flush, outbox, pipeline, replay, transaction
+from stepwell.engine import writer_session as session
+from stepwell.engine.ingest_loop import IngestLoop
 from stepwell.engine.outbox import OutboxSettings
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import Delivered, Limits
-from stepwell.engine.run import Loop
 from stepwell.engine.settings import Settings
 from stepwell.errors import (
     ConflictError,
@@ -170,7 +171,7 @@ class Life:
         for _ in range(5):
             world.env.advance(100)
             pipeline.deliver()
-        for box in pipeline._core.state.outboxes:
+        for box in pipeline._session.state.outboxes:
             name = box.sink.name
             if ahead[name]:
                 assert isinstance(box.stopped, InvalidError), f"{name} is ahead, and believed"
@@ -195,7 +196,7 @@ class Life:
         pipeline.push("orders", [order(self._new(), "a", 1)])
         world.env.advance(100)
         pipeline.deliver()
-        (box,) = [box for box in pipeline._core.state.outboxes if box.sink.name == name]
+        (box,) = [box for box in pipeline._session.state.outboxes if box.sink.name == name]
         if went_back:
             assert isinstance(box.stopped, InvalidError), f"{name} went back, and went on"
             assert shelf.batches == old.batches
@@ -273,7 +274,7 @@ class Life:
 
     def _turns(self, pipeline: Pipeline) -> None:
         """Some turns of the loop, which is then left where it is, without a flush."""
-        loop = Loop(pipeline._core, pipeline._stop, once=False, transactions_max=None)
+        loop = IngestLoop(pipeline._session, pipeline._stop, once=False, transactions_max=None)
         for _ in range(self.chance.randint(1, 5)):
             with pipeline._turn("run"):
                 done = loop.turn()
@@ -480,8 +481,8 @@ def plant_sinks_compare_numbers_only(patch: pytest.MonkeyPatch) -> None:
 
 def plant_flush_forgets_what_is_undelivered(patch: pytest.MonkeyPatch) -> None:
     """J6 broken: the replay position passes output that no sink has and nobody keeps."""
-    original = outbox.Outbox.keep
-    patch.setattr(outbox.Outbox, "keep", lambda self: (original(self)[0], ()))
+    original = outbox.Outbox.write_files
+    patch.setattr(outbox.Outbox, "write_files", lambda self: (original(self)[0], ()))
 
 
 def plant_flush_says_that_all_is_delivered(patch: pytest.MonkeyPatch) -> None:
@@ -491,7 +492,7 @@ def plant_flush_says_that_all_is_delivered(patch: pytest.MonkeyPatch) -> None:
 
 def plant_explicit_is_committed(patch: pytest.MonkeyPatch) -> None:
     """J4 broken: half of an explicit transaction is made visible."""
-    patch.setattr(core, "settle", lambda open: Kind.CLOSE)
+    patch.setattr(session, "settle", lambda open: Kind.CLOSE)
 
     def finish(self: replay.Replay) -> object:
         open = original(self)
@@ -509,18 +510,18 @@ def plant_automatic_is_dropped(patch: pytest.MonkeyPatch) -> None:
     def settle(open: transaction.Open) -> Kind:
         return Kind.ABORT
 
-    patch.setattr(core, "settle", settle)
-    original = core.Core.abort
+    patch.setattr(session, "settle", settle)
+    original = session.WriterSession.abort
 
-    def abort(self: core.Core) -> None:
+    def abort(self: session.WriterSession) -> None:
         open = self.state.open
         original(self)
         if open is not None:
             for step in open.steps:
                 for intake in step.intakes:
-                    self.state.positions[intake.source] = intake.taken.position
+                    self.state.positions[intake.source] = intake.position
 
-    patch.setattr(core.Core, "abort", abort)
+    patch.setattr(session.WriterSession, "abort", abort)
 
 
 def plant_flush_past_the_state(patch: pytest.MonkeyPatch) -> None:
@@ -534,7 +535,7 @@ def plant_flush_past_the_state(patch: pytest.MonkeyPatch) -> None:
         finally:
             state.executor.flush = runs
 
-    patch.setattr(core, "flush", late)
+    patch.setattr(session, "flush", late)
 
 
 def plant_source_positions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -552,7 +553,7 @@ def plant_refused_although_recorded(patch: pytest.MonkeyPatch) -> None:
 
     def push(self: Any, table: str, rows: Any = None, *, delete: Any = None) -> Any:
         found = original(self, table, rows, delete=delete)
-        if any(box.status().pending for box in self._core.state.outboxes):
+        if any(box.status().pending for box in self._session.state.outboxes):
             raise UnavailableError("a sink is down")
         return found
 

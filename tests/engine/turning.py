@@ -23,11 +23,11 @@ def entries(world: World) -> list[Any]:
 @contextmanager
 def holding(pipeline: Pipeline) -> Iterator[None]:
     """Nobody else gets a turn meanwhile."""
-    pipeline._turns.take("test")
+    pipeline._turns.acquire("test")
     try:
         yield
     finally:
-        pipeline._turns.give_back()
+        pipeline._turns.release()
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.project import Project, load_project
 from stepwell.engine.events import Committed
 from stepwell.journal import paths
-from stepwell.state.clone import clone
-from stepwell.state.collect import Collector, Settings
+from stepwell.manifest.clone import clone
+from stepwell.manifest.gc import Collector, Settings
 from stepwell.store.memory import SHARED
-from stepwell.testing import Crash, FaultyStore, ManualEnv, crash_at
+from stepwell.testing import Crash, FaultyStore, ManualEnv, crash_at, reference_executor
 from tests.formats.stored import (
     CHANGED,
     FOLDER,
@@ -49,7 +49,7 @@ LATER = '{"id": 5, "customer": "eve", "amount": "11.00"}\n'
 
 def main() -> None:
     archive = FOLDER / f"{stepwell.__version__}.zip"
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary, reference_executor():
         expected = generate(archive, Path(temporary))
     lines = json.dumps(expected, indent=1, ensure_ascii=False, sort_keys=True)
     archive.with_suffix(".json").write_text(lines + "\n", encoding="utf-8")
@@ -142,7 +142,7 @@ def order(id: int, customer: str, amount: str) -> dict[str, Any]:
 
 
 def click(customer: str, weight: float) -> dict[str, Any]:
-    at = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
+    at = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
     return {"customer": customer, "page": "/", "at": at, "weight": weight}
 
 
@@ -150,7 +150,7 @@ def rows_of(pipeline: Any) -> Rows:
     """The rows of every relation, sorted, as JSON has them."""
     found: Rows = {}
     for relation in RELATIONS:
-        rows = [list(row.values()) for row in pipeline.read(relation).to_pylist()]
+        rows = [list(row.values()) for row in pipeline.table(relation).to_pylist()]
         found[relation] = sorted(json.loads(json.dumps(rows, default=str)), key=str)
     return found
 

@@ -37,7 +37,6 @@ MTIME = 1767225600
 YML = """\
 name: orders
 store: memory://{store}
-executor: reference
 sources:
   order_files: {{table: orders, type: files, path: data/*.json, format: json}}
 sinks:

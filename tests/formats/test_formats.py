@@ -13,17 +13,17 @@ import pytest
 from stepwell.deploy.apply import deploy, plan_project
 from stepwell.deploy.lease import read_lease
 from stepwell.deploy.log import read_log
-from stepwell.deploy.look import look
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.plan import Action, decode_plan
 from stepwell.deploy.program import as_deployed
 from stepwell.deploy.project import Project, load_project
+from stepwell.deploy.snapshot import take_snapshot
 from stepwell.deploy.verify import verify_deployed
 from stepwell.errors import InvalidError
 from stepwell.journal.paths import parse
-from stepwell.state.clone import clone
-from stepwell.state.manifest import Manifest, Manifests
-from stepwell.state.verify import verify
+from stepwell.manifest.clone import clone
+from stepwell.manifest.manifest import Manifest, Manifests
+from stepwell.manifest.verify import verify
 from stepwell.store.base import Store
 from stepwell.store.memory import SHARED
 from stepwell.testing import ManualEnv
@@ -104,9 +104,9 @@ def test_a_stored_pipeline_has_a_tail_an_outbox_and_a_checkpoint(stored: Stored)
 def test_a_stored_pipeline_is_replayed_and_its_sinks_catch_up(
     stored: Stored, env: ManualEnv, name: str
 ) -> None:
-    """J6: the same rows as when it was written, by a look and by opening it, and it goes on."""
+    """J6: the same rows as when it was written, by a snapshot and by opening it, and it goes on."""
     project = project_of(stored, env, name)
-    assert rows_of(look(project, env).executor) == stored.expected[name]
+    assert rows_of(take_snapshot(project, env)) == stored.expected[name]
     with ProjectPipeline(project, env) as pipeline:
         assert rows_of(pipeline) == stored.expected[name]
         pipeline.run(once=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
@@ -30,7 +30,7 @@ WHERE = "memory://test/journal/7"
 
 
 def entry(*inputs: Input, kind: Kind = Kind.STEP) -> Entry:
-    time = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=timezone.utc)
+    time = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
     return Entry(
         lineage=LINEAGE,
         epoch=Epoch(3),
@@ -245,7 +245,7 @@ def test_random_bytes_are_refused_by_name(data: bytes) -> None:
         assert_refused(spoiled)
 
 
-@given(st.datetimes(timezones=st.just(timezone.utc)))
+@given(st.datetimes(timezones=st.just(UTC)))
 def test_times_survive_to_the_microsecond(time: datetime) -> None:
     assert parse_time(format_time(time)) == time
     assert len(format_time(time)) == 27

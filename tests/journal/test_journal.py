@@ -23,8 +23,8 @@ from stepwell.journal import codec, paths
 from stepwell.journal.entry import Cursor, Draft, Entry, Input, Kind
 from stepwell.journal.journal import Settings
 from stepwell.journal.log import JournalReader, Log
+from stepwell.manifest.manifest import Manifests
 from stepwell.model import NO_CHECKSUM, Epoch, Position, Transaction
-from stepwell.state.manifest import Manifests
 from stepwell.store.base import Listed
 from stepwell.store.memory import MemoryStore
 from stepwell.store.retry import Retry

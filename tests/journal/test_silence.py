@@ -15,8 +15,8 @@ from stepwell.journal.entry import Draft, Kind
 from stepwell.journal.identity import read_identity
 from stepwell.journal.log import Log
 from stepwell.journal.trim import _BARRIER_BYTES_MAX
+from stepwell.manifest.manifest import Manifests
 from stepwell.model import Position, Transaction
-from stepwell.state.manifest import Manifests
 from stepwell.store.memory import MemoryStore
 from stepwell.store.sealed import seal
 from stepwell.testing import Crash, Fault, FaultyStore, ManualEnv, When, crash_at, fail_at

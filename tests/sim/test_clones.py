@@ -16,13 +16,13 @@ import pytest
 from stepwell.env import Env
 from stepwell.errors import CheckpointMissing, InvalidError, StepwellError, TruncatedError
 from stepwell.journal.copy import Tail
-from stepwell.state import clone as cloning
-from stepwell.state import pins
-from stepwell.state.adopt import adopt
-from stepwell.state.clone import clone
-from stepwell.state.destroy import destroy_pipeline
-from stepwell.state.manifest import Manifest, Manifests, Status
-from stepwell.state.pins import release
+from stepwell.manifest import clone as cloning
+from stepwell.manifest import pins
+from stepwell.manifest.adopt import adopt
+from stepwell.manifest.clone import clone
+from stepwell.manifest.destroy import destroy_pipeline
+from stepwell.manifest.manifest import Manifest, Manifests, Status
+from stepwell.manifest.pins import release
 from stepwell.store.memory import SHARED, MemoryStore
 from stepwell.store.sealed import unseal
 from stepwell.testing import Crash

@@ -16,8 +16,9 @@ import pytest
 from stepwell.engine import open as opening
 from stepwell.errors import ConflictError, StepwellError, UnavailableError, UnknownOutcomeError
 from stepwell.journal import journal, paths
+from stepwell.manifest import gc as collect
+from stepwell.manifest import manifest
 from stepwell.model import Position
-from stepwell.state import collect, manifest
 from stepwell.store import sequenced
 from stepwell.store.retry import Retry
 from tests import tiny

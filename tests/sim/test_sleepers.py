@@ -24,8 +24,8 @@ from stepwell.errors import (
 )
 from stepwell.journal import journal, paths, trim, watch
 from stepwell.journal.journal import Settings
+from stepwell.manifest.manifest import Manifests
 from stepwell.model import Bytes, Position
-from stepwell.state.manifest import Manifests
 from stepwell.store.memory import MemoryStore
 from stepwell.store.retry import Retry
 from stepwell.testing import FaultyStore, ManualEnv

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
@@ -29,13 +29,13 @@ from stepwell.journal import codec, paths
 from stepwell.journal.entry import Recorded
 from stepwell.journal.journal import Settings
 from stepwell.journal.log import JournalReader, Log
+from stepwell.manifest import checkpoint
+from stepwell.manifest.gc import Collector
+from stepwell.manifest.gc import Settings as CollectSettings
+from stepwell.manifest.history import History
+from stepwell.manifest.manifest import FORMAT, Manifest, Manifests, Pin, from_json
 from stepwell.model import Bytes, Position, checksum
 from stepwell.process import ProcessId
-from stepwell.state import checkpoint
-from stepwell.state.collect import Collector
-from stepwell.state.collect import Settings as CollectSettings
-from stepwell.state.history import History
-from stepwell.state.manifest import FORMAT, Manifest, Manifests, Pin, from_json
 from stepwell.store.base import Listed, Object, Store
 from stepwell.store.memory import MemoryStore
 from stepwell.store.retry import Retry
@@ -71,7 +71,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.random = random.Random(seed)
-        self.time = datetime(2026, 1, 1, tzinfo=timezone.utc)
+        self.time = datetime(2026, 1, 1, tzinfo=UTC)
         self.started = self.time
         self.trace: list[tuple[str, str, str, str]] = []
         self.acknowledged: set[str] = set()

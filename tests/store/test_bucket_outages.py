@@ -14,9 +14,9 @@ import pytest
 
 from stepwell.engine.events import Event, StoreAvailable, StoreUnavailable
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.env import SystemEnv
 from stepwell.errors import UnavailableError
+from stepwell.execution.reference.executor import ReferenceExecutor
 from stepwell.store import retry
 from stepwell.store.base import Store
 from stepwell.store.objects import ObjectsStore

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.reference_executor import ReferenceExecutor
 from stepwell.env import SystemEnv
 from stepwell.errors import UnavailableError
-from stepwell.state.clone import clone
-from stepwell.state.manifest import Manifests
+from stepwell.execution.reference.executor import ReferenceExecutor
+from stepwell.manifest.clone import clone
+from stepwell.manifest.manifest import Manifests
 from stepwell.store.base import Store
 from stepwell.store.local import LocalStore
 from stepwell.store.locate import open_store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timezone
+from datetime import UTC
 
 import pytest
 
@@ -267,7 +267,7 @@ def test_a_listing_knows_size_and_time(store: Store) -> None:
     (item,) = store.list("a/")
     assert item.size == 5
     assert item.modified.tzinfo is not None
-    assert item.modified.utcoffset() == timezone.utc.utcoffset(None)
+    assert item.modified.utcoffset() == UTC.utcoffset(None)
     store.replace_if("a/b", b"123", etag(store, "a/b"))
     assert [item.size for item in store.list()] == [3]
 

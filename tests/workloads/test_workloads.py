@@ -21,7 +21,7 @@ from sqlglot import exp
 import _nexmark
 import _tpch
 from _changes import Change, query_of, views
-from tests.spark.conftest import spark
+from tests.execution.conftest import spark
 
 __all__ = ["spark"]  # A fixture is found in the module that uses it.
 

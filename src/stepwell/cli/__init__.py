@@ -1,1 +1,1 @@
-"""The command line: thin skins over the layers below, and the only place that prints."""
+"""The command line: thin wrappers over the layers below, and the only place that prints."""

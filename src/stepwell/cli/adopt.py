@@ -1,15 +1,15 @@
-"""`stepwell adopt`: say of a store that was copied or moved by hand what it is."""
+"""`stepwell adopt`: declare that a store was moved or copied by hand."""
 
 from __future__ import annotations
 
+from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Screen, plain
-from stepwell.cli.where import Where
 from stepwell.env import SystemEnv
 from stepwell.errors import InvalidError
-from stepwell.state.adopt import Adopted, adopt
+from stepwell.manifest.adopt import Adopted, adopt
 
 
-def show(where: Where, *, moved: bool, copy: bool) -> None:
+def show(where: ProjectOptions, *, moved: bool, copy: bool) -> None:
     if moved == copy:
         raise InvalidError(
             "adopt: give one of --moved and --copy",

@@ -4,39 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepwell.cli.reach import Reach, latest
+from stepwell.cli.choices import seconds
+from stepwell.cli.pipeline_access import PipelineAccess, latest
+from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Row, Screen, count, plain, size
-from stepwell.cli.where import Where
-from stepwell.deploy.look import no_pipeline
 from stepwell.deploy.project import Project
-from stepwell.deploy.sections import duration
+from stepwell.deploy.snapshot import no_pipeline
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import InvalidError
-from stepwell.model import format_time
-from stepwell.state.checkpoint import (
+from stepwell.manifest.checkpoint import (
     check_files,
     check_name,
     dropping,
     find_checkpoint,
     read_checkpoint,
 )
-from stepwell.state.manifest import CheckpointRef, Manifest, Manifests
-from stepwell.state.pins import free_pin
-from stepwell.state.runs import store_of
+from stepwell.manifest.manifest import CheckpointRef, Manifest, Manifests
+from stepwell.manifest.pins import free_pin
+from stepwell.manifest.run_object import store_of
+from stepwell.model import format_time
 
 
-def create(where: Where, *, name: str | None, keep: str | None, take_over: bool) -> None:
+def create(where: ProjectOptions, *, name: str | None, keep: str | None, take_over: bool) -> None:
     env = SystemEnv()
     project = where.deployed(env)
     if name is not None:
         check_name(name)
-    keep_s = None if keep is None else duration(keep)
-    if keep is not None and not keep_s:
-        raise InvalidError(
-            f"--keep must be a duration, found {keep!r}", hint="for example 90m, 12h or 7d"
-        )
+    keep_s = None if keep is None else seconds("--keep", keep)
+    if keep_s == 0:
+        raise InvalidError("--keep must be longer than 0s", hint="for example 90m, 12h or 7d")
     _manifest(project, env)
-    id = Reach(project, env, take_over=take_over, timeout_s=where.timeout_s).checkpoint(
+    id = PipelineAccess(project, env, take_over=take_over, timeout_s=where.timeout_s).checkpoint(
         name, keep_s
     )
     manifest = _manifest(project, env)
@@ -48,7 +46,7 @@ def create(where: Where, *, name: str | None, keep: str | None, take_over: bool)
     Screen().line(f"checkpoint {name or id}{said}" + (f" ({id})" if name else ""))
 
 
-def list_all(where: Where) -> None:
+def list_all(where: ProjectOptions) -> None:
     env, screen = SystemEnv(), Screen()
     manifest = _manifest(where.deployed(env, secrets=False), env)
     pinned = [pin.checkpoint for pin in manifest.pins]
@@ -69,8 +67,8 @@ def list_all(where: Where) -> None:
     screen.table(("id", ">transaction", "created", "stays", "name"), rows)
 
 
-def show(where: Where, which: str) -> bool:
-    """Whether all its files are there."""
+def show(where: ProjectOptions, which: str) -> bool:
+    """Print a checkpoint; return whether all its files are there."""
     env, screen = SystemEnv(), Screen()
     project = where.deployed(env, secrets=False)
     store = project.open_store(env)
@@ -111,7 +109,7 @@ def show(where: Where, which: str) -> bool:
     return not damaged
 
 
-def delete(where: Where, which: str) -> None:
+def delete(where: ProjectOptions, which: str) -> None:
     env = SystemEnv()
     project = where.deployed(env, secrets=False)
     store = project.open_store(env)
@@ -125,7 +123,7 @@ def delete(where: Where, which: str) -> None:
         )
 
 
-def compact(where: Where, *, detach: bool, take_over: bool) -> None:
+def compact(where: ProjectOptions, *, detach: bool, take_over: bool) -> None:
     env = SystemEnv()
     project = where.deployed(env)
     first = _manifest(project, env)
@@ -135,7 +133,9 @@ def compact(where: Where, *, detach: bool, take_over: bool) -> None:
             hint="without --detach, its files are merged",
         )
     before = _runs(first)
-    Reach(project, env, take_over=take_over, timeout_s=where.timeout_s).compact(detach=detach)
+    PipelineAccess(project, env, take_over=take_over, timeout_s=where.timeout_s).compact(
+        detach=detach
+    )
     after = _runs(_manifest(project, env))
     needing = _detached(project, env) if detach else []
     if where.json:
@@ -157,7 +157,7 @@ def compact(where: Where, *, detach: bool, take_over: bool) -> None:
 
 
 def _detached(project: Project, env: Env) -> list[str]:
-    """Free the pin in the parent; else which checkpoints still need files of it."""
+    """Free the pin in the parent; return the checkpoints and clones that still need its files."""
     store = project.open_store(env)
     if free_pin(Manifests(store, env), env):
         return []
@@ -175,7 +175,7 @@ def _runs(manifest: Manifest) -> dict[str, int]:
 def _manifest(project: Project, env: Env) -> Manifest:
     found = latest(project, env)
     if found is None:
-        raise no_pipeline(project)
+        raise no_pipeline(project, env)
     return found.manifest
 
 

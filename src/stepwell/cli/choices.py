@@ -1,29 +1,31 @@
-"""What options let one choose from. Here, so that `--help` loads nothing heavy."""
+"""Choices of options. Kept here, so that `--help` imports nothing heavy."""
 
 from __future__ import annotations
 
-import re
-from enum import Enum
+from enum import StrEnum
 
 import typer
 
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+from stepwell.durations import EXAMPLES, parse_duration, unit_hint
 
 
 def seconds(option: str, text: str) -> float:
-    """A time with its unit.
+    """Return the seconds of a duration given as an option.
 
     >>> seconds("--lock-timeout", "5m")
     300.0
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text, re.ASCII)
+    found = parse_duration(text)
     if found is None:
-        raise typer.BadParameter(f"{option} must be a time such as 500ms, 60s or 5m, found {text}")
-    return float(found[1]) * _SECONDS[found[2]]
+        hint = unit_hint(text)
+        more = f"; {hint}" if hint else ""
+        expected = f"a duration such as {EXAMPLES}"
+        raise typer.BadParameter(f"{option} must be {expected}, found {text}{more}")
+    return found
 
 
-class QueryFormat(str, Enum):
-    """How rows are printed."""
+class QueryFormat(StrEnum):
+    """Output format of rows."""
 
     TABLE = "table"
     JSON = "json"
@@ -31,22 +33,38 @@ class QueryFormat(str, Enum):
     ARROW = "arrow"
 
 
-class Shell(str, Enum):
-    """Those that `completion` writes a script for."""
+class LogLevel(StrEnum):
+    """Lowest level of the records that are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """Format of log records."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class Shell(StrEnum):
+    """Shells for which `completion` prints a script."""
 
     BASH = "bash"
     ZSH = "zsh"
     FISH = "fish"
 
 
-class Template(str, Enum):
-    """What `init` begins with."""
+class Template(StrEnum):
+    """Templates of `init`."""
 
     ORDERS = "orders"
     EMPTY = "empty"
 
 
-class PushFormat(str, Enum):
+class PushFormat(StrEnum):
     """The formats of `connectors.writing.FileFormat`."""
 
     JSON = "json"
@@ -54,8 +72,8 @@ class PushFormat(str, Enum):
     PARQUET = "parquet"
 
 
-class Changes(str, Enum):
-    """Those of `connectors.formats.ChangeFormat`."""
+class Changes(StrEnum):
+    """The formats of `connectors.formats.ChangeFormat`."""
 
     ROWS = "rows"
     INSERT_DELETE = "insert_delete"

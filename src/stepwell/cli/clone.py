@@ -1,4 +1,4 @@
-"""`stepwell clone`: a second pipeline that begins where another is."""
+"""`stepwell clone`: create a second pipeline that starts from the state of another."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from stepwell.cli.place import open_place
+from stepwell.cli.addresses import open_existing_store
+from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Screen, count, plain, size
-from stepwell.cli.where import Where
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import InvalidError
-from stepwell.state.clone import Cloned, clone
-from stepwell.state.manifest import Manifests
+from stepwell.manifest.clone import Cloned, clone
+from stepwell.manifest.manifest import Manifests
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
 
 _FILE = "stepwell.yml"
-"""As in `deploy/project`, which takes a second to import, and is not needed for a store."""
+"""Copied from `deploy/project`, which takes a second to import and is not needed for a store."""
 
 
 def show(
-    where: Where,
+    where: ProjectOptions,
     source: str,
     destination: str,
     *,
@@ -61,14 +61,14 @@ def show(
         _render(screen, made, replace(where, folder=source), destination)
 
 
-def _source(where: Where, source: str, env: Env) -> tuple[Store, Store | None]:
-    """The stores of what is to be cloned."""
+def _source(where: ProjectOptions, source: str, env: Env) -> tuple[Store, Store | None]:
+    """Return the stores of the pipeline to clone."""
     if _is_project(source):
         project = replace(where, folder=source).project(env, secrets=False)
         return project.open_store(env), project.open_journal_store(env)
-    store = open_place(source, env)
+    store = open_existing_store(source, env)
     found = Manifests(store, env).latest()
-    # Only a clone's manifest says where its journal lies.
+    # Only a clone's manifest records the location of its journal.
     recorded = None if found is None else found.manifest.journal.store
     return store, None if recorded is None else open_store(recorded, env)
 
@@ -83,7 +83,7 @@ class _Copied(Protocol):
 
 @contextmanager
 def _progress() -> Iterator[_Copied]:
-    """A bar for bytes that are copied, if any are."""
+    """Show a progress bar for copied bytes, if there are any."""
     columns = (TextColumn("copying files"), BarColumn(), DownloadColumn())
     console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
     with Progress(
@@ -115,7 +115,7 @@ def _document(made: Cloned, destination: str, env: Env) -> dict[str, Any]:
     }
 
 
-def _render(screen: Screen, made: Cloned, source: Where, destination: str) -> None:
+def _render(screen: Screen, made: Cloned, source: ProjectOptions, destination: str) -> None:
     manifest = made.manifest
     parent = manifest.parent
     if not made.made:

@@ -1,7 +1,8 @@
-"""`stepwell transaction`: rows of several files into several tables, as one transaction.
+"""`stepwell transaction`: push the rows of several files into several tables, as one transaction.
 
-It has a key, given or new. If the process that was asked went away, all of it is sent once more;
-then the key is named, for repeating it by hand.
+The transaction has a key, given or new. If the process that was asked has gone, the whole
+transaction is sent once more. If that fails, too, the hint names the key, so that the user can
+repeat the command.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stepwell.cli.choices import Changes, PushFormat
+from stepwell.cli.pipeline_access import PipelineAccess
+from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.push import STDIN, Input
-from stepwell.cli.reach import Reach
 from stepwell.cli.screen import Screen, count
-from stepwell.cli.where import Where
 from stepwell.deploy.project import Project
 from stepwell.endpoint.wire import Silent
 from stepwell.engine.push_keys import check_key
 from stepwell.env import SystemEnv
 from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError
 from stepwell.model import Transaction
-from stepwell.query.statements import Table
+from stepwell.sql.statements import Table
 
 Work = Sequence[tuple[Table, Input]]
 
@@ -36,7 +37,7 @@ class Committed:
 
 
 def show(
-    where: Where,
+    where: ProjectOptions,
     files: Sequence[str],
     *,
     format: PushFormat | None,
@@ -54,10 +55,10 @@ def show(
         (project.table(table), Input.of(file, format, changes, delimiter)) for table, file in pairs
     ]
     key = env.new_id() if key is None else check_key(key)
-    reach = Reach(project, env, take_over=take_over, timeout_s=where.timeout_s)
+    access = PipelineAccess(project, env, take_over=take_over, timeout_s=where.timeout_s)
     again = all(file != STDIN for _, file in pairs)
     try:
-        done = _commit(project, reach, work, key, again=again)
+        done = _commit(project, access, work, key, again=again)
     except UnknownOutcomeError as error:
         command = shlex.join(["stepwell", "transaction", *files, "--key", key])
         error.hint = (
@@ -76,23 +77,25 @@ def _pair(text: str) -> tuple[str, str]:
     return table, file
 
 
-def _commit(project: Project, reach: Reach, work: Work, key: str, *, again: bool) -> Committed:
+def _commit(
+    project: Project, access: PipelineAccess, work: Work, key: str, *, again: bool
+) -> Committed:
     try:
-        return _commit_once(project, reach, work, key)
+        return _commit_once(project, access, work, key)
     except UnknownOutcomeError as unknown:
-        # Only if the process has gone. One that is silent would only be waited for once more.
+        # Only if the process has gone. Repeating it to a silent process would only wait once more.
         if not again or unknown.__cause__ is None or isinstance(unknown.__cause__, Silent):
             raise
         try:
-            return _commit_once(project, reach, work, key)
+            return _commit_once(project, access, work, key)
         except StepwellError:
-            raise unknown from None  # The first one may be in, whatever became of this one.
+            raise unknown from None  # The first one may be committed, whatever the second did.
 
 
-def _commit_once(project: Project, reach: Reach, work: Work, key: str) -> Committed:
+def _commit_once(project: Project, access: PipelineAccess, work: Work, key: str) -> Committed:
     done = Committed()
     limits = project.sections.settings().limits
-    with reach.transaction(key) as transaction:
+    with access.transaction(key) as transaction:
         for table, given in work:
             for piece in given.pieces(table, limits):
                 change = piece.change
@@ -110,7 +113,7 @@ def _commit_once(project: Project, reach: Reach, work: Work, key: str) -> Commit
     return done
 
 
-def _tell(where: Where, done: Committed) -> None:
+def _tell(where: ProjectOptions, done: Committed) -> None:
     screen = Screen()
     if where.json:
         tables = {

@@ -1,7 +1,7 @@
 """`stepwell completion`: the script that lets a shell complete commands and options.
 
-The script asks this program on every Tab, with what was typed so far in the environment. So it
-never has to be written anew when commands change.
+On every Tab the script runs this program with the typed text in the environment. So the script does
+not change when commands do.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 
 PROGRAM = "stepwell"
 VARIABLE = "_STEPWELL_COMPLETE"
-"""Set by the script: this process is to print completions, and to do nothing else."""
+"""Set by the script: this process only prints completions."""
 
 
 def script(shell: str) -> str:
@@ -20,7 +20,7 @@ def script(shell: str) -> str:
 
 
 def prepare() -> None:
-    """Before a command line is parsed: if a shell asks, answer in the way of its script."""
+    """Answer a shell's completion request, if any, before the command line is parsed."""
     if VARIABLE in os.environ:
         from typer.completion import completion_init  # type: ignore[attr-defined]
 

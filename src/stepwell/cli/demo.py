@@ -1,91 +1,33 @@
-"""`stepwell demo`: two processes race for one pipeline; what they say is held against the journal.
-
-Writer A appends rows as fast as it can. In the middle of that, B opens the same pipeline: A is
-fenced, B replays what A had appended and goes on. Nothing here waits for time to pass: the writers
-report each row through a pipe, and through another one they are told how many more to append. So A
-cannot run away from B for ever, and the race is as short as it is real. A crash leaves the
-temporary directory.
-"""
+"""`stepwell demo`: run a demonstration, show it, and report whether the guarantees held."""
 
 from __future__ import annotations
 
-import json
-import queue
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from functools import partial
-from typing import Any
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 
-from stepwell import threads
 from stepwell.cli import journal
-from stepwell.cli.demo_writer import decode
-from stepwell.cli.screen import Screen, count
-from stepwell.env import Env, SystemEnv
-from stepwell.errors import UnavailableError
+from stepwell.cli.screen import Row, Screen, count
+from stepwell.demo import crash, race
+from stepwell.demo.crash import Story
+from stepwell.demo.race import Finding, Writer
+from stepwell.env import SystemEnv
 from stepwell.journal import paths
-from stepwell.journal.entry import Cursor
-from stepwell.journal.log import JournalReader, Log
 from stepwell.model import Position
-from stepwell.store.base import Store
 from stepwell.store.locate import open_store
 
-ROWS_BEFORE = 10
-"""What A has appended when B is let go."""
-ROWS_MEANWHILE = 40
-"""What A may append while B opens the pipeline."""
-ROWS_AFTER = 10
-"""What B appends; and A would, if it were not fenced."""
-PATIENCE_S = 60.0
 
-Told = tuple[str, "dict[str, Any] | None"]
-
-
-@dataclass(slots=True)
-class Writer:
-    """What one writer has said so far."""
-
-    name: str
-    epoch: int = 0
-    pid: int = 0
-    replayed: int = 0
-    acknowledged: list[int] = field(default_factory=list)
-    fenced: dict[str, Any] | None = None
-    closed: bool = False
-
-    def hear(self, said: dict[str, Any]) -> None:
-        event = said["event"]
-        if event == "opened":
-            self.epoch, self.pid, self.replayed = said["epoch"], said["pid"], said["replayed"]
-        elif event == "acknowledged":
-            self.acknowledged.append(said["row"])
-        elif event == "fenced":
-            self.fenced = said
-        elif event == "closed":
-            self.closed = True
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that must hold, and whether it does."""
-
-    holds: bool
-    text: str
-
-
-def show(*, keep: bool, json: bool) -> bool:
-    """Run the race, show it, and say whether the promise was kept."""
+def show_race(*, keep: bool, json: bool) -> bool:
+    """Run the race, show it, and return whether the guarantees held."""
     env, screen = SystemEnv(), Screen()
-    directory = tempfile.mkdtemp(prefix="stepwell-demo-")
-    try:
-        a, b = race(directory)
+    with _folder(keep) as directory:
+        a, b = race.race(directory)
         store = open_store(directory, env)
-        rows = read_rows(store, env)
-        findings = judge(a, b, rows)
+        rows = race.read_rows(store, env)
+        findings = race.judge(a, b, rows)
         view = journal.read_view(store, env)
         holds = view.whole and all(finding.holds for finding in findings)
         if json:
@@ -100,163 +42,45 @@ def show(*, keep: bool, json: bool) -> bool:
                 }
             )
         else:
-            tell(screen, a, b, view)
-            conclude(screen, findings, holds)
-            next_steps(screen, directory if keep else None)
+            _tell_race(screen, a, b, view)
+            _conclude(screen, findings, holds)
+            _next_steps(screen, directory if keep else None)
         return holds
+
+
+def show_crash(*, keep: bool, json: bool) -> bool:
+    """Kill a pipeline, show its recovery, and return whether the guarantees held."""
+    screen = Screen()
+    with _folder(keep) as directory:
+        if not json:
+            screen.line("A pipeline is killed half-way, and run again.", "bold")
+            screen.line()
+        story = crash.act(Path(directory), SystemEnv())
+        findings = crash.judge(story)
+        holds = all(finding.holds for finding in findings)
+        if json:
+            screen.json(_document(story, findings, holds, directory if keep else None))
+        else:
+            _tell_crash(screen, story)
+            _conclude(screen, findings, holds)
+            if keep:
+                screen.line()
+                screen.line(f"The project is kept: stepwell -C {directory} status")
+        return holds
+
+
+@contextmanager
+def _folder(keep: bool) -> Iterator[str]:
+    directory = tempfile.mkdtemp(prefix="stepwell-demo-")
+    try:
+        yield directory
     finally:
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def race(directory: str) -> tuple[Writer, Writer]:
-    """Run both writers to their end."""
-    a, b = Writer("A"), Writer("B")
-    writers = {"A": a, "B": b}
-    heard: queue.Queue[Told] = queue.Queue()
-    with _process(directory, "A", heard) as first, _process(directory, "B", heard) as second:
-        processes = {"A": first, "B": second}
-        ready: set[str] = set()
-        running = {"A", "B"}
-        while running:
-            name, said = _next(heard)
-            if said is None:
-                running.discard(name)
-                processes[name].check()
-                continue
-            if said["event"] == "ready":
-                ready.add(name)
-                if len(ready) == len(processes):
-                    first.append(ROWS_BEFORE)
-                continue
-            writers[name].hear(said)
-            if name == "A" and len(a.acknowledged) == ROWS_BEFORE:
-                first.append(ROWS_MEANWHILE)
-                second.append(ROWS_AFTER, last=True)
-            elif name == "B" and said["event"] == "opened":
-                first.append(ROWS_AFTER, last=True)
-    return a, b
-
-
-class Process:
-    """A writer's process, its pipes, and what it has to complain about."""
-
-    def __init__(self, name: str, command: list[str]) -> None:
-        self._name = name
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - see close
-        self.popen = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            encoding="utf-8",
-        )
-
-    def append(self, rows: int, *, last: bool = False) -> None:
-        """Tell it to append so many rows more; the first time, it opens the pipeline before."""
-        # One that has ended already cannot be told; why it ended is found by `check`.
-        with suppress(BrokenPipeError):
-            if self.popen.stdin:
-                self.popen.stdin.write(f"{rows}\n")
-                self.popen.stdin.flush()
-                if last:
-                    self.popen.stdin.close()
-
-    def check(self) -> None:
-        """Raise what it died of, if it did."""
-        if self.popen.wait(PATIENCE_S) != 0:
-            self._errors.seek(0)
-            raise UnavailableError(
-                f"writer {self._name} of the demo failed: {self._errors.read().strip()}"
-            )
-
-    def close(self) -> None:
-        """End it and wait, so that nothing writes to the directory any more."""
-        self.popen.kill()
-        self.popen.wait()
-        self._errors.close()
-        if self.popen.stdin:
-            with suppress(BrokenPipeError):
-                self.popen.stdin.close()
-
-
-@contextmanager
-def _process(directory: str, name: str, heard: queue.Queue[Told]) -> Iterator[Process]:
-    command = [sys.executable, "-m", "stepwell", "demo-writer", directory, name]
-    process = Process(name, command)
-    listener = threads.start(
-        f"stepwell-demo-{name}",
-        partial(_listen, process.popen, name, heard),
-        failed=lambda error: heard.put((name, None)),
-    )
-    try:
-        yield process
-    finally:
-        process.close()
-        listener.join()
-
-
-def _listen(process: subprocess.Popen[str], name: str, heard: queue.Queue[Told]) -> None:
-    if process.stdout:
-        with process.stdout as lines:
-            for line in lines:
-                heard.put((name, json.loads(line)))
-    heard.put((name, None))
-
-
-def _next(heard: queue.Queue[Told]) -> Told:
-    try:
-        return heard.get(timeout=PATIENCE_S)
-    except queue.Empty:
-        raise UnavailableError(
-            f"the writers of the demo said nothing for {PATIENCE_S:.0f} s",
-            hint="is the disk busy? see: stepwell doctor",
-        ) from None
-
-
-def read_rows(store: Store, env: Env) -> list[tuple[str, int]]:
-    """Every row in the journal, in its order, as any reader sees it."""
-    reader = JournalReader(Log(store), Cursor())
-    rows: list[tuple[str, int]] = []
-    while entries := reader.poll():
-        for recorded in entries:
-            for item in recorded.entry.draft.inputs:
-                rows += decode(item)
-    return rows
-
-
-def judge(a: Writer, b: Writer, rows: list[tuple[str, int]]) -> list[Finding]:
-    """Compare what the writers were told with what the journal holds."""
-    promised = [("A", row) for row in a.acknowledged] + [("B", row) for row in b.acknowledged]
-    kept, known = set(rows), set(promised)
-    lost = [row for row in promised if row not in kept]
-    repeated = len(rows) - len(kept)
-    # A row in the journal that nobody was told of would be no loss, but here it cannot be: the
-    # only one under way when A was fenced is the one that A was told is not written.
-    extra = [row for row in rows if row not in known]
-    of_a = sum(1 for name, _ in rows if name == "A")
-    in_order = [row for row in rows if row in known] == [row for row in promised if row in kept]
-    return [
-        Finding(a.fenced is not None and b.closed, "A was fenced, B was not"),
-        Finding(
-            bool(promised) and not lost,
-            f"{count(len(promised), 'row was', 'rows were')} acknowledged, "
-            + (f"but not in the journal: {_named(lost)}" if lost else "and all are in the journal"),
-        ),
-        Finding(not repeated, f"{repeated} of them twice" if repeated else "each of them once"),
-        Finding(in_order or bool(repeated), "in the order of acknowledgement, A's before B's"),
-        Finding(not extra, f"beside them: {_named(extra)}" if extra else "and nothing else"),
-        Finding(b.replayed == of_a, f"B replayed {b.replayed} of A's {of_a} rows before it served"),
-    ]
-
-
-def _named(rows: list[tuple[str, int]]) -> str:
-    shown = ", ".join(f"row {row} of {name}" for name, row in rows[:5])
-    return shown if len(rows) <= 5 else f"{shown} and {len(rows) - 5} more"
-
-
-def tell(screen: Screen, a: Writer, b: Writer, view: journal.View) -> None:
-    """The story, then the journal."""
+def _tell_race(screen: Screen, a: Writer, b: Writer, view: journal.View) -> None:
+    """Print the story, then the journal."""
     screen.line("Two processes race for one pipeline in a local store.", "bold")
     screen.line()
     screen.paragraph(
@@ -280,7 +104,7 @@ def tell(screen: Screen, a: Writer, b: Writer, view: journal.View) -> None:
 
 
 def _around_the_fence(view: journal.View) -> list[int]:
-    """The positions worth seeing: both ends, and where one writer follows the other."""
+    """Return the positions worth showing: both ends, and where one writer follows the other."""
     positions = [line.position for line in view.lines]
     barriers = [
         line.position
@@ -293,7 +117,7 @@ def _around_the_fence(view: journal.View) -> list[int]:
     return sorted(kept)
 
 
-def conclude(screen: Screen, findings: list[Finding], holds: bool) -> None:
+def _conclude(screen: Screen, findings: list[Finding], holds: bool) -> None:
     screen.line()
     for finding in findings:
         label = "ok      " if finding.holds else "BROKEN  "
@@ -307,7 +131,7 @@ def conclude(screen: Screen, findings: list[Finding], holds: bool) -> None:
         )
 
 
-def next_steps(screen: Screen, directory: str | None) -> None:
+def _next_steps(screen: Screen, directory: str | None) -> None:
     screen.line()
     screen.line("Next:")
     if directory is None:
@@ -322,3 +146,27 @@ def next_steps(screen: Screen, directory: str | None) -> None:
     steps.append(("your machine", "stepwell doctor"))
     for what, command in steps:
         screen.line(f"  {what:<16}{command}")
+
+
+def _tell_crash(screen: Screen, story: Story) -> None:
+    screen.paragraph(
+        f"{crash.FILES} files with {crash.ROWS} rows each, a transaction for each file; killed "
+        f"when {count(story.killed_at, 'entry was', 'entries were')} in the journal; then run "
+        f"again up to transaction {story.transaction}.",
+    )
+    screen.line()
+    rows = [Row((name, f"{total:.2f}", f"{n}")) for name, total, n in story.view]
+    screen.table(("customer", ">total", ">n", ""), rows)
+
+
+def _document(
+    story: Story, findings: list[Finding], holds: bool, directory: str | None
+) -> dict[str, object]:
+    return {
+        "holds": holds,
+        "findings": [asdict(finding) for finding in findings],
+        "killed_at": story.killed_at,
+        "transaction": story.transaction,
+        "view": [[name, str(total), n] for name, total, n in story.view],
+        "directory": directory,
+    }

@@ -1,4 +1,4 @@
-"""`stepwell plan`, `deploy` and `destroy`: what would happen, that it happens, that all goes."""
+"""`stepwell plan`, `deploy` and `destroy`: show the changes, make them, delete a pipeline."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stepwell.cli.pace import Pace
+from stepwell.cli.choices import seconds
+from stepwell.cli.phase_progress import PhaseProgress
+from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.run import INTERRUPTED, signals
 from stepwell.cli.screen import Screen, count
 from stepwell.cli.validate import likely_mistakes, warn
-from stepwell.cli.where import Where
 from stepwell.deploy.apply import Deployment, deploy, plan_project
-from stepwell.deploy.changing import Interrupted
 from stepwell.deploy.destroy import destroy
-from stepwell.deploy.holding import writer_liveness
+from stepwell.deploy.liveness import writer_liveness
+from stepwell.deploy.migration import Interrupted
 from stepwell.deploy.plan import Action, Plan, Step, fresh_views
 from stepwell.deploy.resources import shown
 from stepwell.deploy.unmatched import unmatched_sources
@@ -34,11 +35,13 @@ SIGNS = {
 }
 
 
-def show_plan(where: Where, *, out: str | None, detailed: bool, renames: Sequence[str] = ()) -> int:
-    """Print it; the exit code."""
+def show_plan(
+    where: ProjectOptions, *, out: str | None, detailed: bool, renames: Sequence[str] | None = None
+) -> int:
+    """Print the plan; return the exit code."""
     env, screen = SystemEnv(), Screen()
     project = where.project(env, secrets=False)
-    plan = plan_project(project, env, renames)
+    plan = plan_project(project, env, renames or ())
     warn([*likely_mistakes(project), *unmatched_sources(project, env)])
     if where.json:
         screen.json(plan.to_json())
@@ -56,15 +59,15 @@ def show_plan(where: Where, *, out: str | None, detailed: bool, renames: Sequenc
 
 
 def show_deploy(
-    where: Where,
+    where: ProjectOptions,
     *,
     plan_file: str | None,
     yes: bool,
-    wait_s: float,
+    lock_timeout: str,
     take_over: bool,
-    renames: Sequence[str] = (),
+    renames: Sequence[str] | None = None,
 ) -> int:
-    env, screen = SystemEnv(), Screen()
+    env, screen, wait_s = SystemEnv(), Screen(), seconds("--lock-timeout", lock_timeout)
     if renames and plan_file is not None:
         raise ConfigError(
             f"--rename does not go with --plan {plan_file}, which says what is renamed",
@@ -72,12 +75,14 @@ def show_deploy(
         )
     project = where.project(env)
     given = None if plan_file is None else (plan_file, _read(plan_file))
-    pace, fresh = Pace(env), list[str]()
+    phase, fresh = PhaseProgress(env), list[str]()
 
     def building_text(name: str) -> str:
         if name not in fresh:
             return f"computing {name}"
-        return f"computing {name}: " + pace.text("deploying", fresh.index(name), len(fresh), "view")
+        return f"computing {name}: " + phase.text(
+            "deploying", fresh.index(name), len(fresh), "view"
+        )
 
     with signals() as caught:
 
@@ -92,7 +97,7 @@ def show_deploy(
                 render(screen, plan)
             fresh[:] = fresh_views(plan)
             agreed = approved(plan, yes=yes, question="deploy this?")
-            # From now on a signal is noted, and heeded where nothing is half done (D6).
+            # From now on a signal is noted, and handled where nothing is half done (D6).
             caught.stop = lambda: None
             return agreed
 
@@ -102,9 +107,10 @@ def show_deploy(
                 env,
                 approve=approve,
                 plan_data=given,
-                renames=renames,
+                renames=renames or (),
                 wait_s=wait_s,
                 take_over=take_over,
+                timeout_s=where.timeout_s,
                 say=say,
                 building=building,
             )
@@ -120,8 +126,10 @@ def show_deploy(
     return ERROR if done.failed or done.declined else 0
 
 
-def show_destroy(where: Where, *, yes: bool, wait_s: float, forget: Sequence[str] = ()) -> int:
-    env, screen = SystemEnv(), Screen()
+def show_destroy(
+    where: ProjectOptions, *, yes: bool, lock_timeout: str, forget: Sequence[str] | None = None
+) -> int:
+    env, screen, wait_s = SystemEnv(), Screen(), seconds("--lock-timeout", lock_timeout)
     project = where.project(env)
 
     def approve(plan: Plan) -> bool:
@@ -136,7 +144,7 @@ def show_destroy(where: Where, *, yes: bool, wait_s: float, forget: Sequence[str
         approve=approve,
         wait_s=wait_s,
         running=lambda claim: writer_liveness(claim, env) is not Liveness.DEAD,
-        forget=forget,
+        forget=forget or (),
         say=say,
     )
     if where.json:
@@ -154,7 +162,7 @@ def show_destroy(where: Where, *, yes: bool, wait_s: float, forget: Sequence[str
 
 
 def render(screen: Screen, plan: Plan) -> None:
-    """A plan for a person."""
+    """Print a plan for the user."""
     changes = plan.changes
     if plan.refusal is not None:
         screen.line(f"refused: {plan.refusal}", "red")
@@ -194,7 +202,7 @@ def _details(step: Step) -> list[str]:
 
 
 def approved(plan: Plan, *, yes: bool, question: str, always: bool = False) -> bool:
-    """Ask, unless told not to. Where nobody can be asked, only what loses nothing goes on (D9)."""
+    """Ask, unless `yes`. Without a terminal, approve only a plan that loses nothing (D9)."""
     if yes:
         return True
     if can_be_asked():
@@ -206,7 +214,7 @@ def approved(plan: Plan, *, yes: bool, question: str, always: bool = False) -> b
 
 
 def asked(question: str) -> bool:
-    """Whether somebody is there, and says yes."""
+    """Ask a question; False if there is no terminal or the answer is not yes."""
     if not can_be_asked():
         return False
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)

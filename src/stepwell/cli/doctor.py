@@ -1,8 +1,8 @@
-"""`stepwell doctor`: is everything here that is needed? What is not, and how to get it.
+"""`stepwell doctor`: check the requirements, and say how to meet those that are missing.
 
-A check that finds something needed missing makes the exit code 1. Spark is not started, which would
-take many seconds: its version is read, and Java is asked for its own. The store is tried for real,
-in a place of its own inside it that is removed afterwards; a crash leaves a hidden directory, or
+A missing requirement makes the exit code 1. Spark is not started, which would take many seconds:
+its version is read from the package, and Java is asked for its own. The store is tested for real,
+in a location of its own inside it that is removed afterwards. A crash leaves a hidden directory, or
 objects below `probe/`.
 """
 
@@ -16,15 +16,15 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from enum import Enum
+from enum import StrEnum
 from importlib import metadata
 from statistics import median
 
-from stepwell.cli.place import local_root
+from stepwell.cli.addresses import local_root
 from stepwell.cli.screen import Screen
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import ConfigError, InvalidError, StepwellError
-from stepwell.spark.java import find_java
+from stepwell.execution.java import find_java
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
 from stepwell.store.probe import capabilities
@@ -37,7 +37,7 @@ SLOW_MS = 50.0
 IN_MEMORY = ("tmpfs", "ramfs")
 
 
-class Status(str, Enum):
+class Status(StrEnum):
     OK = "ok"
     WARNING = "warning"
     MISSING = "missing"
@@ -45,7 +45,7 @@ class Status(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked at, how it is, and the command that makes it better."""
+    """One check: its subject, its result, and the command that fixes it."""
 
     name: str
     status: Status
@@ -54,7 +54,7 @@ class Check:
 
 
 def show(place: str | None, *, json: bool) -> bool:
-    """Print every check as it is made; True if nothing needed is missing."""
+    """Print every check as it is made; return whether nothing required is missing."""
     screen, checks = Screen(), []
     for check in examine(place, SystemEnv(), os.environ):
         checks.append(check)
@@ -120,7 +120,7 @@ def check_java(environ: Mapping[str, str]) -> Check:
 
 
 def check_spark() -> Check:
-    # Asked of the installer's notes: importing pyspark takes long, and starting it longer.
+    # Read from the package metadata: importing pyspark takes long, and starting it longer.
     wanted = ".".join(map(str, SPARK))
     fix = f'{_pip()} "pyspark=={wanted}.*"'
     try:
@@ -153,7 +153,7 @@ def check_store(store: Store, where: str, env: Env) -> Check:
 
 
 def check_speed(store: Store, where: str, env: Env) -> Check:
-    """How long it takes until a small object is durable, which is what an append waits for."""
+    """Measure the time until a small object is durable, which is the latency of an append."""
     root = local_root(store)
     number = WRITES_LOCAL if root else WRITES_REMOTE
     body = bytes(1000)
@@ -185,7 +185,7 @@ def check_speed(store: Store, where: str, env: Env) -> Check:
 
 @contextmanager
 def _throw_away(place: str, env: Env) -> Iterator[tuple[Store, str]]:
-    """A store inside the place, removed afterwards, and the name of the place for people."""
+    """Open a temporary store inside a location; yield it with the location's name for messages."""
     store = open_store(place, env)
     root = local_root(store)
     if root is None:
@@ -193,12 +193,12 @@ def _throw_away(place: str, env: Env) -> Iterator[tuple[Store, str]]:
         try:
             yield inside, store.uri
         finally:
-            # What cannot be removed counts as nothing, and must not hide why we are here.
+            # A failed removal does not matter, and must not hide the original error.
             with suppress(StepwellError):
                 for listed in inside.list():
                     inside.delete(listed.path)
         return
-    # A store that is still to be made will lie on the same disk as the directory it is made in.
+    # A store that does not exist yet will be on the same disk as its parent directory.
     existing = root
     while not os.path.exists(existing):
         existing = os.path.dirname(existing)
@@ -212,7 +212,7 @@ def _throw_away(place: str, env: Env) -> Iterator[tuple[Store, str]]:
 
 
 def _in_memory(path: str) -> str | None:
-    """The kind of the file system, if it is one that never reaches a disk. Known on Linux only."""
+    """Return the type of the file system if it is in memory. Known on Linux only."""
     kinds: dict[str, str] = {}
     try:
         with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
@@ -250,17 +250,17 @@ def _pip() -> str:
 
 
 def _near() -> bool:
-    """Whether the interpreter lies below the current directory, where a short path is clearer."""
+    """Return whether the interpreter is below the current directory: its short path is clearer."""
     return os.path.abspath(sys.executable).startswith(os.getcwd() + os.sep)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: enough to compare with a lower bound."""
+    """Return the leading numbers of a version: enough to compare with a lower bound."""
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
 
 
 def _rounded(number: float) -> str:
-    """Two digits that mean something.
+    """Round to two significant digits.
 
     >>> _rounded(2468.0), _rounded(17.3)
     ('2,500', '17')

@@ -1,4 +1,4 @@
-"""One journal entry for a person or as JSON, down to the first rows of its data."""
+"""One journal entry, as text or as JSON, down to the first rows of its data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from stepwell.cli.place import Single
+from stepwell.cli.addresses import Single
 from stepwell.cli.screen import Row, Screen, count, plain, size
 from stepwell.errors import CorruptError
 from stepwell.journal.codec import decode
@@ -18,7 +18,7 @@ ROWS_SHOWN = 10
 
 
 def entry_json(recorded: Recorded) -> dict[str, Any]:
-    """Everything but the data itself."""
+    """Return everything but the data itself."""
     entry, draft = recorded.entry, recorded.entry.draft
     return {
         "epoch": entry.epoch,
@@ -48,7 +48,7 @@ def _input_json(item: Input) -> dict[str, Any]:
 
 
 def _parsed(reference: str | None) -> Any:
-    """A reference is JSON by agreement; one that is not is shown as it stands."""
+    """Parse a reference. It is JSON by convention; any other text is returned as it is."""
     if reference is None:
         return None
     try:
@@ -80,12 +80,12 @@ def show_entry(screen: Screen, single: Single, *, json: bool) -> None:
 
 
 def preview(data: Bytes) -> dict[str, Any]:
-    """Schema and first rows of an Arrow IPC stream; `problem` if it is none."""
+    """Return the schema and the first rows of an Arrow IPC stream; `problem` if it is not one."""
     try:
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
             rows: list[dict[str, Any]] = []
             for batch in reader:
-                # The seal has vouched for the bytes, not for whoever made them.
+                # The checksum vouches for the bytes, not for the program that made them.
                 batch.validate(full=True)
                 rows += batch.slice(0, ROWS_SHOWN - len(rows)).to_pylist()
                 if len(rows) >= ROWS_SHOWN:
@@ -132,7 +132,7 @@ def _render_rows(screen: Screen, item: dict[str, Any]) -> None:
     names = [field["name"] for field in item["data"]["schema"]]
     cells = [tuple(_cell(row[name]) for name in names) for row in rows]
     screen.line()
-    # The last column may be long, and so is the one that gives way.
+    # The last column may be long, so it is the one that is wrapped.
     screen.table(
         [*(plain(name) for name in names[:-1]), plain(names[-1])],
         [Row(values[:-1], values[-1]) for values in cells],

@@ -1,5 +1,6 @@
-"""`stepwell explain`: how views are kept up to date, what is stored for them, and why anything is
-computed anew. Never starts Spark.
+"""`stepwell explain`: how views are maintained, what is stored, and why anything is recomputed.
+
+Never starts Spark.
 """
 
 from __future__ import annotations
@@ -7,19 +8,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from stepwell.cli.reach import latest, running
+from stepwell.cli.pipeline_access import latest, running
+from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Screen
-from stepwell.cli.where import Where
-from stepwell.deploy.explaining import explained
+from stepwell.deploy.explain import explained
 from stepwell.deploy.pipeline import explain, make_executor
 from stepwell.deploy.program import as_deployed
 from stepwell.deploy.project import Project
 from stepwell.deploy.resources import statement_checksum
 from stepwell.env import Env, SystemEnv
-from stepwell.query.statements import MaterializedView, fold
+from stepwell.sql.statements import MaterializedView, fold
 
 
-def show(where: Where, view: str | None) -> None:
+def show(where: ProjectOptions, view: str | None) -> None:
     env, screen = SystemEnv(), Screen()
     wanted = where.project(env, secrets=False)
     stored = latest(wanted, env)
@@ -55,7 +56,7 @@ def _views(project: Project) -> dict[str, str]:
 
 
 def _changed(project: Project, wanted: Project) -> set[str]:
-    """Views that the project declares otherwise than they are deployed."""
+    """Return the views whose declaration differs from the deployed one."""
     now = {fold(view.name): statement_checksum(view) for view in wanted.views.values()}
     return {
         view.name

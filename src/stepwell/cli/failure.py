@@ -1,7 +1,7 @@
-"""How a command ends when it does not end well: a message for a person, or JSON, and an exit code.
+"""Failing commands: a message or JSON on standard error, and an exit code.
 
-An error of `stepwell.errors` is shown as its message and its hint, never as a traceback. Anything
-else that gets here is a bug of ours, and says so. STEPWELL_TRACEBACK=1 shows where it comes from.
+An error of `stepwell.errors` is shown as its message and its hint, never as a traceback. Any other
+exception is a bug in Stepwell, and is reported as one. STEPWELL_TRACEBACK=1 shows the traceback.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from stepwell.cli import completion
+from stepwell.cli import completion, logs
+from stepwell.cli.choices import LogFormat
 from stepwell.cli.options import moved_to_front
 from stepwell.errors import StepwellError
 
 ERROR, USAGE = 1, 2
 
-# Some versions of typer carry a copy of click, others import it; this is the class that is used.
+# Some versions of typer carry a copy of click, others import it; this is the class in use.
 UsageError: Any = typer.BadParameter.__mro__[1]
 
 
 class Commands(TyperGroup):
-    """The root of the command line, which turns whatever a command raises into an exit code."""
+    """The root of the command line, which turns exceptions of commands into exit codes."""
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **named: Any) -> NoReturn:
         arguments = list(sys.argv[1:] if args is None else args)
@@ -54,8 +55,8 @@ class Commands(TyperGroup):
             sys.exit(ERROR)
         except OSError as error:
             if error.errno == errno.EPIPE:
-                # Whoever read our output (`| head`) has seen enough. Nothing may be written to
-                # that pipe any more, not even by the interpreter on its way out.
+                # The reader of our output (`| head`) has closed the pipe. Nothing may be written to
+                # it any more, not even by the interpreter during shutdown.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 sys.exit(ERROR)
             bug(error, as_json)
@@ -84,7 +85,11 @@ def report(
     as_json: bool,
     **details: object,
 ) -> None:
-    """Say on standard error what went wrong."""
+    """Report an error on standard error."""
+    if logs.configured() is LogFormat.JSON and not as_json:
+        # A collector of JSON lines gets this one, too.
+        logs.LOGGER.error("%s", message, extra={"details": {"type": kind, "hint": hint, **details}})
+        return
     if as_json:
         content = {"type": kind, "message": message, "hint": hint, **details}
         print(json.dumps({"error": content}, ensure_ascii=False), file=sys.stderr)

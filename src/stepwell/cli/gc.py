@@ -1,4 +1,4 @@
-"""`stepwell gc`: remove what nothing needs. Shows what it would remove until told to."""
+"""`stepwell gc`: remove garbage. Without --confirm, only show it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from stepwell.cli.failure import report
+from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Row, Screen, count, plain, size
-from stepwell.cli.where import Where
 from stepwell.env import SystemEnv
+from stepwell.manifest.gc import REASONS, Collector, Plan
+from stepwell.manifest.manifest import Manifests
+from stepwell.manifest.pins import Clone, drop_pin, forgettable, look_at
 from stepwell.model import format_time
-from stepwell.state.collect import REASONS, Collector, Plan
-from stepwell.state.manifest import Manifests
-from stepwell.state.pins import Clone, drop_pin, forgettable, look_at
 
 _SHOWN = 20
-"""Objects that a dry run names for each reason; all of them are in the JSON."""
+"""Number of objects that a dry run names for each reason; the JSON has all of them."""
 
 
-def show(where: Where, *, confirm: bool, forget: Sequence[str] = ()) -> None:
+def show(where: ProjectOptions, *, confirm: bool, forget: Sequence[str] | None = None) -> None:
     env, screen = SystemEnv(), Screen()
     project = where.project(env, secrets=False)
     store = project.open_store(env)
     manifests = Manifests(store, env)
-    forgotten = forgettable(manifests, forget, env)
+    forgotten = forgettable(manifests, forget or (), env)
     if confirm:
         for clone in forgotten:
             drop_pin(manifests, clone.pin.id, clone.pin.clone)

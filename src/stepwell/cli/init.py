@@ -1,4 +1,7 @@
-"""`stepwell init`: the files of a new project, and what to do next. Nothing is overwritten."""
+"""`stepwell init`: create the files of a new project, and show the next steps.
+
+Nothing is overwritten.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ NEXT = {
 def show(folder: str, template: Template, *, json: bool) -> None:
     target = Path(folder)
     source = TEMPLATES / template.value
-    # Kept without its dot, or it would be at work where the templates are.
+    # Stored without its dot, or git would apply it to the templates.
     files = {
         Path(".gitignore") if path.name == "gitignore" else path.relative_to(source): path
         for path in source.rglob("*")

@@ -1,7 +1,7 @@
-"""`stepwell inspect journal`: the entries of a journal as a table, damaged ones included.
+"""`stepwell inspect journal`: the entries of a journal as a table, corrupt ones included.
 
-It reads what any reader would read, and goes on where a reader would have to stop: an entry that
-cannot be trusted is a line that says why, and the next one is looked at all the same.
+It reads what any reader would read, and continues where a reader would have to stop: an invalid
+entry becomes a line that gives the reason, and the next entry is read all the same.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from stepwell.cli.addresses import nothing_here, open_existing_store, read_single
 from stepwell.cli.entry import entry_json, show_entry
-from stepwell.cli.place import nothing_here, open_place, read_single
 from stepwell.cli.screen import Row, Screen, count, plain, size, span
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import CorruptError, InvalidError
@@ -19,8 +19,8 @@ from stepwell.journal import paths
 from stepwell.journal.entry import Cursor, Recorded
 from stepwell.journal.identity import Identity, check_identity, read_identity
 from stepwell.journal.log import Log
+from stepwell.manifest.manifest import Manifests, Stored
 from stepwell.model import Epoch, Position
-from stepwell.state.manifest import Manifests, Stored
 from stepwell.store.base import Store
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ RESTORE = "restore the object from a backup"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that should not be so; `position` where it concerns one entry."""
+    """Something wrong with a journal; `position` is set if it concerns one entry."""
 
     message: str
     hint: str | None = None
@@ -44,19 +44,19 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One object of the journal: what it holds, or why that cannot be told."""
+    """One object of the journal: its content, or the reason why it cannot be read."""
 
     position: int
     bytes: int
     content: dict[str, Any] | None
     problem: str | None = None
     unknown: bool = False
-    """It is of a format that this version cannot read, which is no damage."""
+    """The object has a format that this version cannot read, which is not corruption."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A journal as it was found."""
+    """A journal as it was read."""
 
     uri: str
     identity: Identity | None
@@ -76,7 +76,7 @@ def show(place: str, *, after: int | None, limit: int | None, json: bool) -> Non
     if single is not None:
         show_entry(screen, single, json=json)
         return
-    view = read_view(open_place(place, env), env, after=after, limit=limit)
+    view = read_view(open_existing_store(place, env), env, after=after, limit=limit)
     if json:
         screen.json(as_json(view))
     else:
@@ -92,9 +92,9 @@ def show(place: str, *, after: int | None, limit: int | None, json: bool) -> Non
 def read_view(
     store: Store, env: Env, *, after: int | None = None, limit: int | None = None
 ) -> View:
-    """Read the entries after a position, or else the last ones, and what the store says of them."""
-    # The names come first and the manifest after: then what a collector has removed before we
-    # looked lies behind the replay position we find.
+    """Read the entries after a position, or the last ones, and check them against the store."""
+    # Names first, manifest second: then an entry that was garbage-collected before the listing is
+    # below the replay position of the manifest.
     listed = {
         name.number: item.size
         for item in store.list(paths.JOURNAL)
@@ -130,7 +130,7 @@ def read_view(
 
 
 class _Walk:
-    """Goes from entry to entry, checking each link of the chain that can be checked."""
+    """Walks from entry to entry and checks each link of the chain that can be checked."""
 
     def __init__(
         self, log: Log, listed: dict[int, int], replay: Cursor | None, boundary: int
@@ -145,7 +145,7 @@ class _Walk:
         self._started = False
 
     def line(self, position: Position) -> Line | None:
-        """What lies at a position; None if a collector has removed it since it was listed."""
+        """Return the line for a position; None if the entry was collected since the listing."""
         self._cursor = self._arrive(Position(position - 1))
         self._started = True
         if self._cursor is not None:
@@ -166,7 +166,7 @@ class _Walk:
         return Line(position, self._listed[position], entry_json(found))
 
     def _arrive(self, before: Position) -> Cursor | None:
-        """The place right before a position, if it is known what lies there."""
+        """Return the cursor right before a position, if the entry there is known."""
         if before == 0:
             return Cursor()
         if self._replay is not None and self._replay.position == before:
@@ -177,21 +177,21 @@ class _Walk:
         return self._look_back(before) if before in self._listed else None
 
     def _look_back(self, before: Position) -> Cursor | None:
-        """The entry before the first one shown, so that the first link is checked as well."""
+        """Read the entry before the first one shown, so that the first link is checked, too."""
         try:
             found = self._log.read(before)
         except (CorruptError, InvalidError):
-            return None  # It is not among those asked for.
+            return None  # It is not among the requested entries.
         return None if found is None else Cursor(before, found.checksum, found.entry.epoch)
 
     def _pass(self, found: Recorded) -> Recorded:
         entry = found.entry
         position = entry.position
-        # Where the entry before is not known, this one is taken at its word.
+        # If the previous entry is not known, trust this entry's link to it.
         cursor = self._cursor or Cursor(Position(position - 1), entry.previous, self._epoch)
         self._epoch = max(self._epoch, entry.epoch)
         if position <= self._boundary:
-            # Behind the boundary a stalled writer may have filled a hole; nobody reads there.
+            # Below the boundary a stalled writer may have filled a hole; no reader goes there.
             self._cursor = Cursor(position, found.checksum, self._epoch)
             return found
         self._cursor, passed = cursor.advance(found, self._log.where(position))
@@ -209,7 +209,7 @@ class _Walk:
         self, position: Position, found: Recorded | None, error: CorruptError | InvalidError
     ) -> Line:
         self.problems.append(Problem(error.message, error.hint, position))
-        # The row has a number: only what is wrong with it needs saying.
+        # The row already shows the position: keep only the reason.
         wrong = error.message.removeprefix(self._log.where(position)).lstrip(": ")
         content = entry_json(found) if found else None
         unknown = isinstance(error, InvalidError)
@@ -217,7 +217,7 @@ class _Walk:
 
 
 def _noting(problems: list[Problem], read: Callable[[], T]) -> T | None:
-    """What can be read; what cannot be trusted is noted, and is no reason to stop."""
+    """Return the result of `read`; None, with the problem noted, if the data is not valid."""
     try:
         return read()
     except (CorruptError, InvalidError) as error:
@@ -226,7 +226,7 @@ def _noting(problems: list[Problem], read: Callable[[], T]) -> T | None:
 
 
 def _belongs(store: Store, identity: Identity | None, manifest: Stored) -> list[Problem]:
-    """Is this the journal that the manifest beside it knows?"""
+    """Check that this is the journal that the manifest in the same store names."""
     problems: list[Problem] = []
     known = manifest.manifest
     _noting(
@@ -243,7 +243,7 @@ def _belongs(store: Store, identity: Identity | None, manifest: Stored) -> list[
 
 
 def _gaps(positions: Sequence[int], trimmed: int) -> list[Problem]:
-    """Positions above those that may be trimmed have no gaps; a gap is lost data."""
+    """Report gaps in the positions above those that may be trimmed; a gap is lost data."""
     problems = []
     last = trimmed
     for number in positions:
@@ -294,7 +294,7 @@ def render(screen: Screen, view: View, *, keep: Sequence[int] | None = None) -> 
 
 
 def rows(lines: Sequence[Line], keep: Sequence[int] | None = None) -> list[Row]:
-    """The rows of the table. Where some are left out, a row says how many."""
+    """Return the rows of the table. A row with a count stands for rows that are left out."""
     shown: list[Row] = []
     left_out = 0
     for line in lines:

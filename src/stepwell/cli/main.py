@@ -1,8 +1,8 @@
-"""The commands: their names, options and help. What they do is imported when they run.
+"""The commands: their names, options and help. Their bodies are imported when they run.
 
 So `stepwell --help` loads neither Arrow nor an object store, and answers at once. Data goes to
-standard output, everything else to standard error. Exit codes: 0 well, 1 an error, 2 wrong usage,
-130 interrupted.
+standard output, everything else to standard error. Exit codes: 0 success, 1 an error, 2 wrong
+usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from typing import Annotated, NoReturn
 import typer
 
 from stepwell import __version__
-from stepwell.cli import deploying, keeping, transaction
-from stepwell.cli.choices import Changes, QueryFormat, Shell, Template
+from stepwell.cli import deploy_commands as deploying
+from stepwell.cli import logs, transaction
+from stepwell.cli import state_commands as keeping
+from stepwell.cli.choices import Changes, LogFormat, LogLevel, QueryFormat, Shell, Template
 from stepwell.cli.failure import Commands
-from stepwell.cli.where import (
+from stepwell.cli.lazy import runs
+from stepwell.cli.project_options import (
     TIMEOUT,
     Delimiter,
     Format,
@@ -28,7 +31,7 @@ from stepwell.cli.where import (
     TakeOver,
     Timeout,
     WhatChanges,
-    place,
+    project_options,
     wants_json,
 )
 
@@ -51,7 +54,7 @@ transaction.add_to(app)
 
 
 def main() -> None:
-    """The command as a process of its own."""
+    """Run the command in a process of its own."""
     try:
         app()
     except SystemExit as ended:
@@ -59,10 +62,10 @@ def main() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with this code, in good order, but without taking Arrow down.
+    """End the process with this code, cleanly, but without unloading Arrow.
 
-    Arrow's threads may still be at work when its library is unloaded. Now and then that aborts a
-    process whose work is done, with exit code 134 (apache/arrow#34314).
+    Arrow's threads may still run when its library is unloaded. Occasionally that aborts a process
+    whose work is done, with exit code 134 (apache/arrow#34314).
     """
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and not thread.daemon:
@@ -72,7 +75,7 @@ def leave(code: int) -> NoReturn:
         try:
             stream.flush()
         except (OSError, ValueError):
-            code = code or 1  # Whoever reads it has gone.
+            code = code or 1  # The reader has gone.
     os._exit(code)
 
 
@@ -108,6 +111,16 @@ def stepwell(
         list[str] | None,
         typer.Option("--var", metavar="NAME=VALUE", help="A value for a variable; repeatable."),
     ] = None,
+    log_level: Annotated[
+        LogLevel | None,
+        typer.Option(
+            "--log-level", help="Write log records of this level and above to standard error."
+        ),
+    ] = None,
+    log_format: Annotated[
+        LogFormat | None,
+        typer.Option("--log-format", help="How log records are written; json is a line each."),
+    ] = None,
     json: Json = False,
     version: Annotated[
         bool,
@@ -116,14 +129,15 @@ def stepwell(
 ) -> None:
     """Keep SQL materialized views up to date on Apache Spark.
 
-    A project is a folder with stepwell.yml and *.sql; it is found from any folder inside it. These
-    options stand before the command or after it.
+    A project is a folder with stepwell.yml and *.sql files; commands find it from any folder inside
+    it. The options below may come before or after the command.
 
     \b
-    stepwell init orders                        a project with sample data
-    stepwell -C orders run --once               take in what there is
+    stepwell init orders                        create a project with sample data
+    stepwell -C orders run --once               process the input that is there
     stepwell -C orders query "SELECT * FROM revenue"
     """
+    logs.configure(log_level, log_format)
 
 
 @app.command()
@@ -137,7 +151,7 @@ def init(
     ] = Template.ORDERS,
     json: Json = False,
 ) -> None:
-    """Write the files of a new project. Nothing is overwritten.
+    """Create the files of a new project. Existing files are not overwritten.
 
     \b
     stepwell init orders
@@ -145,11 +159,12 @@ def init(
     """
     from stepwell.cli import init
 
-    where = place(context, json)
+    where = project_options(context, json)
     init.show(folder or where.folder, template, json=where.json)
 
 
 @app.command()
+@runs("validate.show")
 def validate(
     context: typer.Context,
     spark: Annotated[
@@ -157,23 +172,21 @@ def validate(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Check a project, offline: keys, names, statements, queries, options.
+    """Check a project offline: keys, names, statements, queries and options.
 
     The first mistake is shown with its file, its line and a hint, and the exit code is 1. A call of
-    a function that Spark does not have is a warning. With --spark every view is analysed by Spark
-    over empty tables; nothing is read and nothing is stored. The last line says which was done.
+    a function that Spark does not have is a warning. With --spark, Spark analyses every view over
+    empty tables; no data is read or stored. The last line says which check was done.
 
     \b
     stepwell validate
     stepwell validate --spark
     stepwell --target prod validate
     """
-    from stepwell.cli import validate
-
-    validate.show(place(context, json), spark=spark)
 
 
 @app.command()
+@runs("run.show")
 def run(
     context: typer.Context,
     once: Annotated[
@@ -189,44 +202,33 @@ def run(
     timeout: Timeout = TIMEOUT,
     json: Json = False,
 ) -> None:
-    """Run a pipeline: sources in, views up to date, sinks out. The first run creates it.
+    """Run a pipeline: read sources, update views, write sinks. The first run creates it.
 
-    Ctrl-C and SIGTERM let the transaction under way finish and end with exit code 130. One process
-    at a time runs a pipeline: a second one is refused, unless it is told to --take-over; then the
-    first ends with an error. That is for supervisors, too, which start it again after a crash of
-    the machine. With --json every event is a line of JSON on standard error.
+    Ctrl-C and SIGTERM let the current transaction finish; then the exit code is 130. Only one
+    process at a time runs a pipeline: a second one is refused unless it has --take-over, and then
+    the first one ends with an error. --take-over is also for supervisors that restart the process
+    after a crash of the machine. With --json, every event is a line of JSON on standard error.
 
     \b
     stepwell run
     stepwell run --once
     stepwell -C orders --target prod run
     """
-    from stepwell.cli import run
-
-    code = run.show(
-        place(context, json, timeout),
-        once=once,
-        max_transactions=max_transactions,
-        take_over=take_over,
-    )
-    if code:
-        raise typer.Exit(code)
 
 
 @app.command()
+@runs("status.show")
 def status(context: typer.Context, timeout: Timeout = TIMEOUT, json: Json = False) -> None:
-    """Show where a pipeline stands. Asks the process that runs it, and disturbs nobody.
+    """Show the state of a pipeline. Asks the process that runs it, without disturbing it.
 
     \b
     stepwell status
     stepwell status --json | jq .transaction
     """
-    from stepwell.cli import status
-
-    status.show(place(context, json, timeout))
 
 
 @app.command()
+@runs("query.show")
 def query(
     context: typer.Context,
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT over tables and views.")],
@@ -239,11 +241,11 @@ def query(
 ) -> None:
     """Print the answer to one SELECT, as of a stated transaction. Changes nothing.
 
-    While a process runs the pipeline, it answers. Otherwise the state is read here, without taking
-    the pipeline: a SELECT over one table or view with filters, an order, a limit or counts without
-    Spark, anything else with it. A query reads the pipeline's tables and views only: commands,
-    files, programs and methods of Java are refused by name. SHOW TABLES, SHOW VIEWS and DESCRIBE
-    NAME list what there is.
+    If a process runs the pipeline, that process answers. Otherwise the state is read here, without
+    claiming the pipeline. A SELECT over one table or view with filters, an order, a limit or counts
+    needs no Spark; any other query starts Spark. A query can read only the pipeline's tables and
+    views: commands, files, programs and Java methods are refused by name. SHOW TABLES, SHOW VIEWS
+    and DESCRIBE NAME list tables, views and columns.
 
     \b
     stepwell query "SELECT * FROM revenue ORDER BY total DESC LIMIT 10"
@@ -251,12 +253,10 @@ def query(
     stepwell query 'SELECT * FROM `orders$errors`'
     stepwell query "DESCRIBE revenue"
     """
-    from stepwell.cli import query
-
-    query.show(place(context, json, timeout), sql, format)
 
 
 @app.command()
+@runs("tail.show")
 def tail(
     context: typer.Context,
     view: Annotated[str, typer.Argument(metavar="VIEW", help="A materialized view.")],
@@ -269,21 +269,18 @@ def tail(
 ) -> None:
     """Follow the changes of a view.
 
-    A line of JSON for each row that comes or goes: _transaction is the number of the transaction,
-    _w how often the row comes (above 0) or goes (below). Needs a process on this machine that runs
-    the pipeline.
+    Prints a line of JSON for each inserted or deleted row: _transaction is the number of the
+    transaction, and _w is the weight of the row, positive for inserts and negative for deletes.
+    Needs a process on this machine that runs the pipeline.
 
     \b
     stepwell tail revenue
     stepwell tail revenue | jq 'select(._w > 0)'
     """
-    from stepwell.cli import tail
-
-    if code := tail.show(place(context, json, timeout), view, max_transactions):
-        raise typer.Exit(code)
 
 
 @app.command()
+@runs("push.show")
 def push(
     context: typer.Context,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="The table to push to.")],
@@ -296,35 +293,24 @@ def push(
     timeout: Timeout = TIMEOUT,
     json: Json = False,
 ) -> None:
-    """Push rows into a table. They are durable when it ends.
+    """Push rows into a table. The rows are durable when the command ends.
 
-    The process that runs the pipeline takes them in; if none does, the pipeline is opened here. A
-    row that is rejected goes to <table>$errors; if all are, the exit code is 1. Large input is
-    several transactions.
+    The process that runs the pipeline commits them; if there is none, the pipeline is opened here.
+    Rejected rows go to <table>$errors; if all rows are rejected, the exit code is 1. Large input is
+    split into several transactions.
 
-    With a key that was used before, for the same rows, it answers what it answered then, and takes
-    nothing in.
+    If the key was already used for the same rows, the command repeats its earlier answer and
+    pushes nothing.
 
     \b
     stepwell push orders more.json
     stepwell push orders 2026-11-18.csv --key orders-2026-11-18
     echo '{"id": 7, "customer": "ada", "amount": 12}' | stepwell push orders -
     """
-    from stepwell.cli import push
-
-    push.show(
-        place(context, json, timeout),
-        table,
-        file,
-        format=format,
-        changes=changes,
-        delimiter=delimiter,
-        take_over=take_over,
-        key=key,
-    )
 
 
 @app.command()
+@runs("explain.show")
 def explain(
     context: typer.Context,
     view: Annotated[
@@ -334,22 +320,20 @@ def explain(
     timeout: Timeout = TIMEOUT,
     json: Json = False,
 ) -> None:
-    """Show how views are kept up to date.
+    """Show how views are maintained.
 
-    What is stored for a view, by which rule each operator is kept, and why anything is computed
-    anew. Needs no Spark: what is deployed was recorded; for a project that was never run it is
-    worked out as far as that goes without, and says so.
+    Shows what is stored for a view, the rule that maintains each operator, and why anything is
+    recomputed. Needs no Spark: a deployed view was described when it was stored. A project that was
+    never run is analysed as far as possible without Spark, and the output says so.
 
     \b
     stepwell explain revenue
     stepwell explain --json
     """
-    from stepwell.cli import explain
-
-    explain.show(place(context, json, timeout), view)
 
 
 @app.command()
+@runs("clone.show")
 def clone(
     context: typer.Context,
     source: Annotated[
@@ -373,31 +357,22 @@ def clone(
     ),
     json: Json = False,
 ) -> None:
-    """Make a second pipeline that begins where another is.
+    """Create a second pipeline that starts from the state of another.
 
-    No file is copied: the clone reads its parent's, which keeps them for as long as the clone
-    lives. Both go their own ways from then on; whoever runs the parent is not disturbed. Between a
-    directory and a bucket the files are copied. Sources go on from where the parent was; its sinks
-    are off in the clone, and a sink under another name receives the whole view. Interrupted, run
-    it again.
+    No file is copied: the clone reads the files of its parent, which keeps them for as long as the
+    clone exists. From then on the two are independent, and the process that runs the parent is not
+    disturbed. Between a directory and a bucket, the files are copied. Sources continue from the
+    parent's position. The parent's sinks are off in the clone; a sink with another name receives
+    the whole view. If the command is interrupted, run it again.
 
     \b
     stepwell clone . ./try && stepwell --store ./try run --once
     stepwell clone s3://acme/orders s3://acme/orders-test --checkpoint before-migration
     """
-    from stepwell.cli import clone
-
-    clone.show(
-        place(context, json),
-        source,
-        destination,
-        checkpoint=checkpoint,
-        journal=journal,
-        copy=copy,
-    )
 
 
 @app.command()
+@runs("verify.show")
 def verify(
     context: typer.Context,
     deep: Annotated[
@@ -407,22 +382,19 @@ def verify(
 ) -> None:
     """Check a whole pipeline: is everything there, and as it was written?
 
-    Manifests, journal, checkpoints, pins, and every file they name. A finding says which object,
-    what is wrong with it, since when it matters, and how to repair it; the exit code is 1 then.
-    Reads only, and disturbs no writer.
+    Checks manifests, journal, checkpoints, pins, and every file they name. A finding names the
+    object, the problem, when it matters, and how to repair it; then the exit code is 1. Only reads,
+    and does not disturb a writer.
 
     \b
     stepwell verify
     stepwell verify --deep
     stepwell verify --json | jq '.findings[].object'
     """
-    from stepwell.cli import verify
-
-    if not verify.show(place(context, json), deep=deep):
-        raise typer.Exit(1)
 
 
 @app.command()
+@runs("gc.show")
 def gc(
     context: typer.Context,
     confirm: Annotated[bool, typer.Option("--confirm", help="Remove it.")] = False,
@@ -432,22 +404,19 @@ def gc(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Remove what nothing needs any more. Without --confirm, show what that is.
+    """Remove garbage. Without --confirm, only show it.
 
-    Files of checkpoints that were let go, leftovers of crashes, superseded manifests, old journal
-    entries. A pipeline that runs does so by itself (gc.every in stepwell.yml). Nothing is removed
-    while something that must be protected cannot be read.
+    Garbage is files of released checkpoints, orphans of crashes, superseded manifests and old
+    journal entries. A running pipeline collects garbage by itself (gc.every in stepwell.yml).
+    Nothing is removed while a manifest or checkpoint that must be protected cannot be read.
 
-    Clones that are not where they were made are named. What they needed stays until --forget says
-    that they are gone for good.
+    Clones that are no longer at their location are listed. The files they need are kept until
+    --forget declares them gone for good.
 
     \b
     stepwell gc
     stepwell gc --confirm
     """
-    from stepwell.cli import gc
-
-    gc.show(place(context, json), confirm=confirm, forget=tuple(forget or ()))
 
 
 @inspect.command("journal")
@@ -464,11 +433,11 @@ def inspect_journal(
     everything: Annotated[bool, typer.Option("--all", help="Read every entry.")] = False,
     json: Json = False,
 ) -> None:
-    """Show the entries of a journal, and whether their chain is whole.
+    """Show the entries of a journal, and check that their chain is complete.
 
-    Of a long journal the last entries are read; what was left out is said. An entry that is
-    damaged is a line like the others, and the exit code is 1. Given the path of a single entry,
-    it shows what the entry holds, down to the first rows of its data.
+    Of a long journal, only the last entries are read, and the output says so. A corrupt entry is
+    shown as a line like the others, and the exit code is 1. Given the path of a single entry, it
+    shows the content of the entry, down to the first rows of its data.
 
     \b
     stepwell inspect journal ./state
@@ -493,7 +462,7 @@ def inspect_manifest(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show a pipeline's manifest: who holds it, what it holds, where replay would start.
+    """Show a pipeline's manifest: its holder, its content, and where replay would start.
 
     \b
     stepwell inspect manifest ./state
@@ -509,7 +478,7 @@ def inspect_manifest(
 def completion(
     shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> None:
-    """Print the script with which a shell completes commands and options.
+    """Print a script that completes commands and options in a shell.
 
     \b
     stepwell completion bash >> ~/.bashrc
@@ -534,11 +503,11 @@ def doctor(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Check this machine and a store for what is needed.
+    """Check that this machine and a store meet the requirements.
 
-    Looks at Python, its packages, Java and Spark, and says how to get what is missing. Then tries
-    what a store must be able to do, under a name of its own that is removed afterwards, and how
-    fast it is.
+    Checks Python, its packages, Java and Spark, and says how to install what is missing. Then
+    tests the operations that a store must support, and their speed, under a name of its own that is
+    removed afterwards.
 
     \b
     stepwell doctor
@@ -561,25 +530,25 @@ def demo(
 ) -> None:
     """Let two processes race for one pipeline: nothing is lost.
 
-    Runs in a temporary directory. Every row that a writer was told is durable is compared with
-    what the journal holds. With --crash a pipeline is killed half-way and run again; its view is
-    compared with the input, and its sink with the view. The exit code is 1 if something differs.
+    Runs in a temporary directory. Every row that was acknowledged to a writer is compared with the
+    journal. With --crash, a pipeline is killed half-way and run again; its view is compared with
+    the input, and its sink with the view. The exit code is 1 if something differs.
 
     \b
     stepwell demo
     stepwell demo --keep
     stepwell demo --crash
     """
-    from stepwell.cli import demo, demo_crash
+    from stepwell.cli import demo
 
-    shown = demo_crash.show if crash else demo.show
+    shown = demo.show_crash if crash else demo.show_race
     if not shown(keep=keep, json=wants_json(context, json)):
         raise typer.Exit(1)
 
 
 @app.command("demo-writer", hidden=True)
 def demo_writer(directory: str, name: str) -> None:
-    """One of the two writers of `stepwell demo`, which starts it and reads what it prints."""
-    from stepwell.cli import demo_writer
+    """Run one of the two writers of `stepwell demo`, which starts it and reads its output."""
+    from stepwell.demo import writer
 
-    demo_writer.run(directory, name)
+    writer.run(directory, name, lambda line: print(line, flush=True))

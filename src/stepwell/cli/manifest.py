@@ -1,15 +1,15 @@
-"""`stepwell inspect manifest`: one version of a pipeline's manifest, checked and spelled out."""
+"""`stepwell inspect manifest`: one version of a pipeline's manifest, checked and formatted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepwell.cli.place import Single, nothing_here, open_place, read_single
+from stepwell.cli.addresses import Single, nothing_here, open_existing_store, read_single
 from stepwell.cli.screen import Row, Screen, count, plain, size, span
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import CorruptError, InvalidError
+from stepwell.manifest.manifest import FORMAT, Manifest, Manifests, Stored, from_json, to_json
 from stepwell.model import format_time
-from stepwell.state.manifest import FORMAT, Manifest, Manifests, Stored, from_json, to_json
 from stepwell.store.sealed import unseal
 
 
@@ -29,7 +29,7 @@ def show(place: str, *, id: int | None, json: bool) -> None:
 
 
 def _decode(single: Single) -> Stored:
-    """A version by itself, without the store around it."""
+    """Decode a single version, without its store."""
     fields = unseal(single.data, format=FORMAT, object=single.where)
     id = fields.number("id", least=1)
     if single.number is not None and single.number != id:
@@ -38,7 +38,7 @@ def _decode(single: Single) -> Stored:
 
 
 def _find(place: str, env: Env, id: int | None) -> tuple[str, Stored, Sequence[int]]:
-    store = open_place(place, env)
+    store = open_existing_store(place, env)
     manifests = Manifests(store, env)
     stored = manifests.latest() if id is None else manifests.read(id)
     ids = manifests.ids()

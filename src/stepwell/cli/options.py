@@ -1,7 +1,8 @@
-"""Options that say which project is meant: they may stand before the command or after it.
+"""Global options: the project to use, and the log settings.
 
-They belong to the root of the command line. What is written after a command is moved in front of it
-before anything is parsed, so that both orders mean the same and each is parsed once.
+They belong to the root of the command line, and may come before or after the command. Those after
+the command are moved to the front before anything is parsed, so that both orders mean the same and
+each option is parsed once.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-PROJECT = ("-C", "--target", "--store", "--var")
+GLOBAL = ("-C", "--target", "--store", "--var", "--log-level", "--log-format")
 """Each takes a value. `--json` is an option of every command as well."""
 
 
 def moved_to_front(root: Any, arguments: Sequence[str]) -> list[str]:
-    """The arguments with the project's options first; whatever follows `--` stays where it is.
+    """Return the arguments with the global options first; those after `--` stay in place.
 
-    `root` is a command of click's, or of the copy of it that typer carries.
+    `root` is a command of click, or of typer's copy of click.
     """
     front: list[str] = []
     rest: list[str] = []
@@ -25,7 +26,7 @@ def moved_to_front(root: Any, arguments: Sequence[str]) -> list[str]:
     for word in waiting:
         if word == "--":
             rest += [word, *waiting]
-        elif _name(word) in PROJECT:
+        elif _name(word) in GLOBAL:
             front += [word, *_value(word, waiting)]
         elif word.startswith("-"):
             rest.append(word)
@@ -45,7 +46,7 @@ def _takes_value(command: Any, word: str) -> bool:
 
 
 def _value(word: str, waiting: Iterator[str]) -> list[str]:
-    """The next word, unless the option brings its value along: `--target=prod`, `-Corders`."""
+    """Return the next word, unless the value is attached: `--target=prod`, `-Corders`."""
     attached = "=" in word if word.startswith("--") else len(word) > 2
     return [] if attached else [value for value in [next(waiting, None)] if value is not None]
 

@@ -1,11 +1,10 @@
-"""What `stepwell run` says on standard error while it runs: it listens to the pipeline's events.
+"""Progress of `stepwell run` on standard error, driven by the pipeline's events.
 
-In a terminal one line is kept up to date, and only what matters stays. Elsewhere every line carries
-its time; transactions are told about once a second, however many there are, and a phase that takes
-long every few seconds, so that a log can be read. Both say which sources lag and which sinks are
-behind, if any are. Speed is that of the time spent on transactions, not of waiting for input. With
-`--json` every event is a line of JSON, but for those that tell how far something is: every few
-seconds as well.
+In a terminal one line is updated in place, and only important messages stay. Elsewhere every line
+has a timestamp. To keep a log readable, transactions are reported about once a second, however many
+there are, and a long phase every few seconds. Both modes name sources and sinks that lag. Speed
+refers to the time spent on transactions, not to waiting for input. With `--json` every event is a
+line of JSON, except progress events, which are printed every few seconds as well.
 """
 
 from __future__ import annotations
@@ -22,11 +21,13 @@ from types import TracebackType
 from rich.console import Console
 from rich.status import Status
 
-from stepwell.cli.pace import Pace
+from stepwell.cli import logs
+from stepwell.cli.phase_progress import PhaseProgress
 from stepwell.cli.screen import count, plain
 from stepwell.deploy.project import Project
+from stepwell.durations import duration_text
 from stepwell.engine.events import (
-    ChoreFailed,
+    BackgroundTaskFailed,
     CollectFailed,
     Committed,
     Event,
@@ -48,24 +49,27 @@ from stepwell.engine.events import (
 from stepwell.engine.status import Status as PipelineStatus
 from stepwell.env import Env
 from stepwell.model import Transaction
-from stepwell.store.retry import span_text
 
 _PAUSE_S = 1.0
 _PHASE_S = 3.0
-"""How often a phase that takes long is told about, and from when on."""
+"""Interval of the reports about a long phase, and delay before the first one."""
 _LATELY_S = 10.0
-"""Of so many seconds of work the speed is told."""
+"""Speed is computed over the last seconds of work, up to this many."""
 
 
 class Progress:
-    """Called by the pipeline, from any of its threads. A context, in which the line is shown."""
+    """Listener of a pipeline, called from any of its threads. The line is shown inside a `with`."""
 
     def __init__(self, env: Env, *, json: bool) -> None:
         self._env = env
         self._json = json
         self._lock = threading.Lock()
         self._console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
-        live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not json
+        self._logs = not json and logs.configured() is not None
+        """Whether the pipeline logs its events to standard error: then nothing is shown here."""
+        self._name: str | None = None
+        dumb = os.environ.get("TERM") == "dumb" or self._logs
+        live = sys.stderr.isatty() and not dumb and not json
         self._live: Status | None = self._console.status("", spinner="dots") if live else None
         self._rows = 0
         self._rows_told = 0
@@ -74,13 +78,13 @@ class Progress:
         self._started = env.uptime()
         self._lately: deque[tuple[float, int]] = deque()
         """Seconds and rows of the last transactions."""
-        self._pace = Pace(env)
+        self._phase = PhaseProgress(env)
         self._phase_at = 0.0
         self._behind = ""
         self._ending = False
         self._last: Opened | Stopped | None = None
         self.look: Callable[[], PipelineStatus] | None = None
-        """Asks the pipeline where everything stands."""
+        """Returns the current status of the pipeline."""
         self.transaction = Transaction(0)
         self.transactions = 0
 
@@ -99,6 +103,7 @@ class Progress:
             self._live.stop()
 
     def opening(self, project: Project) -> None:
+        self._name = project.name
         where = f"{project.name} in {project.store}"
         by = "" if project.sections.executor == "reference" else ", starting Spark"
         self.say(f"opening {where}{by}")
@@ -119,6 +124,8 @@ class Progress:
             elif isinstance(event, (Opened, Stopped)):
                 self.transaction = event.transaction
                 self._last = event
+            if self._logs:
+                return
             at = _phase(event)
             if at is not None:
                 self._show_phase(event, *at)
@@ -129,8 +136,8 @@ class Progress:
             self._show(event)
 
     def tick(self) -> None:
-        """Called now and then, so that nothing stays untold."""
-        if self._json:
+        """Called periodically, so that no progress stays unreported."""
+        if self._json or self._logs:
             return
         behind = "" if self.look is None else _behind(self.look())
         with self._lock:
@@ -138,14 +145,14 @@ class Progress:
             self._tell()
 
     def ending(self) -> None:
-        """Say, once, that it was asked to end."""
+        """Report, once, that the command was asked to end."""
         if not self._ending and not self._json:
             self._ending = True
             self.say("ending after the transaction under way; Ctrl-C again ends at once")
 
     def end(self) -> None:
-        """Say how far it got."""
-        if self._json or not isinstance(self._last, Stopped):
+        """Report the final progress."""
+        if self._json or self._logs or not isinstance(self._last, Stopped):
             return
         with self._lock:
             self._tell(now=True)
@@ -177,7 +184,7 @@ class Progress:
                 self.say(text)
 
     def _tell(self, *, now: bool = False) -> None:
-        """Tell about the transactions since the last time, unless that was just now."""
+        """Report the transactions since the last report, unless that was just now."""
         rows, first = self._rows - self._rows_told, self._told + 1
         at = self._env.uptime()
         if self._live is not None:
@@ -193,7 +200,7 @@ class Progress:
         self.say(f"{which}: {count(rows, 'row')} in{self._speed()}{self._behind}")
 
     def _speed(self) -> str:
-        """Rows in a second of work; nothing, while there is nothing to tell it from."""
+        """Return the rows per second of work; empty if there was no work yet."""
         worked = self._worked()
         if worked <= 0:
             return ""
@@ -203,10 +210,10 @@ class Progress:
         return sum(seconds for seconds, _ in self._lately)
 
     def _show_phase(self, event: Event, what: str, done: int, total: int, unit: str) -> None:
-        text, at = self._pace.text(what, done, total, unit), self._env.uptime()
+        text, at = self._phase.text(what, done, total, unit), self._env.uptime()
         if self._live is not None:
             self._line(text)
-        elif at - max(self._phase_at, self._pace.began) >= _PHASE_S:
+        elif at - max(self._phase_at, self._phase.began) >= _PHASE_S:
             self._phase_at = at
             if self._json:
                 self._print_json(event)
@@ -218,8 +225,12 @@ class Progress:
             self._live.update(text)
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if self._json:
+            return
+        if self._logs:
+            fields = {"pipeline": self._name, "transaction": self.transaction or None}
+            logs.LOGGER.info("%s", text, extra=fields)
             return
         if self._live is not None:
             self._console.print(plain(text), soft_wrap=True)
@@ -233,7 +244,7 @@ class Progress:
 
 
 def _phase(event: Event) -> tuple[str, int, int, str] | None:
-    """What an event tells that says no more than how far something is."""
+    """Return the progress in an event that reports nothing but progress; None for others."""
     match event:
         case OpeningAt():
             if event.total:
@@ -248,7 +259,7 @@ def _phase(event: Event) -> tuple[str, int, int, str] | None:
 
 
 def _behind(status: PipelineStatus) -> str:
-    """Sources that lag, and sinks that have not taken everything."""
+    """List the sources that lag and the sinks that have not received everything."""
     sources = [f"{item.name}: {item.waiting}" for item in status.sources if item.waiting]
     sinks = [
         f"sink {item.name} is {count(item.pending, 'transaction')} behind"
@@ -260,27 +271,29 @@ def _behind(status: PipelineStatus) -> str:
 
 def outage_text(event: StoreUnavailable | StoreAvailable) -> str:
     if isinstance(event, StoreAvailable):
-        return f"{event.store} is available again, after {span_text(event.after_s)}"
+        return f"{event.store} is available again, after {duration_text(event.after_s)}"
     since, until = (f"{time.astimezone():%H:%M:%S}" for time in (event.since, event.until))
     return f"{event.store} unavailable since {since}, retrying until {until}: {event.error}"
 
 
 class LongWork:
-    """A listener for commands that are mostly over soon: tells of outages and of long phases."""
+    """Listener for commands that are usually short: reports outages and long phases."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
-        self._pace = Pace(env)
+        self._phase = PhaseProgress(env)
         self._said_at = 0.0
 
     def __call__(self, event: Event) -> None:
+        if logs.configured() is not None:
+            return  # The pipeline logs it.
         if isinstance(event, (StoreUnavailable, StoreAvailable)):
             print(plain(outage_text(event)), file=sys.stderr, flush=True)
             return
         at = _phase(event)
         if at is not None:
-            text, now = self._pace.text(*at), self._env.uptime()
-            if now - max(self._said_at, self._pace.began) >= _PHASE_S:
+            text, now = self._phase.text(*at), self._env.uptime()
+            if now - max(self._said_at, self._phase.began) >= _PHASE_S:
                 self._said_at = now
                 print(plain(text), file=sys.stderr, flush=True)
 
@@ -291,7 +304,7 @@ def _text(event: Event) -> str | None:
             how = "committed" if event.committed else "rolled back"
             return f"transaction {event.transaction} was open when the last writer ended: {how}"
         case SinkFailed() if event.stops:
-            return None  # It is what the command ends with.
+            return None  # The command ends with this error.
         case SinkFailed():
             which = f"sink {event.sink} did not take transaction {event.transaction}"
             return f"{which}, again in {event.retry_in_s:.1f}s: {event.error}"
@@ -303,7 +316,7 @@ def _text(event: Event) -> str | None:
         case ExecutorLost():
             again = f"starting another, {event.time} of {event.times_max}"
             return f"{event.why}: {again}, and replaying what is not flushed"
-        case ChoreFailed():
+        case BackgroundTaskFailed():
             return f"merging files failed, and is tried again: {event.error}"
         case CollectFailed():
             return f"nothing was collected, tried again later: {event.error}"

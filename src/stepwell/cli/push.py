@@ -1,8 +1,8 @@
-"""`stepwell push`: rows of a file, or of standard input, into a table; durable when it ends.
+"""`stepwell push`: push the rows of a file, or of standard input, durably into a table.
 
-Large input goes in piece by piece, each a transaction of its own. Every push has a key, given or
-new, and each piece one that follows from it. If it stops in the middle, pushing the same input
-again with that key takes in only what is missing.
+Large input is pushed in pieces, each a transaction of its own. Every push has a key, given or new,
+and the key of each piece is derived from it. If a push stops in the middle, pushing the same input
+again with that key pushes only the missing rows.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 
 from stepwell.cli.choices import Changes, PushFormat
-from stepwell.cli.reach import Reach
+from stepwell.cli.pipeline_access import PipelineAccess
+from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Screen, count
-from stepwell.cli.where import Where
 from stepwell.connectors.formats import ChangeFormat
 from stepwell.connectors.push import Pushed, format_of, read_pushed
 from stepwell.connectors.writing import FileFormat
@@ -31,14 +31,14 @@ from stepwell.engine.pushed import Receipt
 from stepwell.env import SystemEnv
 from stepwell.errors import InvalidError, RejectedError, UnknownOutcomeError
 from stepwell.model import Transaction
-from stepwell.query.statements import Table
+from stepwell.sql.statements import Table
 
 STDIN = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A file, or standard input, and how its records are read."""
+    """A file, or standard input, and the way to read its records."""
 
     file: str
     format: FileFormat
@@ -47,7 +47,7 @@ class Input:
 
     @classmethod
     def of(cls, file: str, format: PushFormat | None, changes: Changes, delimiter: str) -> Input:
-        """Without a format, what the name says; of standard input, JSON."""
+        """Make an input. Without a format, the file name decides; standard input is JSON."""
         if len(delimiter) != 1:
             raise InvalidError(f"the delimiter must be one character, found {delimiter!r}")
         if format is not None:
@@ -61,7 +61,7 @@ class Input:
         return "standard input" if self.file == STDIN else Path(self.file).name
 
     def pieces(self, table: Table, limits: Limits) -> Iterator[Pushed]:
-        """What it holds for a table, piece by piece."""
+        """Yield the records for a table, piece by piece."""
         with _opened(self.file, self.format) as stream:
             yield from read_pushed(
                 stream,
@@ -75,7 +75,7 @@ class Input:
 
 
 def show(
-    where: Where,
+    where: ProjectOptions,
     table: str,
     file: str,
     *,
@@ -94,11 +94,11 @@ def show(
     key = env.new_id() if key is None else check_key(key)
     rows = rejected = 0
     transactions: list[Transaction] = []
-    reach = Reach(project, env, take_over=take_over, timeout_s=where.timeout_s)
+    access = PipelineAccess(project, env, take_over=take_over, timeout_s=where.timeout_s)
     try:
         for number, piece in enumerate(given.pieces(declared, limits), 1):
             once = piece_key(key, number)
-            taken = _push(reach, declared.name, piece, once)
+            taken = _push(access, declared.name, piece, once)
             if taken.rows:
                 transactions.append(Transaction(taken))
             rows, rejected = rows + piece.rows, rejected + taken.rejected
@@ -112,7 +112,7 @@ def show(
         _tell_progress(rows, name, key)
         raise
     finally:
-        reach.close()
+        access.close()
     if sys.stderr.isatty() and rows and not where.json:
         print("\r\x1b[K", end="", file=sys.stderr)
     screen = Screen()
@@ -130,10 +130,10 @@ def show(
         print(f"{count(rejected, 'row')} rejected; {look} shows why", file=sys.stderr)
 
 
-def _push(reach: Reach, table: str, piece: Pushed, key: str) -> Receipt:
-    """Push a piece. That all of it was rejected matters only if nothing of the whole was taken."""
+def _push(access: PipelineAccess, table: str, piece: Pushed, key: str) -> Receipt:
+    """Push a piece. A fully rejected piece is an error only if the whole input is rejected."""
     try:
-        return reach.push(table, piece.change, piece.bad, key)
+        return access.push(table, piece.change, piece.bad, key)
     except RejectedError as error:
         return Receipt(error.transaction, piece.rows, error.rows)
 
@@ -162,7 +162,7 @@ def _opened(file: str, format: FileFormat) -> Iterator[BinaryIO]:
         yield sys.stdin.buffer
         return
     try:
-        # Arrow decompresses what its name says is compressed; Parquet does that itself.
+        # Arrow decompresses by the file name; Parquet files do that themselves.
         opened = pa.input_stream(
             file, compression=None if format is FileFormat.PARQUET else "detect"
         )

@@ -1,7 +1,7 @@
 """`stepwell query`: the answer to one SELECT, as of a stated transaction.
 
-The process that runs the pipeline is asked; if none does, the state is read without taking the
-pipeline. Either way nothing is disturbed.
+The process that runs the pipeline answers; if there is none, the state is read without claiming the
+pipeline. Either way no writer is disturbed.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import sys
 import pyarrow as pa
 
 from stepwell.cli.choices import QueryFormat
-from stepwell.cli.reach import running
+from stepwell.cli.pipeline_access import running
+from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Row, Screen, count, plain
-from stepwell.cli.where import Where
 from stepwell.connectors.writing import as_texts, json_lines, json_values
 from stepwell.deploy.describe import described
-from stepwell.deploy.look import Look, SlowError, look, quick
-from stepwell.deploy.pipeline import Answer, check_one_query
+from stepwell.deploy.pipeline import check_one_query
 from stepwell.deploy.project import Project
+from stepwell.deploy.snapshot import Snapshot, query_latest
+from stepwell.engine.answer import Answer
 from stepwell.env import Env, SystemEnv
 
 
-def show(where: Where, sql: str, format: QueryFormat) -> None:
+def show(where: ProjectOptions, sql: str, format: QueryFormat) -> None:
     env = SystemEnv()
     project = where.deployed(env, secrets=False)
     ask = Asker(project, env, where)
@@ -42,32 +43,31 @@ def show(where: Where, sql: str, format: QueryFormat) -> None:
 
 
 class Asker:
-    """Answers queries: the process that runs the pipeline does, or else its store is read."""
+    """Answers queries through the process that runs the pipeline, or from its store."""
 
-    def __init__(self, project: Project, env: Env, where: Where) -> None:
+    def __init__(self, project: Project, env: Env, where: ProjectOptions) -> None:
         self._project = project
         self._env = env
         self._where = where
-        self._look: Look | None = None
+        self._snapshot: Snapshot | None = None
 
     def __call__(self, sql: str) -> Answer:
-        if self._look is not None:
-            return self._look.ask(sql)
+        if self._snapshot is not None:
+            return self._snapshot.query(sql)
         client = running(self._project, self._env, self._where.timeout_s)
         if client is not None:
             with client:
-                return Answer(*client.query(sql))
-        try:
-            return quick(self._project, self._env, sql)
-        except SlowError as why:
-            if self._project.sections.executor == "spark" and not self._where.json:
-                print(f"nothing runs the pipeline, starting Spark ({why})", file=sys.stderr)
-            self._look = look(self._project, self._env)
-            return self._look.ask(sql)
+                return client.query(sql)
+        answer, self._snapshot = query_latest(self._project, self._env, sql, self._starting)
+        return answer
+
+    def _starting(self, why: str) -> None:
+        if not self._where.json:
+            print(f"nothing runs the pipeline, starting Spark ({why})", file=sys.stderr)
 
 
 def _document(rows: pa.Table, transaction: int | None) -> None:
-    """One JSON document; the rows as they are written, because decimals keep every digit."""
+    """Print one JSON document; rows are formatted separately, because decimals keep every digit."""
     columns = json.dumps(rows.column_names, ensure_ascii=False)
     lines = ",\n".join(line.rstrip("\n") for line in json_lines(rows))
     number = json.dumps(transaction)
@@ -75,7 +75,7 @@ def _document(rows: pa.Table, transaction: int | None) -> None:
 
 
 def write(rows: pa.Table, format: QueryFormat) -> None:
-    """Rows to standard output."""
+    """Write rows to standard output."""
     if format is QueryFormat.ARROW:
         sys.stdout.flush()
         with pa.ipc.new_stream(sys.stdout.buffer, rows.schema) as stream:

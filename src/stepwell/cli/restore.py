@@ -1,20 +1,20 @@
-"""`stepwell restore`: shows what going back, or repairing, would do; does it with --confirm."""
+"""`stepwell restore`: preview a restore or a repair; carry it out with --confirm."""
 
 from __future__ import annotations
 
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
-from stepwell.cli.reach import latest, running
+from stepwell.cli.pipeline_access import latest, running
+from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Screen, count, plain
-from stepwell.cli.where import Where
-from stepwell.deploy.holding import seen_of, writer_liveness
+from stepwell.deploy.liveness import seen_of, writer_liveness
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.project import Project
 from stepwell.engine.open import Seen
 from stepwell.engine.restore import Preview, preview, restore
-from stepwell.engine.target import Goal, Target
+from stepwell.engine.restore_request import RestorePoint, RestoreRequest
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import ConflictError, InvalidError
 from stepwell.model import format_time
@@ -22,7 +22,7 @@ from stepwell.process import Liveness
 
 
 def show(
-    where: Where,
+    where: ProjectOptions,
     *,
     checkpoint: str | None,
     transaction: int | None,
@@ -34,10 +34,10 @@ def show(
         raise InvalidError("restore: give one of --checkpoint, --transaction and --time")
     env, screen = SystemEnv(), Screen()
     project = where.deployed(env)
-    goal = Goal(checkpoint, transaction, None if time is None else _time(time))
+    request = RestoreRequest(checkpoint, transaction, None if time is None else _time(time))
     store = project.open_store(env)
-    found = preview(goal, store, project.open_journal_store(env) or store, env)
-    for name, why in found.target.passed_over:
+    found = preview(request, store, project.open_journal_store(env) or store, env)
+    for name, why in found.point.passed_over:
         print(f"{plain(name)} cannot be used: {plain(why)}", file=sys.stderr)
     if not confirm:
         if where.json:
@@ -46,14 +46,14 @@ def show(
             _tell(screen, project, found)
             screen.line("nothing was done; with --confirm it is")
         return
-    looks = [] if take_over else [_nobody_runs(project, env)]
+    looks = [] if take_over else [_nobody_runs(project, env, where.timeout_s)]
 
-    def open(target: Target | None) -> ProjectPipeline:
+    def open(target: RestorePoint | None) -> ProjectPipeline:
         # The second time, the last claim is our own.
         seen = looks.pop() if looks else None
         return ProjectPipeline(project, env, create=False, base=target, seen=seen)
 
-    done = restore(goal, found.target, open)
+    done = restore(request, found.point, open)
     number = done.pipeline.transaction_number
     done.pipeline.close()
     if done.damage is not None:
@@ -65,17 +65,17 @@ def show(
     if where.json:
         told = {"done": True, "transaction": number, "checkpoint": done.checkpoint.id}
         screen.json({**_json(found), **told, "damage": done.damage})
-    elif goal.repairs:
+    elif request.repairs:
         screen.line(f"repaired: the pipeline is at transaction {number}, as it was")
     else:
         screen.line(
-            f"restored: transaction {number} made the state that of {found.target.transaction}"
+            f"restored: transaction {number} made the state that of {found.point.transaction}"
         )
 
 
 def _tell(screen: Screen, project: Project, found: Preview) -> None:
-    target, undone = found.target, found.undone
-    base = target.checkpoint
+    point, undone = found.point, found.undone
+    base = point.checkpoint
     used = f"{base.id} of {format_time(base.created)}, transaction {base.state.transaction}"
     screen.line(
         f"{project.name} in {project.store} is at transaction {undone.present}; "
@@ -85,14 +85,14 @@ def _tell(screen: Screen, project: Project, found: Preview) -> None:
             else f"the checkpoint used is {used}"
         )
     )
-    if target.transaction is None:
+    if point.transaction is None:
         more = undone.present - base.state.transaction
         screen.line(f"repair: load it, and replay {count(more, 'transaction')}; nothing is undone")
         return
-    undoes = count(undone.present - target.transaction, "transaction")
+    undoes = count(undone.present - point.transaction, "transaction")
     screen.line(
         f"go back: transaction {undone.present + 1} will make the state that of "
-        f"{target.transaction}, and undo {undoes}"
+        f"{point.transaction}, and undo {undoes}"
     )
     for name, rows in sorted(undone.again.items()):
         screen.line(f"  comes in again: {count(rows, 'row')} of source {plain(name)}")
@@ -105,20 +105,20 @@ def _tell(screen: Screen, project: Project, found: Preview) -> None:
 
 
 def _json(found: Preview) -> dict[str, Any]:
-    target, undone = found.target, found.undone
+    point, undone = found.point, found.undone
     return {
         "present": undone.present,
         "from": {
-            "checkpoint": target.checkpoint.id or None,
-            "transaction": target.checkpoint.state.transaction,
+            "checkpoint": point.checkpoint.id or None,
+            "transaction": point.checkpoint.state.transaction,
         },
-        "to": target.transaction,
-        "repairs": target.transaction is None,
+        "to": point.transaction,
+        "repairs": point.transaction is None,
         "comes_again": dict(undone.again),
         "lost": dict(undone.lost),
         "known": undone.known,
         "sinks_ahead": list(undone.ahead),
-        "passed_over": [{"what": name, "why": why} for name, why in target.passed_over],
+        "passed_over": [{"what": name, "why": why} for name, why in point.passed_over],
     }
 
 
@@ -129,13 +129,13 @@ def _time(text: str) -> datetime:
         raise InvalidError(
             f"--time must be a time, found {text!r}", hint="for example 2026-01-31T12:00:00Z"
         ) from None
-    # Without a zone it is this machine's, as a person means it.
-    return found.astimezone(timezone.utc)
+    # A time without a zone is local time, as a user means it.
+    return found.astimezone(UTC)
 
 
-def _nobody_runs(project: Project, env: Env) -> Seen:
-    """What was seen, for the claim to rest on."""
-    client = running(project, env)
+def _nobody_runs(project: Project, env: Env, timeout_s: float) -> Seen:
+    """Check that no process runs the pipeline; return the evidence on which the claim rests."""
+    client = running(project, env, timeout_s)
     if client is not None:
         client.close()
         raise ConflictError(

@@ -1,9 +1,9 @@
-"""`stepwell run`: the loop of a pipeline in this process, until it is asked to end.
+"""`stepwell run`: the ingest loop of a pipeline in this process, until it is asked to end.
 
-Ctrl-C and SIGTERM let the transaction under way finish, flush, and end with exit code 130; a second
-one ends at once, which is no worse than a crash. While it runs, other processes are answered at the
-endpoint. A watch looks now and then whether another writer has taken over: an idle pipeline would
-notice only with its next transaction.
+Ctrl-C and SIGTERM let the current transaction finish, flush, and end with exit code 130. A second
+signal ends the process at once, which is no worse than a crash. Meanwhile the endpoint answers
+other processes. A background thread checks periodically whether another writer has taken over: an
+idle pipeline would notice only with its next transaction.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 from stepwell import threads
+from stepwell.cli.pipeline_access import find_holder, latest
 from stepwell.cli.progress import Progress
-from stepwell.cli.reach import find_holder, latest
+from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Screen
-from stepwell.cli.where import Where
-from stepwell.deploy.holding import writer_liveness
+from stepwell.deploy.liveness import writer_liveness
 from stepwell.deploy.program import as_deployed, project_differences
 from stepwell.deploy.project import Project
 from stepwell.deploy.serving import RunningPipeline
@@ -36,8 +36,8 @@ from stepwell.errors import (
     StepwellError,
     UnavailableError,
 )
+from stepwell.manifest.manifest import Manifests, Stored, fenced
 from stepwell.process import Liveness
-from stepwell.state.manifest import Manifests, Stored, fenced
 from stepwell.store.patient import impatient
 
 INTERRUPTED = 130
@@ -45,8 +45,10 @@ _WATCH_S = 2.0
 _LOOK_S = 0.2
 
 
-def show(where: Where, *, once: bool, max_transactions: int | None, take_over: bool = False) -> int:
-    """Run, and say how it went; the exit code."""
+def show(
+    where: ProjectOptions, *, once: bool, max_transactions: int | None, take_over: bool = False
+) -> int:
+    """Run the pipeline and report how it ended; return the exit code."""
     env = SystemEnv()
     wanted = where.project(env)
     progress = Progress(env, json=where.json)
@@ -76,9 +78,9 @@ def show(where: Where, *, once: bool, max_transactions: int | None, take_over: b
 def _opened(
     wanted: Project, env: Env, progress: Progress, timeout_s: float, take_over: bool
 ) -> tuple[RunningPipeline, Endpoint | None]:
-    """The pipeline, and its endpoint, which others can reach while it is still being opened.
+    """Open the pipeline, and its endpoint, which is reachable while the pipeline is still opening.
 
-    Of several processes that start at once one gets through; the others find out that it has.
+    If several processes start at once, one succeeds, and the others detect it.
     """
     until = env.uptime() + timeout_s
     while True:
@@ -100,14 +102,14 @@ def _opened(
             except ClaimedError:
                 if env.uptime() > until:
                     raise
-                env.sleep(_LOOK_S)  # Whoever was faster may be a push, which ends soon.
+                env.sleep(_LOOK_S)  # The faster process may be a push, which ends soon.
                 continue
             unless_open.pop_all()
             return pipeline, endpoint
 
 
 def _free(project: Project, env: Env, timeout_s: float, take_over: bool) -> Stored | None:
-    """The manifest, if nobody has the pipeline; `ConflictError` if a process runs it."""
+    """Return the manifest if the pipeline is free; `ConflictError` if a process runs it."""
     if take_over:
         found = latest(project, env)
     else:
@@ -126,7 +128,7 @@ def _endpoint(project: Project, env: Env, progress: Progress, take_over: bool) -
     try:
         return Endpoint(None, project.open_store(env).uri, env, take_over=take_over)
     except UnavailableError as error:
-        # Others will be told that somebody has the pipeline, and that is not worth stopping for.
+        # Other processes will see that the pipeline is held; that is not worth stopping for.
         progress.say(f"other processes cannot ask this one: {error.message}")
         return None
 
@@ -141,7 +143,7 @@ def _listener(progress: Progress, endpoint: Endpoint | None) -> Listener:
 
 
 def _announced(wanted: Project, env: Env, progress: Progress, found: Stored | None) -> Project:
-    """The project as it is deployed, and what is worth saying about it."""
+    """Return the project as it is deployed, and report differences and warnings."""
     project = wanted
     if found is None or found.manifest.program is None:
         progress.say("nothing is deployed yet: this run deploys the project")
@@ -179,7 +181,8 @@ def _serve(
     progress.look = pipeline.status
 
     def tick() -> None:
-        # Not where the signal is caught: whoever holds the screen may be interrupted by it.
+        # Not in the signal handler: the signal may interrupt the thread that holds the screen's
+        # lock.
         if caught.name is not None:
             progress.ending()
         progress.tick()
@@ -199,7 +202,7 @@ def _serve(
 
 
 class Caught:
-    """The signal that asked the process to end, if one did."""
+    """The signal that asked the process to end, if any."""
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -216,7 +219,7 @@ class Caught:
 
 @contextmanager
 def signals() -> Iterator[Caught]:
-    """End in good order on Ctrl-C and SIGTERM."""
+    """End cleanly on Ctrl-C and SIGTERM."""
     caught = Caught()
     if threading.current_thread() is not threading.main_thread():
         yield caught
@@ -230,7 +233,7 @@ def signals() -> Iterator[Caught]:
 
 
 class Watch:
-    """Asks the store now and then who has the pipeline."""
+    """Periodically checks in the store which writer has the pipeline."""
 
     def __init__(
         self,
@@ -240,7 +243,7 @@ class Watch:
     ) -> None:
         self.error: FencedError | None = None
         self._pipeline = pipeline
-        # Impatient, or nothing would be told while an outage lasts.
+        # Impatient, or nothing would be reported during an outage.
         self._manifests = Manifests(impatient(pipeline.store), env)
         self._epoch = pipeline.status().epoch
         self._tick = tick
@@ -248,7 +251,7 @@ class Watch:
         self._thread = threads.start("stepwell-watch", self._run, failed=pipeline.fail)
 
     def look(self) -> bool:
-        """Whether another writer has the pipeline."""
+        """Return whether another writer has the pipeline."""
         try:
             found = self._manifests.latest()
         except StepwellError:
@@ -256,8 +259,8 @@ class Watch:
         if found is None or found.epoch < self._epoch:
             return False
         claim = found.manifest.claim
-        # After a deploy this handle has claimed the pipeline anew. Hosts and pids tell nothing:
-        # a container has the host's name, and counts its processes from 1.
+        # After a deploy this handle has claimed the pipeline again. Hosts and pids prove nothing: a
+        # container has the host's name, and numbers its processes from 1.
         if claim.writer == self._pipeline.writer_id:
             self._epoch = found.epoch
         else:

@@ -1,7 +1,7 @@
-"""What commands show on standard output: lines, facts, tables, or one JSON document.
+"""Standard output of commands: lines, facts, tables, or one JSON document.
 
-A table fits the terminal: what does not fit beside its row goes below it. In a pipe every row is
-one line, however long, so that `grep` and `awk` see it whole. Colour only repeats what words say;
+A table fits the terminal: a text that does not fit into its row goes below it. In a pipe every row
+is one line, however long, so that `grep` and `awk` see all of it. Colour only repeats the words;
 there is none in a pipe or with NO_COLOR.
 """
 
@@ -21,7 +21,7 @@ GAP = "  "
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a table: the cells in columns, and one more text that may be long."""
+    """A row of a table: cells in columns, and a last text that may be long."""
 
     cells: tuple[str, ...]
     tail: str = ""
@@ -29,11 +29,11 @@ class Row:
 
 
 class Screen:
-    """Standard output. `width` is None where lines may be as long as they like."""
+    """Standard output. `width` is None if lines may have any length."""
 
     def __init__(self) -> None:
         self._console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
-        # Asked of the stream itself: FORCE_COLOR makes rich see a terminal where there is none.
+        # Asked of the stream itself: FORCE_COLOR makes rich assume a terminal where there is none.
         self.width = self._console.width if sys.stdout.isatty() else None
 
     def json(self, document: object) -> None:
@@ -47,12 +47,12 @@ class Screen:
             print(text, flush=True)
 
     def paragraph(self, text: str, *, first: str = "", indent: str = "", style: str = "") -> None:
-        """Text that is wrapped in a terminal, behind `first` on its first line."""
+        """Print text, wrapped in a terminal, with `first` before its first line."""
         for number, line in enumerate(self._wrapped(text, len(first or indent))):
             self.line((first if first and not number else indent or " " * len(first)) + line, style)
 
     def facts(self, facts: Iterable[tuple[str, str]], *, indent: str = "") -> None:
-        """Names and what they are, below each other."""
+        """Print names and values, one pair per line."""
         known = list(facts)
         width = max(len(name) for name, _ in known)
         for name, text in known:
@@ -60,7 +60,7 @@ class Screen:
             self.paragraph(text, first=label)
 
     def table(self, headings: Sequence[str], rows: Sequence[Row]) -> None:
-        """Rows under headings, of which the last is the tail's. A heading `>like` aligns right."""
+        """Print rows under headings; the last heading is that of the tail. `>name` aligns right."""
         *columns, tail = headings
         names = tuple(column.removeprefix(">") for column in columns)
         widths = [
@@ -91,12 +91,12 @@ class Screen:
         if self.width is None:
             return [text]
         room = max(20, self.width - used)
-        # A path or a checksum cut in two cannot be copied.
+        # A path or a checksum that is split cannot be copied.
         return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def plain(text: str) -> str:
-    """Text from stored bytes, with control characters spelled out: a terminal would obey them.
+    """Escape control characters in text from stored bytes: a terminal would obey them.
 
     >>> plain("a" + chr(27) + "[2Jb")
     'a\\\\x1b[2Jb'
@@ -105,7 +105,7 @@ def plain(text: str) -> str:
 
 
 def count(number: int, noun: str, nouns: str | None = None) -> str:
-    """A number with its noun.
+    """Format a number with its noun.
 
     >>> count(1, "row"), count(1200, "row"), count(2, "entry", "entries")
     ('1 row', '1,200 rows', '2 entries')
@@ -114,7 +114,7 @@ def count(number: int, noun: str, nouns: str | None = None) -> str:
 
 
 def size(number: int) -> str:
-    """Bytes in at most six characters or so.
+    """Format a number of bytes in about six characters.
 
     >>> [size(n) for n in (0, 999, 1500, 15_000, 3_400_000)]
     ['0 B', '999 B', '1.5 KB', '15 KB', '3.4 MB']
@@ -128,7 +128,7 @@ def size(number: int) -> str:
 
 
 def span(numbers: Sequence[int]) -> str:
-    """Where numbers begin and end.
+    """Format the first and the last of a sequence of numbers.
 
     >>> span([3]), span([3, 4, 9])
     ('3', '3 to 9')

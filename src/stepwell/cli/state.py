@@ -1,23 +1,27 @@
-"""`stepwell state show`, `state repair` and `unlock`: the record of what was deployed."""
+"""`stepwell state show`, `state repair` and `unlock`: the deployment record."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from stepwell.cli.deploy import asked, say
+from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Row, Screen, count, plain
-from stepwell.cli.where import Where
 from stepwell.deploy.apply import LOCK_WAIT_S
 from stepwell.deploy.lease import unlock
 from stepwell.deploy.repair import Shown, look, repair
 from stepwell.deploy.resources import shown
+from stepwell.deploy.snapshot import no_pipeline
 from stepwell.env import SystemEnv
 from stepwell.model import format_time
 
 
-def show(where: Where) -> int:
+def show(where: ProjectOptions) -> int:
     env, screen = SystemEnv(), Screen()
-    found = look(where.project(env, secrets=False), env)
+    project = where.project(env, secrets=False)
+    found = look(project, env)
+    if found.lineage is None and found.problem is None and found.owner is None and not found.log:
+        raise no_pipeline(project, env)
     if where.json:
         screen.json(_json(found))
     else:
@@ -25,7 +29,7 @@ def show(where: Where) -> int:
     return 0 if found.problem is None else 1
 
 
-def show_repair(where: Where, *, yes: bool) -> int:
+def show_repair(where: ProjectOptions, *, yes: bool) -> int:
     env, screen = SystemEnv(), Screen()
     project = where.project(env, secrets=False)
     found = look(project, env)
@@ -40,7 +44,7 @@ def show_repair(where: Where, *, yes: bool) -> int:
             screen.line(f"problem: {found.problem.message}")
         for key in found.drift:
             screen.line(f"record and manifest differ: {shown(key)}")
-        screen.line("the record would be written anew from the manifest, and the log removed;")
+        screen.line("the record would be rebuilt from the manifest, and the log removed;")
         screen.line("both are kept below deploy/resources.json.wal.kept/")
     if not yes and not asked("repair?"):
         if not where.json:
@@ -56,7 +60,7 @@ def show_repair(where: Where, *, yes: bool) -> int:
     return 0
 
 
-def show_unlock(where: Where, id: str) -> None:
+def show_unlock(where: ProjectOptions, id: str) -> None:
     env, screen = SystemEnv(), Screen()
     owner = unlock(where.project(env, secrets=False).open_store(env), id)
     if where.json:

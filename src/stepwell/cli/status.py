@@ -1,4 +1,4 @@
-"""`stepwell status`: where a pipeline stands. Asks whoever runs it, and disturbs nobody."""
+"""`stepwell status`: the state of a pipeline, from the process that runs it or from its store."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 
 import typer
 
-from stepwell.cli.reach import latest, opening_text, running
+from stepwell.cli.pipeline_access import latest, opening_text, running
+from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Row, Screen, count, plain, size
-from stepwell.cli.where import Where
-from stepwell.deploy.holding import writer_liveness
+from stepwell.deploy.liveness import writer_liveness
 from stepwell.deploy.program import as_deployed
 from stepwell.deploy.project import Project
+from stepwell.deploy.snapshot import no_pipeline
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import UnavailableError
-from stepwell.journal.identity import read_identity
 from stepwell.journal.log import Log
+from stepwell.manifest.manifest import Manifest, Status, Stored
 from stepwell.model import Claim, format_time
 from stepwell.process import Liveness
-from stepwell.state.manifest import Manifest, Status, Stored
 from stepwell.store.retry import BRIEF_S
 
 
-def show(where: Where) -> None:
+def show(where: ProjectOptions) -> None:
     env, screen = SystemEnv(), Screen()
     project = where.project(env, secrets=False)
     live: Mapping[str, Any] | None = None
@@ -35,12 +35,12 @@ def show(where: Where) -> None:
             with client:
                 live = client.status()
     except UnavailableError as error:
-        silent = error  # What the store tells is shown all the same.
+        silent = error  # The state in the store is shown all the same.
     opening = None
     if live is not None and "opening" in live:
         opening, live = live, None
     try:
-        # A process that answers knows more than the store, which may be away.
+        # A process that answers knows more than the store, which may be unavailable.
         found = latest(project if live is None else replace(project, patience_s=BRIEF_S), env)
     except UnavailableError as error:
         if live is None:
@@ -63,26 +63,10 @@ def show(where: Where) -> None:
         raise typer.Exit(1)
 
 
-def _absence(project: Project, env: Env) -> dict[str, str]:
-    """What can be said where there is no pipeline: a store that was moved away looks like that."""
-    journal_store = project.open_journal_store(env)
-    identity = None if journal_store is None else read_identity(journal_store)
-    if journal_store is None or identity is None:
-        return {
-            "said": f"no pipeline at {project.store}",
-            "hint": "stepwell run creates one. If there was one: is it mounted, or was it moved?",
-        }
-    return {
-        "said": f"no pipeline at {project.store}, though {journal_store.uri} holds the journal of "
-        f"one ({identity.lineage})",
-        "hint": "the store was moved, or is not mounted: bring it back, or give its address",
-    }
-
-
 def _without_store(
     project: Project, env: Env, live: Mapping[str, Any], error: UnavailableError
 ) -> dict[str, Any]:
-    """What the process that runs the pipeline knows, while the store does not answer."""
+    """Return the status known to the running process while the store does not answer."""
     return {
         "project": project.name,
         "target": project.target,
@@ -107,7 +91,8 @@ def _status(
         "state": "running" if live else "stopped",
     }
     if found is None:
-        return {**status, "state": "not created", **_absence(project, env)}
+        absent = no_pipeline(project, env)
+        return {**status, "state": "not created", "said": absent.message, "hint": absent.hint}
     manifest = found.manifest
     if live is None:
         status["state"] = _state(manifest, env)
@@ -159,7 +144,7 @@ def _status(
 
 
 def _family(project: Project, env: Env, manifest: Manifest) -> dict[str, Any]:
-    """Whose clone it is, and what clones it has."""
+    """Return the parent of a clone, and the pipeline's own clones."""
     parent = manifest.parent
     clones = [{"store": pin.clone, "checkpoint": pin.checkpoint} for pin in manifest.pins]
     origin = None
@@ -173,7 +158,7 @@ def _family(project: Project, env: Env, manifest: Manifest) -> dict[str, Any]:
 
 
 def _state(manifest: Manifest, env: Env) -> str:
-    """What is known of a pipeline that does not answer."""
+    """Return the state of a pipeline that does not answer, as far as it is known."""
     if manifest.status is not Status.READY:
         return str(manifest.status.value)
     if manifest.journal.closed:
@@ -234,6 +219,8 @@ def _render(screen: Screen, status: Mapping[str, Any]) -> None:
     facts.append(("rejected", rejected or "none"))
     if status["tests"]:
         facts.append(("tests", _tests(status["tests"])))
+    if status.get("cache"):
+        facts.append(("cache", _cache(status["cache"])))
     facts += _relations(status)
     screen.facts(facts)
     if status["sources"]:
@@ -246,7 +233,7 @@ def _render(screen: Screen, status: Mapping[str, Any]) -> None:
 
 
 def _tests(tests: list[Mapping[str, Any]]) -> str:
-    """How data tests fare; one that was never counted is not mentioned."""
+    """Summarize the data tests; a test that was never counted is not mentioned."""
     passing = sum(1 for test in tests if test["violations"] == 0)
     failing = [
         f"{test['name']} has {count(test['violations'], 'violation')}, see {test['view']}"
@@ -256,8 +243,14 @@ def _tests(tests: list[Mapping[str, Any]]) -> str:
     return "; ".join([f"{passing} of {len(tests)} pass", *failing])
 
 
+def _cache(cache: Mapping[str, Any]) -> str:
+    asked = cache["hits"] + cache["misses"]
+    hits = f", {cache['hits'] / asked:.0%} hits" if asked else ""
+    return f"{size(cache['bytes'])} of {size(cache['bytes_max'])}{hits}"
+
+
 def _outages(status: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Stores that the process waits for; or the store, if it does not answer here."""
+    """List the stores that the process waits for, or the store if it does not answer here."""
     waiting = [
         f"{item['store']} unavailable since {item['since']}, retrying until {item['until']}: "
         f"{item['error']}"
@@ -269,7 +262,7 @@ def _outages(status: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _relations(status: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """To other pipelines, where there are any."""
+    """List the relations to other pipelines, if any."""
     facts = []
     parent = status["parent"]
     if parent is not None:

@@ -6,17 +6,17 @@ import sys
 
 import pyarrow as pa
 
-from stepwell.cli.reach import running
+from stepwell.cli.pipeline_access import running
+from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.run import INTERRUPTED, signals
-from stepwell.cli.where import Where
 from stepwell.connectors.writing import json_lines
 from stepwell.endpoint.client import Client
 from stepwell.env import SystemEnv
 from stepwell.errors import UnavailableError
 
 
-def show(where: Where, view: str, max_transactions: int | None) -> int:
-    """Follow, until it ends or is interrupted; the exit code."""
+def show(where: ProjectOptions, view: str, max_transactions: int | None) -> int:
+    """Follow a view until the pipeline ends or a signal comes; return the exit code."""
     env = SystemEnv()
     project = where.deployed(env, secrets=False)
     name = project.view(view).name
@@ -27,7 +27,7 @@ def show(where: Where, view: str, max_transactions: int | None) -> int:
             hint="stepwell run, in another terminal; stepwell query shows what is there now",
         )
     with signals() as caught, client:
-        # Not left to an exception: one that is raised inside a callback would be lost.
+        # Not by an exception: one that is raised inside a callback would be lost.
         caught.stop = client.stop
         print(f"following {name}, from the next transaction on", file=sys.stderr)
         ended = _follow(client, name, max_transactions)
@@ -39,7 +39,7 @@ def show(where: Where, view: str, max_transactions: int | None) -> int:
 
 
 def _follow(client: Client, name: str, left: int | None) -> bool:
-    """Print changes; whether they ended before so many were printed."""
+    """Print changes; return whether they ended before `left` transactions were printed."""
     for changed in client.tail(name):
         if changed is None:
             continue

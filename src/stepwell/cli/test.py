@@ -1,8 +1,8 @@
-"""`stepwell test`: does the data pass its tests? The exit code says so.
+"""`stepwell test`: check whether the data passes its tests. The exit code tells.
 
-The pipeline keeps the number of violations of every test up to date. So a process that runs the
-pipeline is asked for them; of a stopped one they stand in the manifest, unless the journal holds
-transactions above it.
+The pipeline maintains the number of violations of every test. A process that runs the pipeline is
+asked for them. For a stopped pipeline they are in the manifest, unless the journal holds later
+transactions.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from stepwell.cli.choices import QueryFormat
+from stepwell.cli.pipeline_access import latest, running
+from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.query import Asker, write
-from stepwell.cli.reach import latest, running
 from stepwell.cli.screen import Row, Screen, count
-from stepwell.cli.where import Where
 from stepwell.connectors.writing import json_lines
 from stepwell.deploy.data_tests import DeclaredTest
-from stepwell.deploy.look import no_pipeline
-from stepwell.deploy.pipeline import Answer
 from stepwell.deploy.project import Project
+from stepwell.deploy.snapshot import no_pipeline
 from stepwell.endpoint.client import Client
+from stepwell.engine.answer import Answer
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import ConfigError
 from stepwell.journal.log import Log
 from stepwell.model import Transaction
-from stepwell.query.source import did_you_mean, quote_name
+from stepwell.text import did_you_mean, quote_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +39,18 @@ class Counted:
     violations: Mapping[str, int]
 
 
-def show(where: Where, names: Sequence[str], rows_max: int) -> int:
-    """Print the tests and how each fares; the exit code."""
+def show(where: ProjectOptions, names: Sequence[str] | None, rows: int) -> int:
+    """Print the tests and their results; return the exit code."""
     env = SystemEnv()
     project = where.deployed(env, secrets=False)
-    tests = _chosen(project, names)
+    tests = _chosen(project, names or ())
     state = _State(project, env, where)
     counted = state.counted(tests)
     failing = [test for test in tests if counted.violations[test.violations]]
     samples = {
-        test.name: state.ask(f"SELECT * FROM {quote_name(test.violations)} LIMIT {rows_max}")
+        test.name: state.ask(f"SELECT * FROM {quote_name(test.violations)} LIMIT {rows}")
         for test in failing
-        if rows_max
+        if rows
     }
     if where.json:
         _document(tests, counted, samples)
@@ -76,7 +77,7 @@ def _chosen(project: Project, names: Sequence[str]) -> list[DeclaredTest]:
 class _State:
     """Counts and rows of violations, from the process that runs the pipeline or from its store."""
 
-    def __init__(self, project: Project, env: Env, where: Where) -> None:
+    def __init__(self, project: Project, env: Env, where: ProjectOptions) -> None:
         self._project = project
         self._env = env
         self._timeout_s = where.timeout_s
@@ -96,10 +97,10 @@ class _State:
         return Counted(transaction, found)
 
     def _stored(self) -> Counted | None:
-        """What the manifest says, if nothing has happened since."""
+        """Return the counts in the manifest; None if the journal holds later transactions."""
         found = latest(self._project, self._env)
         if found is None:
-            raise no_pipeline(self._project)
+            raise no_pipeline(self._project, self._env)
         manifest = found.manifest
         store = self._project.open_journal_store(self._env) or self._project.open_store(self._env)
         last = Log(store, manifest.lineage).last(manifest.replay.position)
@@ -111,9 +112,9 @@ class _State:
 
 def _live(client: Client) -> Counted | None:
     with client:
-        status = client.status()
+        status: Mapping[str, Any] = client.status()
     if "tests" not in status:
-        return None  # It is being opened; a query waits for that.
+        return None  # The pipeline is still opening; a query waits for that.
     counts = {item["view"]: int(item["violations"]) for item in status["tests"]}
     return Counted(Transaction(status["transaction"]), counts)
 
@@ -142,7 +143,7 @@ def _render(tests: Sequence[DeclaredTest], counted: Counted, samples: Mapping[st
 def _document(
     tests: Sequence[DeclaredTest], counted: Counted, samples: Mapping[str, Answer]
 ) -> None:
-    """One JSON document; the rows as they are written, because decimals keep every digit."""
+    """Print one JSON document; rows are formatted separately, because decimals keep every digit."""
     items = []
     for test in tests:
         body = {**test.to_json(), "violations": counted.violations[test.violations]}

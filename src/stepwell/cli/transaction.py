@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from stepwell.cli.choices import Changes
-from stepwell.cli.where import (
+from stepwell.cli.lazy import runs
+from stepwell.cli.project_options import (
     TIMEOUT,
     Delimiter,
     Format,
@@ -16,7 +17,6 @@ from stepwell.cli.where import (
     TakeOver,
     Timeout,
     WhatChanges,
-    place,
 )
 
 
@@ -24,6 +24,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(transaction)
 
 
+@runs("commit_files.show")
 def transaction(
     context: typer.Context,
     files: Annotated[
@@ -40,22 +41,11 @@ def transaction(
 ) -> None:
     """Push several files in one transaction: all of them become visible at once, or none.
 
-    The process that runs the pipeline takes them in; if none does, the pipeline is opened here. If
-    this command is killed, or stops for 30 seconds, all of it is rolled back. Everybody else who
-    writes waits meanwhile, for 10 minutes at most.
+    The process that runs the pipeline commits them; if there is none, the pipeline is opened here.
+    If this command is killed, or stops for 30 seconds, the transaction is rolled back. All other
+    writes wait meanwhile, for 10 minutes at most.
 
     \b
     stepwell transaction orders=orders.json items=items.csv
     stepwell transaction orders=a.json orders=b.json --key 2026-11-18
     """
-    from stepwell.cli import commit_files
-
-    commit_files.show(
-        place(context, json, timeout),
-        files,
-        format=format,
-        changes=changes,
-        delimiter=delimiter,
-        take_over=take_over,
-        key=key,
-    )

@@ -1,6 +1,4 @@
-"""`stepwell validate`: is a project right, as far as its files tell? Works offline, unless Spark's
-analyser is asked as well.
-"""
+"""`stepwell validate`: check the files of a project, offline or with Spark's analyser."""
 
 from __future__ import annotations
 
@@ -8,22 +6,22 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Row, Screen, count
-from stepwell.cli.where import Where
 from stepwell.deploy.pipeline import make_executor
 from stepwell.deploy.project import Project
 from stepwell.deploy.unmatched import unmatched_sources
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import SqlError, StepwellError
-from stepwell.query.mistakes import unknown_calls, unreadable
-from stepwell.query.statements import MaterializedView, Statement, Table, fold
+from stepwell.sql.mistakes import unknown_calls, unreadable
+from stepwell.sql.statements import MaterializedView, Statement, Table, fold
 from stepwell.store.memory import MemoryStore
 
 OFFLINE = "valid as far as the files tell; stepwell validate --spark asks Spark as well"
 SPARK = "valid, and Spark takes every query"
 
 
-def show(where: Where, *, spark: bool) -> None:
+def show(where: ProjectOptions, *, spark: bool) -> None:
     screen, env = Screen(), SystemEnv()
     project = where.project(env)
     warnings: list[StepwellError] = []
@@ -61,13 +59,13 @@ def show(where: Where, *, spark: bool) -> None:
 
 
 def warn(warnings: Sequence[StepwellError]) -> None:
-    """Say on standard error what is a mistake most likely."""
+    """Print likely mistakes as warnings on standard error."""
     for warning in warnings:
         print(f"warning: {warning}\n", file=sys.stderr)
 
 
 def likely_mistakes(project: Project) -> list[SqlError]:
-    """What only Spark could tell for certain."""
+    """Return the mistakes that only Spark could confirm."""
     found: list[SqlError] = []
     for view in project.views.values():
         mistake = unreadable(view)
@@ -76,7 +74,7 @@ def likely_mistakes(project: Project) -> list[SqlError]:
 
 
 def _ask_spark(project: Project, env: Env) -> None:
-    """Let Spark analyse every view, over empty tables. Nothing is read or stored."""
+    """Let Spark analyse every view over empty tables. No data is read or stored."""
     asked = replace(project, sections=replace(project.sections, executor="spark"))
     make_executor(asked)(MemoryStore(env), env)
 

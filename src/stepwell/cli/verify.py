@@ -1,19 +1,19 @@
-"""`stepwell verify`: is everything there, and as it was written? Reads only."""
+"""`stepwell verify`: check that everything is there and as it was written. Only reads."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import asdict
 
+from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Screen, count, plain, size
-from stepwell.cli.where import Where
 from stepwell.deploy.verify import verify_deployed
 from stepwell.env import SystemEnv
-from stepwell.state.verify import Report, verify
+from stepwell.manifest.verify import Report, verify
 
 
-def show(where: Where, *, deep: bool) -> bool:
-    """Whether nothing is amiss."""
+def show(where: ProjectOptions, *, deep: bool) -> bool:
+    """Print the report; return whether there are no findings."""
     env, screen = SystemEnv(), Screen()
     project = where.project(env, secrets=False)
     store = project.open_store(env)

@@ -1,1 +1,1 @@
-"""Where rows come from and where views go: one file per system, source and sink side by side."""
+"""Sources and sinks: one module per external system."""

@@ -1,8 +1,8 @@
-"""The base folder of a files source: the one above the first wildcard of its `path`.
+"""The base folder of a files source: the folder above the first wildcard of its `path`.
 
-Files are known by their names below it. Under another base folder a name that was taken stands for
-another file, and a file that was taken has another name. So a source keeps its base folder once it
-has taken something; the pattern below it may change.
+Files are identified by their names relative to it. Under another base folder, a taken name refers
+to another file, and a taken file has another name. A source therefore keeps its base folder once it
+has taken a file; the pattern below it may change.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import os
 from pathlib import Path, PurePosixPath
 
 OPAQUE = "\ue000"
-"""Encloses text in a path that stands for text which is not known: see `opaque`."""
+"""Encloses a placeholder for unknown text in a path: see `opaque`."""
 
 
 def opaque(reference: str) -> str:
-    """What to put into a path in the place of a reference: no wildcard and no slash is in it."""
+    """A placeholder for a reference in a path, without wildcards or slashes."""
     return f"{OPAQUE}{reference.encode().hex()}{OPAQUE}"
 
 
 def split_pattern(path: str) -> tuple[Path, str]:
-    """The base folder, and the pattern below it."""
+    """Split a path into the base folder and the pattern below it."""
     parts = Path(os.path.abspath(path)).parts
     first = _first_of_pattern(parts)
     return Path(*parts[:first]), str(Path(*parts[first:]))
 
 
 def base_folder(path: str, project: Path) -> str | None:
-    """The base folder of a path as a project gives it; None if its text does not tell.
+    """The base folder of a path as given in a project; None if the text does not determine it.
 
-    Pure: two paths with the same answer have the same base folder, whatever the home folder and
-    the references in them stand for.
+    Pure: two paths with the same result have the same base folder, whatever the values of the home
+    folder and of references in them.
     """
     hidden = OPAQUE in path
     given = path if hidden else path.removeprefix("file://")
@@ -40,13 +40,13 @@ def base_folder(path: str, project: Path) -> str | None:
     if not hidden and not home:
         return _base(PurePosixPath(os.path.normpath(project / given)).parts)
     if ".." in relative.parts:
-        return None  # It may lead out of what is not known.
+        return None  # It may lead out of the unknown part.
     first = _first_of_pattern(relative.parts)
     if any(OPAQUE in part for part in relative.parts[first:]):
-        return None  # A slash in it would move the base folder.
+        return None  # A slash in the value would move the base folder.
     if home or given.startswith((OPAQUE, "file:")):
         return _base(relative.parts)
-    # Behind `./` even an absolute path would be relative.
+    # After `./`, even an absolute path would be relative.
     return None if str(relative).startswith(OPAQUE) else _base((project / relative).parts)
 
 
@@ -56,5 +56,5 @@ def _base(parts: tuple[str, ...]) -> str | None:
 
 
 def _first_of_pattern(parts: tuple[str, ...]) -> int:
-    """Where the pattern begins: at the first wildcard, or at the last part if there is none."""
+    """Index of the first part with a wildcard, or of the last part if there is none."""
     return next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)

@@ -1,7 +1,7 @@
-"""Whole columns at once: given values as values of a column's type, and which of them may not fit.
+"""Vectorized conversion of input values to a column's type, with a mask of doubtful rows.
 
-The fast half of `values.py`. It may doubt a value that is fine, because every row in doubt is read
-again, alone, by `Shape.row_of`; it must never take one that `row_of` would refuse or read
+This is the fast counterpart of `values.py`. It may flag a valid value, because `Shape.row_of` reads
+every flagged row again on its own. It must never accept a value that `row_of` would reject or read
 differently.
 """
 
@@ -14,15 +14,16 @@ import pyarrow.compute as pc
 
 from stepwell.connectors.shape import ShapeColumn
 from stepwell.connectors.values import Unfit, fit, read_text
-from stepwell.engine.arrow_types import numbers_of
-from stepwell.query.types import SparkType
+from stepwell.lsm.arrow_types import numbers_of
+from stepwell.plan.numbers import DIGITS_MAX, INTEGER_BITS
+from stepwell.plan.types import SparkType
 
 _YEAR = r"(?:\d{3}[1-9]|\d{2}[1-9]\d|\d[1-9]\d{2}|[1-9]\d{3})"
 _DATE = rf"^{_YEAR}-\d\d-\d\d$"
 _NAIVE = rf"^{_YEAR}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{{1,6}})?$"
 _ZONED = _NAIVE[:-1] + r"(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)$"
 _TEXTS = {
-    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), r"^-?\d{1,19}$"),
+    **dict.fromkeys(INTEGER_BITS, r"^-?\d{1,19}$"),
     "decimal": r"^-?\d+(?:\.\d+)?$",
     "float": r"^-?\d{1,30}(?:\.\d{1,30})?$",
     "double": r"^-?\d{1,30}(?:\.\d{1,30})?$",
@@ -32,11 +33,11 @@ _TEXTS = {
 _STRINGS = ("string", "varchar", "char")
 
 Fitted = tuple[pa.Array, pa.Array | None]
-"""Values of the column's type, and a mask of the rows in doubt (None: no row is)."""
+"""Values of the column's type, and a mask of the doubtful rows (None if there are none)."""
 
 
 def raw_type(kind: SparkType) -> pa.DataType | None:
-    """The type under which Arrow's JSON reader should read a column; None: it cannot."""
+    """The type with which Arrow's JSON reader should read a column; None if it cannot."""
     if kind.name in ("date", "timestamp", "timestamp_ntz", "binary"):
         return pa.string()
     if kind.name == "map":
@@ -58,14 +59,14 @@ _JSON = {
     "smallint": pa.int16(),
     "int": pa.int32(),
     "bigint": pa.int64(),
-    # Rounded once to a double and once more to a float, as one value alone is.
+    # Rounded first to a double and then to a float, like a single value.
     "float": pa.float64(),
     "double": pa.float64(),
 }
 
 
 def fit_column(values: pa.Array, column: ShapeColumn, *, text: bool) -> Fitted:
-    """A column of given values; `text` says that they are fields of a CSV file."""
+    """Convert a column of input values; `text` means that they are fields of a CSV file."""
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     try:
@@ -74,7 +75,7 @@ def fit_column(values: pa.Array, column: ShapeColumn, *, text: bool) -> Fitted:
         fitted, doubt = _all_at_once(values, column, text=text)
     except (pa.ArrowException, ValueError, OverflowError):
         fitted, doubt = _one_by_one(values, column, text=text)
-    # A value that is not there may have been left out, and then the default counts.
+    # A null may stand for an omitted value, to which the default applies.
     if fitted.null_count and (not column.nullable or column.default is not None):
         doubt = either(doubt, fitted.is_null())
     return fitted, doubt
@@ -91,7 +92,7 @@ def is_utf8(data: bytes) -> bool:
 
 
 def either(first: pa.Array | None, second: pa.Array | None) -> pa.Array | None:
-    """Both masks in one. A mask that is null somewhere says nothing there."""
+    """The union of two masks. A null in a mask counts as false."""
     masks = [pc.fill_null(mask, False) for mask in (first, second) if mask is not None]
     return None if not masks else masks[0] if len(masks) == 1 else pc.or_(*masks)
 
@@ -119,7 +120,7 @@ def _all_at_once(values: pa.Array, column: ShapeColumn, *, text: bool) -> Fitted
         raise pa.ArrowTypeError("not a value of this type")
     fitted = _cast(values, column.arrow)
     if name in ("float", "double"):
-        # A number too large becomes infinite, and JSON knows no NaN: both must be looked at.
+        # A number that is too large becomes infinite, and JSON has no NaN: flag both.
         doubt = pc.invert(pc.is_finite(fitted))
     if name == "date":
         doubt = _outside(fitted, _DAYS, column.arrow)
@@ -127,14 +128,14 @@ def _all_at_once(values: pa.Array, column: ShapeColumn, *, text: bool) -> Fitted
 
 
 def _checked(fitted: pa.Array, doubt: pa.Array | None) -> Fitted:
-    """Decimals within their precision, texts in UTF-8: Arrow's readers do not look."""
+    """Validate decimal precision and UTF-8, which Arrow's readers do not check."""
     fitted.validate(full=True)
     doubt = None if doubt is None else pc.fill_null(doubt, False)
     return fitted, doubt if doubt is not None and pc.any(doubt).as_py() else None
 
 
 def _outside(values: pa.Array, limits: tuple[object, object], kind: pa.DataType) -> pa.Array:
-    """Where a time is before the year 1 or after 9999: Parquet can hold it, nobody else can."""
+    """Flag times before year 1 or after year 9999, which only Parquet can represent."""
     first, last = (pa.scalar(limit).cast(kind) for limit in limits)
     return pc.or_(pc.less(values, first), pc.greater(values, last))
 
@@ -147,15 +148,15 @@ def _cast(values: pa.Array, to: pa.DataType) -> pa.Array:
     if values.type == to:
         return values
     if pa.types.is_decimal(to) and pa.types.is_integer(values.type):
-        # Arrow asks whether any number of that type would fit, rather than those there are.
-        values = values.cast(pa.decimal128(38, to.scale))
+        # Arrow checks whether every number of that type would fit, not just the actual values.
+        values = values.cast(pa.decimal128(DIGITS_MAX, to.scale))
     if pa.types.is_float32(to) and pa.types.is_string(values.type):
         values = values.cast(pa.float64())
     return values.cast(to)
 
 
 def _same_sort(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a cast between these is exact or an error."""
+    """Whether a cast between these types is either exact or an error."""
     numeric = pa.types.is_integer(given) or pa.types.is_decimal(given)
     if pa.types.is_floating(wanted):
         return bool(pa.types.is_floating(given))
@@ -170,7 +171,7 @@ def _moments(values: pa.Array, column: ShapeColumn) -> pa.Array:
         if values.type.tz is not None and not zoned:
             raise pa.ArrowTypeError("a moment is no time of day without a zone")
         if values.type.unit == "ns":
-            # What is finer than a microsecond is cut off, as Spark does.
+            # Truncate to microseconds, as Spark does.
             values = pc.floor_temporal(values, unit="microsecond")
         return values.cast(column.arrow)
     if zoned and pc.all(pc.match_substring_regex(values, _ZONED)).as_py() is not False:
@@ -196,8 +197,8 @@ def _one_by_one(values: pa.Array, column: ShapeColumn, *, text: bool) -> Fitted:
                 made.append(fit(value, column.kind))
             doubt.append(False)
         except (Unfit, ValueError, OverflowError, ArithmeticError, pa.ArrowException):
-            # What cannot even be had as a value, such as a text that is not UTF-8, is told by
-            # whoever looks at the row alone.
+            # A value that cannot even be decoded, such as text that is not UTF-8, is reported when
+            # its row is read on its own.
             made.append(None)
             doubt.append(True)
     return pa.array(made, column.arrow), pa.array(doubt, pa.bool_()) if any(doubt) else None

@@ -1,7 +1,7 @@
-"""CSV with a header: bytes in, operations out.
+"""Decoding CSV with a header into operations.
 
-An empty field is NULL, a quoted empty one the empty text. Fields may hold line ends inside of
-quotes. Arrow splits the fields; a line with too many or too few of them is a dead letter.
+An empty field is NULL; a quoted empty field is the empty string. Quoted fields may contain line
+ends. Arrow splits the fields; a line with too many or too few of them is a dead letter.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from stepwell.connectors.lines import (
 )
 from stepwell.connectors.shape import Shape, Text
 from stepwell.connectors.values import Unfit
-from stepwell.engine.ports import BadRow, own_text
+from stepwell.lsm.dead_letter import BadRow, own_text
 
 
 def read_header(line: bytes, delimiter: str) -> tuple[str, ...]:
-    """The names in the first line of a file; `Unfit` if they cannot name columns."""
+    """The column names in the first line of a file; raises `Unfit` if they cannot name columns."""
     try:
         names = next(csv.reader([check_utf8(line).strip("\r\n")], delimiter=delimiter), [])
     except csv.Error as error:
@@ -53,7 +53,7 @@ def decode_csv(
     name: str = "",
     first_line: int = 2,
 ) -> Batch:
-    """The operations in some whole records, without the header."""
+    """Decode complete records, without the header, into operations."""
     lines = _Lines(data, delimiter, f"{name}, " if name else "", first_line)
     given = _read(data, header, delimiter, lines)
     if given is None:
@@ -80,7 +80,7 @@ def decode_csv(
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """The fields of some records, where each stands, and which are no records."""
+    """The fields of some records, the index of each record, and the invalid ones."""
 
     columns: pa.Table
     places: Sequence[int]
@@ -88,9 +88,9 @@ class _Given:
 
 
 def _read(data: bytes, header: tuple[str, ...], delimiter: str, lines: _Lines) -> _Given | None:
-    """All at once; None if they are not UTF-8, or Arrow finds other records than we do.
+    """Read all records at once; None if they are not UTF-8, or if Arrow finds different records.
 
-    It takes a carriage return alone for a line end, which we do not.
+    Unlike this module, Arrow takes a lone carriage return for a line end.
     """
     wrong: list[tuple[int, str]] = []
     if not is_utf8(data):
@@ -108,7 +108,7 @@ def _read(data: bytes, header: tuple[str, ...], delimiter: str, lines: _Lines) -
 
 
 def _read_sound(header: tuple[str, ...], delimiter: str, lines: _Lines) -> _Given:
-    """Without the records on which Arrow and we may not agree; else each of them by itself."""
+    """Read without records that Arrow may split differently; failing that, one at a time."""
     wrong: list[tuple[int, str]] = []
     sound: list[int] = []
     for at in range(lines.count()):
@@ -148,7 +148,7 @@ def _unsound(record: bytes, delimiter: str) -> str | None:
 def _split(
     data: bytes, header: tuple[str, ...], delimiter: str, wrong: list[tuple[int, str]]
 ) -> pa.Table:
-    """The fields as texts. Lines with another number of fields are left out and noted."""
+    """The fields as strings. Lines with a different number of fields are skipped and noted."""
 
     def note(row: arrow_csv.InvalidRow) -> str:
         reason = f"expected {row.expected_columns} fields, found {row.actual_columns}"
@@ -160,7 +160,7 @@ def _split(
         return pa.schema(schema).empty_table()
     return arrow_csv.read_csv(
         pa.BufferReader(data),
-        # Only a single thread that sees all of it at once can number the lines.
+        # Only a single thread that sees all the data at once can number the lines.
         arrow_csv.ReadOptions(column_names=header, use_threads=False, block_size=len(data) + 1),
         arrow_csv.ParseOptions(
             delimiter=delimiter, newlines_in_values=True, invalid_row_handler=note
@@ -175,7 +175,7 @@ def _split(
 
 
 class _Lines:
-    """The records in some data: how many there are, and the text of those that are bad."""
+    """The records in some data: their number, and the text of the bad ones."""
 
     def __init__(self, data: bytes, delimiter: str, place: str, first: int) -> None:
         self._data = data
@@ -186,7 +186,7 @@ class _Lines:
         self._dense: bool | None = None
 
     def count(self) -> int:
-        """How many records there are. Empty lines hold none."""
+        """Number of records; empty lines do not count."""
         if self._filled is None and self._is_dense():
             seen, _ = hide_quoted_line_ends(self._data, self._delimiter)
             return seen.count(b"\n") + (not seen.endswith(b"\n"))
@@ -199,7 +199,7 @@ class _Lines:
         return f"{self._place}line {self.number(at)}"
 
     def number(self, at: int) -> int:
-        # Without empty lines the place of a record is its number.
+        # Without empty lines, the index of a record determines its line number.
         return self._first + (at if self._is_dense() else self._records()[at][0])
 
     def _is_dense(self) -> bool:

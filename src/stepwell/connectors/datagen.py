@@ -1,13 +1,13 @@
-"""Made-up rows for demos and tests: the same for the same seed, at a rate you choose.
+"""Generated rows for demos and tests: deterministic for a seed, at a configurable rate.
 
-Row number n depends on the seed and n alone, so a position is a number and a reference a range.
+Row number n depends only on the seed and n, so a position is a number and a reference is a range.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 
@@ -17,33 +17,33 @@ import xxhash
 from stepwell.connectors.folding import fold_numbered
 from stepwell.connectors.formats import operations_table
 from stepwell.connectors.shape import Row, ShapeColumn, shape_of
-from stepwell.engine.arrow_types import numbers_of
-from stepwell.engine.ports import Limits, Taken
+from stepwell.engine.ports import Intake, Limits
 from stepwell.env import Env
 from stepwell.errors import ConfigError, ReplayMismatchError
-from stepwell.query.statements import Table
+from stepwell.lsm.arrow_types import numbers_of
+from stepwell.plan.numbers import INTEGER_BITS
+from stepwell.sql.statements import Table
 from stepwell.store.sealed import Json
 
-_INTEGERS = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
 _FIRST_DAY = date(2026, 1, 1)
-_FIRST_MOMENT = datetime(2026, 1, 1, tzinfo=timezone.utc)
+_FIRST_MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class DatagenSettings:
     seed: int = 0
     rate: float = 100.0
-    """Rows a second; 0: as many as fit into a step."""
+    """Rows per second; 0 means as many as fit into a step."""
     rows: int = 0
-    """How many there are in all; 0: without end."""
+    """Total number of rows; 0 means unlimited."""
     keys: int = 0
-    """How many different keys there are, so that later rows replace earlier ones; 0: all differ."""
+    """Number of distinct keys, so that later rows replace earlier ones; 0 means all differ."""
     deletes: float = 0.0
-    """Which share of the operations are deletes, in a table with a key."""
+    """The fraction of operations that are deletes, in a table with a key."""
 
 
 class DatagenSource:
-    """An endless source of rows that nobody had to store."""
+    """A source of generated rows, which need no storage."""
 
     def __init__(self, name: str, table: Table, env: Env, settings: DatagenSettings) -> None:
         self.name = name
@@ -58,7 +58,7 @@ class DatagenSource:
             if column.kind.name in ("array", "map", "struct") and not column.nullable:
                 raise ConfigError(f"source {name}: no values are made for {column.name}")
 
-    def poll(self, after: Json, limits: Limits) -> Taken | None:
+    def poll(self, after: Json, limits: Limits) -> Intake | None:
         start = 0 if after is None else int(after["next"])
         end = start + min(limits.rows_max, max(1, limits.bytes_max // 64))
         if self._settings.rows:
@@ -66,11 +66,11 @@ class DatagenSource:
         if self._settings.rate:
             now = self._env.uptime()
             since, first = self._began = self._began or (now, start)
-            # The first row is there at once.
+            # The first row is available at once.
             end = min(end, first + int((now - since) * self._settings.rate) + 1)
         return self._made(start, end) if end > start else None
 
-    def read(self, reference: Json) -> Taken:
+    def read(self, reference: Json) -> Intake:
         if reference["settings"] != self._meaning():
             raise ReplayMismatchError(
                 f"source {self.name} was made with other settings: {reference['settings']}",
@@ -79,9 +79,9 @@ class DatagenSource:
         return self._made(reference["start"], reference["end"])
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing to release."""
 
-    def _made(self, start: int, end: int) -> Taken:
+    def _made(self, start: int, end: int) -> Intake:
         rows: list[Row] = []
         puts: list[bool] = []
         for number in range(start, end):
@@ -92,10 +92,12 @@ class DatagenSource:
         change, numbers = fold_numbered(self._shape, operations)
         reference = {"settings": self._meaning(), "start": start, "end": end}
         told = partial(_told, numbers)
-        return Taken(change, end - start, {"next": end}, reference, deleted=told)
+        return Intake(
+            self.name, self.table, change, end - start, {"next": end}, reference, deleted=told
+        )
 
     def _meaning(self) -> Json:
-        """The settings on which rows depend."""
+        """The settings that determine the rows."""
         meaning = asdict(self._settings)
         return {name: meaning[name] for name in ("seed", "keys", "deletes")}
 
@@ -123,11 +125,11 @@ def _told(numbers: pa.ChunkedArray, places: Sequence[int]) -> list[tuple[str, st
 
 
 def _value(column: ShapeColumn, chance: int, number: int) -> object:
-    """A value that differs where `chance` does, as far as the type has room."""
+    """A value that differs whenever `chance` does, as far as the type allows."""
     kind = column.kind.name
     small = chance if chance == number else chance % 1000
-    if kind in _INTEGERS:
-        return small % 2 ** _INTEGERS[kind]
+    if kind in INTEGER_BITS:
+        return small % 2 ** (INTEGER_BITS[kind] - 1)
     if kind == "decimal":
         precision, scale = numbers_of(column.kind)
         return Decimal(chance % 10 ** min(precision, 18 if chance == number else 5)).scaleb(-scale)

@@ -1,9 +1,9 @@
-"""Debezium's change events: what each of them puts and deletes.
+"""Debezium change events, translated into puts and deletes.
 
 An event is `{"before": row, "after": row, "op": "c" | "r" | "u" | "d"}`, alone or as the `payload`
-beside a `schema`. A tombstone (null) says nothing that the delete before it has not said. With a
-schema the numbers in which Debezium writes dates, times and decimals are understood; without one
-only dates are, because a number does not tell its unit.
+next to a `schema`. A tombstone (null) adds nothing to the delete before it. With a schema, the
+numbers that encode dates, times and decimals are decoded. Without one, only dates are, because a
+bare number does not tell its unit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stepwell.connectors.shape import Row, Shape
 from stepwell.connectors.values import Unfit, shown
 
 PUTS = ("c", "r")
-"""Created, and read while the first snapshot was taken."""
+"""Created, and read during the initial snapshot."""
 _DAY_ZERO = date(1970, 1, 1)
 _MOMENT_ZERO = datetime(1970, 1, 1)
 _UNITS = {
@@ -33,7 +33,7 @@ _VARIABLE_DECIMAL = "io.debezium.data.VariableScaleDecimal"
 
 
 def debezium_operations(event: object, shape: Shape) -> list[tuple[bool, Row]]:
-    """What an event does, in order: True with a row to put, False with one to delete."""
+    """The operations of an event, in order: True with a row to put, False with a row to delete."""
     schema: object = None
     if isinstance(event, Mapping) and "payload" in event:
         schema, event = event.get("schema"), event["payload"]
@@ -42,7 +42,7 @@ def debezium_operations(event: object, shape: Shape) -> list[tuple[bool, Row]]:
     if not isinstance(event, Mapping) or "op" not in event:
         raise Unfit("not a Debezium event: it has no op")
     operation = event["op"]
-    if operation == "m":  # A message that somebody wrote into the database's log: no row.
+    if operation == "m":  # A logical message in the database's log, not a row.
         return []
 
     def row(side: str, *, put: bool) -> tuple[bool, Row]:
@@ -58,8 +58,8 @@ def debezium_operations(event: object, shape: Shape) -> list[tuple[bool, Row]]:
     if operation == "u":
         if event.get("before") is not None:
             before, after = row("before", put=False), row("after", put=True)
-            # A row that keeps its key is replaced, whether or not it is there: the table may have
-            # begun after it.
+            # If the key is unchanged, put the new row only: the old one may be missing, because the
+            # table may have started after it was inserted.
             keeps = shape.key and all(before[1][place] == after[1][place] for place in shape.key)
             return [after] if keeps else [before, after]
         if not shape.key:
@@ -71,7 +71,7 @@ def debezium_operations(event: object, shape: Shape) -> list[tuple[bool, Row]]:
 def _meant(
     record: Mapping[str, object], schema: object, side: str, shape: Shape
 ) -> Mapping[str, object]:
-    """The record with values in the place of the numbers that stand for them."""
+    """The record with encoded numbers replaced by the values they stand for."""
     fields = _fields(schema, side)
     made: dict[str, object] = {}
     for name, value in record.items():
@@ -98,7 +98,7 @@ def _counted(value: object, kind: str, name: str) -> object:
 
 
 def _fields(schema: object, side: str) -> dict[str, Mapping[str, object]]:
-    """What the schema of an event says about the columns of one of its rows."""
+    """The schema of an event for the columns of one of its rows."""
     for part in _listed(schema):
         if part.get("field") == side:
             return {str(field.get("field")): field for field in _listed(part)}
@@ -128,7 +128,7 @@ def _value(value: object, field: Mapping[str, object]) -> object:
 
 
 def _decimal(value: object, scale: int) -> Decimal:
-    """Base64 of the digits as one signed number, the highest byte first."""
+    """Decode base64 of the unscaled value, a signed big-endian integer."""
     if not isinstance(value, str) or abs(scale) > 100:
         raise ValueError("not a decimal")
     number = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)

@@ -1,4 +1,4 @@
-"""What every sink checks: that a change is one, and that it comes next upon what the sink holds."""
+"""Checks shared by all sinks: a change set is well-formed and follows the mark the sink holds."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stepwell.engine.equality import last_of_each
 from stepwell.engine.evolution import columns_before
-from stepwell.engine.ports import WEIGHT, Delivered
+from stepwell.engine.ports import Delivered
 from stepwell.errors import ConflictError, InvalidError, ensure
+from stepwell.lsm.change import WEIGHT
+from stepwell.lsm.equality import last_of_each
 
 Numbered = Sequence[tuple[Delivered, pa.Table]]
-"""The changes of consecutive transactions that a sink commits together, each with its mark."""
+"""The change sets of consecutive transactions that a sink commits together, each with its mark."""
 
 
 def check_changes(sink: str, previous: Delivered | None, changes: Numbered) -> Delivered:
-    """A sink is given rows with their weights, one transaction after another; the last mark."""
+    """Check that rows have weights and that transactions increase; returns the last mark."""
     ensure(bool(changes), f"sink {sink} is given changes, never nothing")
     for mark, change in changes:
         some = change.num_rows > 0 or columns_before(change) is not None
@@ -38,7 +39,7 @@ def all_rows(changes: Numbered) -> pa.Table:
 
 
 def change_log(changes: Numbered, transaction: str) -> pa.Table:
-    """The rows of all transactions, each with the number of its own in a column of that name."""
+    """The rows of all transactions, with their transaction number in a column of the given name."""
     numbers = [
         pa.repeat(pa.scalar(mark.transaction, pa.int64()), change.num_rows)
         for mark, change in changes
@@ -49,11 +50,11 @@ def change_log(changes: Numbered, transaction: str) -> pa.Table:
 def check_held(
     sink: str, held: Delivered | None, previous: Delivered | None, mark: Delivered
 ) -> None:
-    """A sink takes only what comes next upon the mark it holds (J7, J16).
+    """Check that a change set follows the mark that the sink holds (J7, J16).
 
-    To be called where nothing can come between this and the commit. `ConflictError`: the engine
-    believes it to hold another mark, as when a writer that was fenced is late, or when the sink was
-    put back from a backup.
+    Call it where nothing can come between the check and the commit. Raises `ConflictError` if the
+    engine expects another mark, because a fenced writer is late or the sink was restored from a
+    backup.
     """
     if held is not None and held.lineage != mark.lineage:
         raise InvalidError(
@@ -72,10 +73,10 @@ def check_held(
 def latest_by_key(
     sink: str, view: str, key: tuple[str, ...], changes: Numbered
 ) -> tuple[pa.Table, pa.Table]:
-    """What changes come to in a table with a key: the rows to put, and those to delete.
+    """The net effect of change sets on a table with a key: the rows to put, and those to delete.
 
-    A row that goes while another comes with its key is replaced, and so not among the latter. Of
-    several transactions the last one that touches a key decides.
+    A retracted row whose key is inserted again is replaced, so it is not among the rows to delete.
+    If several transactions touch a key, the last one wins.
     """
     change = changes[0][1]
     missing = [name for name in key if name not in change.column_names]

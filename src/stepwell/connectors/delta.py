@@ -1,23 +1,23 @@
 """Delta Lake: a sink that keeps a table equal to a view, or a log of its changes.
 
-Rows and mark are one commit of the table's log: the mark is a set of application transactions,
-the one part of a table's state that an application may set together with rows.
+Rows and mark are one commit of the table's log. The mark is a set of application transactions, the
+only part of a table's state that an application can set together with rows.
 
     stepwell/<lineage>/<sink>               the transaction
     stepwell/<lineage>/<sink>/position      the position of its journal entry
     stepwell/<lineage>/<sink>/entry/0, 1    the checksum of that entry, 64 bits each
     stepwell/<lineage>/<sink>/timeline/0, 1
 
-The mark is read from the version that the commit is based on, and the log refuses a commit if one
-with the same application transactions came in between: so a writer that is late changes nothing. A
-change that alters no row is committed all the same, or its number would be missing. Whose table it
-is stands in the table's own properties. Several transactions can be one commit, under the mark of
-the last; in a log of changes each row keeps the number of its own.
+The mark is read from the version that the commit is based on, and the log refuses the commit if one
+with the same application transactions came in between, so a late writer changes nothing. A change
+set that alters no row is committed too, or its number would be missing. The table's own properties
+name its owner. Several transactions can form one commit, under the mark of the last; in a log of
+changes each row keeps its own transaction number.
 
-A crash leaves data files that no commit names, which `VACUUM` removes. On a local disk Delta itself
-syncs nothing; what a commit wrote is synced here before `write` returns, and before `last` tells of
-it, but a power cut in the middle of a commit may leave the log ahead of its data. Object stores
-have no such window.
+A crash leaves orphaned data files, which `VACUUM` removes. On a local disk, Delta itself syncs
+nothing. The sink syncs the files of a commit before `write` returns and before `last` reports it,
+but a power cut in the middle of a commit may leave the log ahead of its data. Object stores have no
+such window.
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ from stepwell.connectors.delivery import (
 )
 from stepwell.connectors.durable import check_trusted, sync_file, sync_folder
 from stepwell.engine.evolution import columns_before
-from stepwell.engine.ports import WEIGHT, Delivered
-from stepwell.engine.widening import are_decimals, common_type, holds
+from stepwell.engine.ports import Delivered
 from stepwell.env import ulid_number, ulid_text
 from stepwell.errors import ConfigError, InvalidError, StepwellError, UnavailableError
+from stepwell.lsm.change import WEIGHT
+from stepwell.lsm.widening import are_decimals, common_type, holds
 from stepwell.model import Checksum, Position, Transaction
+from stepwell.text import quote_name
 
 try:
     import deltalake
@@ -59,7 +61,7 @@ except ImportError as error:
     ) from error
 
 COUNT = "_count"
-"""In a table without a key: how often a row is there."""
+"""The multiplicity of a row, in a table without a key."""
 TRANSACTION = "_transaction"
 _LINEAGE = "stepwell.lineage"
 _SINK = "stepwell.sink"
@@ -99,7 +101,7 @@ class DeltaSink:
             table = self._open()
             held = None if table is None else self._held(table)
             if table is not None:
-                # Its writer may have died before it synced what is told here.
+                # Its writer may have died before it synced the version reported here.
                 self._sync(table.version())
             self._table = table
             return held
@@ -115,7 +117,7 @@ class DeltaSink:
         self._check_trusted()
         with self._errors():
             table = self._table or self._open()
-            # Until the commit is known to have happened, the table must be read anew.
+            # Reload the table next time, unless the commit is known to have succeeded.
             self._table = None
             if table is None:
                 check_held(self.name, None, previous, mark)
@@ -159,7 +161,7 @@ class DeltaSink:
         else:
             self._merge_counts(table, all_rows(changes), commit)
         if table.version() == before:
-            # A merge that alters no row commits nothing, and the mark must move all the same.
+            # A merge that alters no row commits nothing, but the mark must still move.
             table.create_write_transaction([], "append", table.schema(), commit_properties=commit)
             table.update_incremental()
 
@@ -198,7 +200,7 @@ class DeltaSink:
         return _mark(lineage, numbers)
 
     def _check_owner(self, table: deltalake.DeltaTable, lineage: str) -> None:
-        """A table may have been made and never filled; then no mark says whose it is."""
+        """Check the owner by lineage: a table that was created but never filled has no mark."""
         owner = self._owner(table)
         if owner != lineage:
             raise InvalidError(
@@ -208,7 +210,7 @@ class DeltaSink:
             )
 
     def _owner(self, table: deltalake.DeltaTable) -> str:
-        """The lineage of the pipeline whose table this is."""
+        """The lineage of the pipeline that owns the table."""
         properties = table.metadata().configuration
         lineage, sink = properties.get(_LINEAGE), properties.get(_SINK)
         if lineage is None:
@@ -238,7 +240,7 @@ class DeltaSink:
 
     @property
     def _own(self) -> tuple[str, ...]:
-        """The columns that are not the view's; all of them are numbers."""
+        """The columns that are not the view's; all of them are numeric."""
         if self._mode is DeltaMode.CHANGES:
             return (WEIGHT, TRANSACTION)
         return () if self._key else (COUNT,)
@@ -250,11 +252,12 @@ class DeltaSink:
         before: tuple[str, ...],
         change: pa.Table,
     ) -> None:
-        """Give the table the columns that the view has from now on, in a commit of its own.
+        """Give the table the view's new columns, in a commit of its own.
 
-        The commit repeats the mark that the table holds, so that it fails if another writer was
-        faster. Whoever dies after it finds the columns as they are to be, and goes on. New columns
-        are a change of the log alone; for all else the rows are written anew, a batch at a time.
+        The commit repeats the mark that the table holds, so it fails if another writer was faster.
+        After a crash behind this commit, the next attempt finds the columns already in place and
+        continues. Added columns only change the log; for any other change the rows are rewritten, a
+        batch at a time.
         """
         stored = _arrow_schema(table)
         fields = [self._widest(stored, field) for field in list(change.schema)[:-1]]
@@ -273,7 +276,7 @@ class DeltaSink:
             table.alter.add_columns(made, commit_properties=self._marking(previous))
         else:
             schema = pa.schema(fields)
-            # Opened here: the library cannot be called from where it reads the batches.
+            # Opened here, because the library cannot be called from where it reads the batches.
             data = table.to_pyarrow_dataset()
             rows = pa.RecordBatchReader.from_batches(schema, _converted(data, schema))
             deltalake.write_deltalake(
@@ -287,10 +290,10 @@ class DeltaSink:
         self._sync(table.version())
 
     def _widest(self, stored: pa.Schema, field: pa.Field) -> pa.Field:
-        """A column of the view as the table is to have it: its type stays unless it must be wider.
+        """The table's new column for a column of the view: its type only changes if it must widen.
 
-        The table may have another type than the view had last: a log keeps a column that the view
-        lost, and a decimal stays as wide as it was.
+        The table's type may differ from the view's last type: a log keeps a column that the view
+        lost, and a decimal never narrows.
         """
         if field.name not in stored.names:
             return field.with_nullable(True)
@@ -303,9 +306,9 @@ class DeltaSink:
         )
 
     def _fitted(self, stored: pa.Schema, rows: pa.Table) -> pa.Table:
-        """Rows in the types of the table's columns, exactly.
+        """Convert rows to the types of the table's columns, exactly.
 
-        Left to itself, Delta rounds a decimal and reads a text as a number.
+        By default, Delta rounds decimals and reads strings as numbers.
         """
         for place, field in enumerate(rows.schema):
             if field.name not in stored.names:
@@ -343,7 +346,7 @@ class DeltaSink:
         rows = pa.concat_tables([put, gone]).append_column("put", pa.chunked_array(flags))
         if not rows.num_rows:
             return
-        values = {_quoted(name): f"s.c{i}" for i, name in enumerate(names)}
+        values = {_quote(name): f"s.c{i}" for i, name in enumerate(names)}
         merge = self._merge(table, rows, {names.index(name): name for name in self._key}, commit)
         merge = merge.when_matched_delete("NOT s.put").when_matched_update(values)
         merge.when_not_matched_insert(values, predicate="s.put").execute()
@@ -363,8 +366,8 @@ class DeltaSink:
         rows = rows.filter(pc.not_equal(rows.column("put_sum"), 0))
         if not rows.num_rows:
             return
-        values = {_quoted(name): f"s.c{i}" for i, name in enumerate(names)}
-        count, total = _quoted(COUNT), f"t.{_quoted(COUNT)} + s.put"
+        values = {_quote(name): f"s.c{i}" for i, name in enumerate(names)}
+        count, total = _quote(COUNT), f"t.{_quote(COUNT)} + s.put"
         merge = self._merge(table, rows, dict(enumerate(names)), commit)
         merge = merge.when_matched_delete(f"{total} <= 0").when_matched_update({count: total})
         merge.when_not_matched_insert({**values, count: "s.put"}, predicate="s.put > 0").execute()
@@ -376,9 +379,9 @@ class DeltaSink:
         key: Mapping[int, str],
         commit: deltalake.CommitProperties,
     ) -> deltalake.table.TableMerger:
-        """Match the table `t` with the rows `s`, whose columns are c0, c1, ... and put."""
+        """Merge into the table `t` the rows `s`, whose columns are c0, c1, ... and put."""
         rows = rows.rename_columns([*(f"c{i}" for i in range(rows.num_columns - 1)), "put"])
-        same = [f"(t.{_quoted(name)} IS NOT DISTINCT FROM s.c{i})" for i, name in key.items()]
+        same = [f"(t.{_quote(name)} IS NOT DISTINCT FROM s.c{i})" for i, name in key.items()]
         return table.merge(
             rows,
             predicate=" AND ".join(same),
@@ -388,7 +391,7 @@ class DeltaSink:
         )
 
     def _disk(self) -> Path | None:
-        """Where the table is on a disk, if it is on one."""
+        """The path of the table, if it is on a local disk."""
         path = self._path.removeprefix("file://")
         return None if "://" in path else Path(path)
 
@@ -398,7 +401,7 @@ class DeltaSink:
             check_trusted(self.name, root)
 
     def _sync(self, version: int) -> None:
-        """Bring a commit to the disk, if there is one under the table."""
+        """Sync a commit to the disk, if the table is on one."""
         root = self._disk()
         if root is None:
             return
@@ -410,7 +413,7 @@ class DeltaSink:
             added = json.loads(line).get("add")
             if added:
                 path = root / urllib.parse.unquote(added["path"])
-                with suppress(FileNotFoundError):  # Somebody has compacted the table since.
+                with suppress(FileNotFoundError):  # The table has been compacted since.
                     sync_file(path)
                     folders.add(path.parent)
         sync_file(log)
@@ -439,7 +442,7 @@ class DeltaSink:
             self._table = None
             if not isinstance(error, ValueError) and "cast error" not in str(error).lower():
                 raise
-            # The library has no class of its own for values that cannot be stored.
+            # The library has no exception class of its own for values that cannot be stored.
             raise InvalidError(
                 f"sink {self.name}: the table at {self._path} cannot hold rows of the view "
                 f"{self.view}: {error}",
@@ -452,7 +455,7 @@ _PARTS = ("", "/position", "/entry/0", "/entry/1", "/timeline/0", "/timeline/1")
 
 
 def _numbers(mark: Delivered) -> dict[str, int]:
-    """A mark as the numbers of application transactions, each of 64 bits with a sign."""
+    """A mark as the numbers of application transactions, signed 64-bit integers."""
     numbers = (int(mark.entry, 16), ulid_number(mark.timeline))
     words = [word for number in numbers for word in divmod(number, 1 << 64)]
     signed = [word - (1 << 64) if word >> 63 else word for word in words]
@@ -477,7 +480,7 @@ def _arrow_schema(table: deltalake.DeltaTable) -> pa.Schema:
 
 
 def _is_same_in_delta(stored: pa.Field, field: pa.Field) -> bool:
-    """Whether Delta stores both types as one. It compares what is inside nested ones by itself."""
+    """Whether Delta stores both types as one. Delta itself compares nested types."""
     if pa.types.is_nested(stored.type) or pa.types.is_nested(field.type):
         return bool(stored.type.id == field.type.id)
     one, other = deltalake.Schema.from_arrow(pa.schema([stored, field.with_name("other")])).fields
@@ -485,7 +488,7 @@ def _is_same_in_delta(stored: pa.Field, field: pa.Field) -> bool:
 
 
 def _as_stored(table: deltalake.DeltaTable, rows: pa.Table) -> pa.Table:
-    """Rows with all columns of the table, in its order: those that the view lost are NULL."""
+    """Rows with all columns of the table, in its order; columns that the view lost are NULL."""
     stored = _arrow_schema(table)
     for field in stored:
         if field.name not in rows.column_names:
@@ -494,7 +497,7 @@ def _as_stored(table: deltalake.DeltaTable, rows: pa.Table) -> pa.Table:
 
 
 def _converted(data: dataset.Dataset, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a table in other columns, a batch at a time."""
+    """The rows of a table converted to another schema, a batch at a time."""
     known = [name for name in schema.names if name in data.schema.names]
     for batch in data.to_batches(columns=known):
         columns = [
@@ -510,5 +513,6 @@ def _sizes(put: pa.Table, gone: pa.Table) -> list[tuple[bool, int]]:
     return [(True, put.num_rows), (False, gone.num_rows)]
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def _quote(name: str) -> str:
+    """Quote a name for the SQL of delta-rs, which differs from Spark's."""
+    return quote_name(name, '"')

@@ -1,9 +1,9 @@
-"""Files and folders that are still there after a power cut.
+"""Files and folders that survive a power cut.
 
-An `fsync` that failed is never repeated and believed: the system reports an error once, and calls
-clean what it dropped. So the process remembers where one failed, and a sink neither tells what is
-there nor writes there any more, whatever handle it has (`check_trusted`). What nothing names yet
-(`staged`) is an exception: its write is over, and the next one writes another file.
+Repeating a failed `fsync` proves nothing: the system reports an error once, and marks dropped data
+as clean. The process therefore remembers where one failed, and a sink then neither reports what is
+there nor writes there, through any handle (`check_trusted`). Files that nothing refers to yet
+(`staged`) are an exception: their write has failed, and the next one writes another file.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from stepwell.errors import InvalidError
 from stepwell.store.disk import UNSUPPORTED
 
 _distrusted: dict[str, str] = {}
-"""Paths whose `fsync` failed, and what the system said. Of the whole process, for the system
-forgets the error for every handle, not for one.
+"""Paths whose `fsync` failed, with the error message. Shared by the process, because the system
+drops the error for every handle, not just for one.
 """
 
 
 def make_folder(path: Path) -> None:
-    """A folder with all above it, durably."""
+    """Create a folder and its parents, durably."""
     if path.is_dir():
         return
     make_folder(path.parent)

@@ -1,4 +1,4 @@
-"""Which changes of a view's columns a sink with `evolve: true` follows, and which it cannot."""
+"""The column changes of a view that a sink with `evolve: true` can follow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_evolving(options: Mapping[str, object]) -> bool:
 def names_refusal(
     options: Mapping[str, object], before: Sequence[str], now: Sequence[str]
 ) -> str | None:
-    """Why a sink cannot follow, as far as the names of the columns alone tell."""
+    """The reason why a sink cannot follow, judging by the column names alone; None if it can."""
     gained = [name for name in now if name not in before]
     lost = [name for name in before if name not in now]
     given = options.get("key", ())
@@ -37,7 +37,7 @@ def names_refusal(
 
 
 def check_evolution(options: Mapping[str, object], before: pa.Schema, after: pa.Schema) -> None:
-    """`InvalidError` with the reason if a sink cannot follow."""
+    """Raise `InvalidError` with the reason if a sink cannot follow."""
     why = names_refusal(options, before.names, after.names)
     if why is not None:
         raise InvalidError(
@@ -48,7 +48,7 @@ def check_evolution(options: Mapping[str, object], before: pa.Schema, after: pa.
 
 
 def named_evolution(before: Sequence[str], now: Sequence[str]) -> Evolution:
-    """What differs by name; types are not known yet."""
+    """The differences by name; types are not known yet."""
     return Evolution(
         tuple(name for name in now if name not in before),
         tuple(name for name in before if name not in now),

@@ -1,9 +1,9 @@
-"""Parts of files: how much of a file a step takes, and how the same is read again.
+"""Parts of files: the portion of a file that a step takes, and how to read it again.
 
-A part is a range of bytes (of rows, in Parquet) with a checksum of what it held. Size and time of
-the file are noted for people; what counts is the checksum, so a file that was only touched, copied
-back, or grew behind the part, still gives the same rows. One that was changed, cut off or deleted
-is a `ReplayMismatchError` that names it (J8).
+A part is a range of bytes (of rows, in Parquet) with a checksum of its content. The file's size and
+time are recorded for people only; the checksum decides. A file that was only touched, copied back,
+or extended after the part therefore still gives the same rows. A file that was changed, truncated
+or deleted raises a `ReplayMismatchError` that names it (J8).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from stepwell.connectors.lines import (
 )
 from stepwell.connectors.shape import Shape
 from stepwell.connectors.values import Unfit
-from stepwell.engine.ports import BadRow, own_text
 from stepwell.errors import ReplayMismatchError, UnavailableError
+from stepwell.lsm.dead_letter import BadRow, own_text
 from stepwell.model import checksum
 from stepwell.store.sealed import Json
 
@@ -43,9 +43,9 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 _MARK = b"\xef\xbb\xbf"
 _BLOCK = 1 << 20
 _SMALL = 1 << 16
-"""Bytes of a file that is read at once, and decoded together with others."""
+"""Maximum bytes of a file that is read at once and decoded together with others."""
 _TOGETHER = 1 << 23
-"""Bytes that are decoded at once."""
+"""Bytes to decode at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Found:
     size: int
     mtime_ns: int
     identity: tuple[int, int, int]
-    """Device, inode, and when it last changed in any way, which nobody can set back."""
+    """Device, inode, and status change time, which cannot be set back."""
 
     @classmethod
     def at(cls, name: str, path: Path) -> Found:
@@ -69,13 +69,13 @@ class Found:
         return cls(name, path, status.st_size, status.st_mtime_ns, identity)
 
     def grew_from(self, earlier: Found) -> bool:
-        """Whether it is the same file, only longer: as it looks from outside."""
+        """Whether it appears to be the same file, only longer."""
         return self.identity[:2] == earlier.identity[:2] and self.size > earlier.size
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What of a file was taken. `line` is the number of its first line, or row."""
+    """The part taken of a file. `line` is the number of its first line, or row."""
 
     name: str
     size: int
@@ -85,12 +85,12 @@ class Part:
     line: int
     checksum: str
     wrong: str | None = None
-    """Why this is no row at all, if it is none."""
+    """The reason why the part is not a record, if it is not."""
     rest: bool | None = None
-    """Whether it is the rest of a record that was too long, of which nothing more is made."""
+    """Whether it is the rest of an overlong record, which yields nothing more."""
 
     def to_json(self) -> Json:
-        """A list, in the order of the fields: there may be thousands in an entry of the journal."""
+        """A list in field order, for compactness: a journal entry may hold thousands."""
         said = [self.name, self.size, self.mtime_ns, self.start, self.end, self.line, self.checksum]
         if self.wrong is None and self.rest is None:
             return said
@@ -103,12 +103,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a part begins: the offset of a byte or a row, and the number of its line."""
+    """The start of a part: the offset of a byte or a row, and the line number."""
 
     at: int = 0
     line: int = 0
     inside: bool = False
-    """Whether that is inside a record that is too long, whose rest is to be skipped."""
+    """Whether it is inside an overlong record, whose rest is to be skipped."""
 
     def to_json(self) -> dict[str, Json]:
         return {"at": self.at, "line": self.line, **({"inside": True} if self.inside else {})}
@@ -126,59 +126,59 @@ class Undecoded:
     header: tuple[str, ...]
     data: bytes
     rows: int
-    """How many there are at most."""
+    """Upper bound on the number of records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part with its rows, and where the next one starts; None: the file is at its end."""
+    """A part with its rows, and the start of the next one; None at the end of the file."""
 
     part: Part
     batch: Batch | Undecoded
     next: Place | None
     size: int
-    """How many bytes were read for it."""
+    """Number of bytes read for it."""
     prefix: str = ""
-    """A checksum of the file up to the end of the part: of all parts that were taken so far."""
+    """A checksum of the file up to the end of this part, covering all parts taken so far."""
 
 
 class NotReadyError(Exception):
-    """The file ends in the middle of something, and may still be being written."""
+    """The file ends in the middle of a record, and may still be being written."""
 
 
 class PartReader(Protocol):
     """Reads files of one format."""
 
     unit: str
-    """What records are counted in: lines, or rows."""
+    """The unit in which records are counted: lines, or rows."""
 
     def ends_whole(self, file: Found) -> bool:
-        """Whether the file looks complete; one that does not is given time to become so."""
+        """Whether the file looks complete; if not, it is given time to become so."""
 
     def proves_whole(self, file: Found) -> bool:
-        """Whether a file that `ends_whole` cannot be the beginning of a longer one."""
+        """Whether a file that `ends_whole` cannot be a prefix of a longer one."""
 
     def take(
         self, file: Found, place: Place, rows_max: int, bytes_max: int, *, settled: bool
     ) -> Piece:
-        """The next part. `NotReadyError` if it cannot be read and the file is not settled."""
+        """The next part; raises `NotReadyError` if it is unreadable and the file is not settled."""
 
     def again(self, part: Part, path: Path) -> Batch | Undecoded:
-        """The rows of a part that was taken. `ReplayMismatchError` if they are no longer there."""
+        """Read a taken part again; raises `ReplayMismatchError` if its rows are gone."""
 
     def decode(self, found: Sequence[Batch | Undecoded]) -> list[tuple[int, Batch]]:
-        """The rows of some parts, in their order, each with the number of its part.
+        """Decode parts in order; each batch comes with the number of its part.
 
-        Those of several parts may come together, if none of them deletes a row.
+        Several parts may be combined in one batch if none of them deletes a row.
         """
 
     def texts(self, part: Part, path: Path, numbers: Sequence[int]) -> list[str | None]:
-        """What stands at some lines, or rows, of such a part; raises as `again` does."""
+        """The text of some lines, or rows, of a part; raises as `again` does."""
 
     def prefix(self, file: Found, end: int) -> str:
-        """The checksum of a file up to a place, as `Piece.prefix`, from the bytes it holds now.
+        """The checksum of the file's present content up to an offset, as in `Piece.prefix`.
 
-        `OSError` or `ArrowException` if they cannot be read.
+        Raises `OSError` or `ArrowException` if the content cannot be read.
         """
 
     def close(self) -> None: ...
@@ -190,7 +190,7 @@ def no_rows(shape: Shape, bad: BadRow | None = None) -> Batch:
 
 
 def place_of(name: str, unit: str, number: int) -> str:
-    """Where a record stands; input without a name is counted only."""
+    """The position of a record in messages; for input without a name, just its number."""
     return f"{name}, {unit} {number}" if name else f"{unit} {number}"
 
 
@@ -204,7 +204,7 @@ def changed(part: Part, problem: str) -> ReplayMismatchError:
 
 
 class TextParts:
-    """JSON lines and CSV, compressed or not. Offsets are those of the text itself."""
+    """JSON lines and CSV, compressed or not. Offsets refer to the uncompressed text."""
 
     unit = "line"
 
@@ -213,15 +213,15 @@ class TextParts:
         self._changes = changes
         self._delimiter = delimiter
         self._stream: tuple[object, Stream] | None = None
-        """The stream last read from, at the place where the next part begins, most likely."""
+        """The last stream read, positioned where the next part most likely begins."""
         self._hashed: tuple[str, int, xxhash.xxh3_128] | None = None
-        """A file, a place in it, and the hash of what was taken up to there."""
+        """A file, an offset in it, and the hash of the content taken up to there."""
         self._small: tuple[Found, bytes] | None = None
-        """A small file that was read to see its end; it is taken next, and not read again."""
+        """A small file that was read to check its end; it is taken next without another read."""
 
     def ends_whole(self, file: Found) -> bool:
         if file.path.suffix in COMPRESSIONS:
-            return True  # Only reading it tells; `take` does.
+            return True  # Only reading it shows that; `take` does.
         with open(file.path, "rb") as opened:
             if file.size > _SMALL:
                 opened.seek(max(0, file.size - _BLOCK))
@@ -229,7 +229,7 @@ class TextParts:
         self._small = (file, tail) if file.size <= _SMALL else None
         if tail.endswith(b"\n") or self._delimiter is not None:
             return tail.endswith(b"\n")
-        try:  # No part of an object is an object itself.
+        try:  # No proper prefix of an object is itself an object.
             return isinstance(json.loads(tail[tail.rfind(b"\n") + 1 :]), dict)
         except (ValueError, RecursionError):
             return False
@@ -279,7 +279,7 @@ class TextParts:
         return Piece(part, batch, following, len(data), self._note(file, end, hashed))
 
     def _skip(self, file: Found, place: Place, bytes_max: int, *, settled: bool) -> Piece:
-        """The rest of a record that is too long, or some of it. Only one block is in memory."""
+        """Skip the rest of an overlong record, or some of it, one block at a time."""
         start, line = place.at, place.line
         hashed, digest, block = self._hash(file, start, None), xxhash.xxh3_128(), b""
         end = start
@@ -303,7 +303,7 @@ class TextParts:
         return Piece(part, no_rows(self._shape), following, end - start, prefix)
 
     def _hash(self, file: Found, start: int, head: bytes | None) -> xxhash.xxh3_128:
-        """The hash of all that was taken of a file before a place."""
+        """The hash of the content taken of a file before an offset."""
         if head is not None and start == len(head):
             return xxhash.xxh3_128(head)
         if self._hashed is not None and self._hashed[:2] == (file.name, start):
@@ -346,7 +346,7 @@ class TextParts:
         return [own_text(records[n]) if n in records else None for n in numbers]
 
     def _data_again(self, part: Part, now: Found) -> tuple[tuple[str, ...], bytes, bool]:
-        """The header, what stood in a part, compared, and whether that is the first of its file."""
+        """The header, the verified content of a part, and whether it is the first of its file."""
         if now.size <= _SMALL and now.path.suffix not in COMPRESSIONS:
             self._small = (now, now.path.read_bytes())
         try:
@@ -380,13 +380,13 @@ class TextParts:
     def _decode_together(self, files: list[tuple[int, Undecoded]]) -> list[tuple[int, Batch]]:
         """Decode small files as if they were one, which is much faster.
 
-        Each ends with a line end, outside of quotes, so no record reaches into the next file. Where
-        one is bad, its file is found by halves, and names it. Files that may delete rows are
-        decoded one by one: where each of these stands must be known.
+        Each ends with a line end outside of quotes, so no record reaches into the next file. If a
+        record is bad, bisection finds its file, so that the dead letter can name it. Files that may
+        delete rows are decoded one by one, because the position of each delete must be known.
         """
         if len(files) < 2 or self._changes is not ChangeFormat.ROWS:
             return [(n, self._decode(file.part, file.header, file.data)) for n, file in files]
-        with suppress(Exception):  # Whatever the libraries below make of hostile bytes.
+        with suppress(Exception):  # Libraries may raise anything on malformed bytes.
             data = b"".join(file.data for _, file in files)
             batch = self._decode_records("", 1, files[0][1].header, data)
             if not batch.bad:
@@ -422,16 +422,16 @@ class TextParts:
         return self.decode_safely(part.name, part.line, header, data)
 
     def decode_safely(self, name: str, line: int, header: tuple[str, ...], data: bytes) -> Batch:
-        """The rows in some whole records, and dead letters for whatever is none. Never raises."""
+        """Decode complete records into rows; undecodable ones become dead letters. Never raises."""
         try:
             return self._decode_records(name, line, header, data)
-        except Exception:  # noqa: BLE001 - whatever the libraries below make of hostile bytes
+        except Exception:  # noqa: BLE001 - libraries may raise anything on malformed bytes
             return joined(list(self._decode_each(name, line, header, data)), self._shape)
 
     def _decode_each(
         self, name: str, line: int, header: tuple[str, ...], data: bytes
     ) -> Iterator[Batch]:
-        """Record by record, for data on which the decoder failed: the one it fails on is bad."""
+        """Decode record by record after a failure; a record that fails again is bad."""
         yield no_rows(self._shape)
         for number, record in records_of(data, self._delimiter):
             try:
@@ -457,7 +457,7 @@ class TextParts:
         )
 
     def _head(self, file: Found) -> tuple[bytes, tuple[str, ...]]:
-        """The bytes before the first record: a byte order mark, and in CSV the header."""
+        """The bytes before the first record (byte order mark, CSV header), and the columns."""
         small = self._small_file(file)
         opened = _opened(file.path) if small is None else small
         stream = Stream(opened, 0, None if file.path.suffix in COMPRESSIONS else file.size)
@@ -478,8 +478,8 @@ class TextParts:
 
     @contextmanager
     def _reading(self, file: Found, start: int) -> Iterator[Stream]:
-        """The text from a place on. One that is compressed is kept open, because to find the next
-        place again everything before it would have to be decompressed.
+        """Open the text at an offset. A compressed stream is kept open, because reaching the next
+        offset again would mean decompressing everything before it.
         """
         if file.path.suffix not in COMPRESSIONS:
             small = self._small_file(file)
@@ -502,19 +502,19 @@ class TextParts:
         self._stream = ((file, stream.at), stream)
 
     def _small_file(self, file: Found) -> BinaryIO | None:
-        """A small file as it was just read."""
+        """A small file that was just read."""
         if self._small is None or self._small[0] != file:
             return None
         return BytesIO(self._small[1])
 
 
 def _is_plain(part: Part, data: bytes) -> bool:
-    """Whether these are whole records, which those of another file may follow."""
+    """Whether the data is complete records, to which another file's records can be appended."""
     return part.wrong is None and len(data) <= _SMALL and data.endswith(b"\n")
 
 
 def _hash_of(path: Path, end: int) -> xxhash.xxh3_128:
-    """The hash of the text of a file up to a place, or to its end if that comes before."""
+    """The hash of a file's text up to an offset, or to its end if that comes first."""
     made = xxhash.xxh3_128()
     with _opened(path) as opened:
         left = end

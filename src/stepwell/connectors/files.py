@@ -1,15 +1,15 @@
 """Files: a source that takes new files as they appear.
 
-Files are taken in the order of their names, each once, large ones in several steps. What was taken
-is journaled by reference (`file_parts.py`), so files must stay until a checkpoint has passed them.
-A name that sorts before others already taken is taken all the same. The sink is in `files_sink.py`.
+Files are taken in the order of their names, each once, large ones in several steps. They are
+journaled by reference (`file_parts.py`), so files must stay until a checkpoint has passed them. A
+new name that sorts before taken ones is taken too. The sink is in `files_sink.py`.
 
-A position is `{files, names, open}`: how many files were taken, the digest of their names, and the
-file that was taken in part. The names themselves are the engine's (`engine/taken_names.py`). Number
-and digest must agree with those it gives, or a file could be taken twice, or never.
+A position is `{files, names, open}`: the number of files taken, the digest of their names, and the
+file that was taken in part. The engine stores the names themselves (`engine/taken_names.py`).
+Number and digest must agree with the engine's, or a file could be taken twice, or never.
 
-A name stays taken when its file is deleted: a directory that is not mounted for a moment looks just
-like that, and what comes back must not come in twice.
+A name stays taken when its file is deleted: a temporarily unmounted directory looks the same, and
+files that reappear must not be taken twice.
 """
 
 from __future__ import annotations
@@ -45,23 +45,24 @@ from stepwell.connectors.settling import TICK_S, Settling
 from stepwell.connectors.shape import shape_of
 from stepwell.connectors.values import Unfit
 from stepwell.connectors.writing import FileFormat
-from stepwell.engine.ports import BadRow, Limits, Names, Taken
+from stepwell.engine.ports import Intake, Limits, Names
 from stepwell.engine.taken_names import TakenNames, add_digests, digest_of
 from stepwell.env import Env
 from stepwell.errors import ConfigError, CorruptError, StepwellError, UnavailableError
-from stepwell.query.statements import Table
+from stepwell.lsm.dead_letter import BadRow
+from stepwell.sql.statements import Table
 from stepwell.store.sealed import Json
 
 _FILES_MAX = 2_000
-"""Files in one step, so that its reference stays small: some 150 bytes for each."""
+"""Maximum files in one step, to keep its reference small: some 150 bytes per file."""
 _PART = 1 << 40
-"""Numbers of records below this are of the first part of a step, below twice this of the second."""
+"""Multiplier that combines part and record number: record n of part p has number p * _PART + n."""
 _WATCHED_MAX = 100
-"""Files taken last, which are watched for bytes that come too late."""
+"""Number of recently taken files to watch for bytes that arrive too late."""
 
 
 class Unknown(Enum):
-    """What becomes of a record that has a column the table does not have."""
+    """How to treat a record with a column that the table does not have."""
 
     BAD = "bad"
     IGNORE = "ignore"
@@ -72,17 +73,17 @@ class _Begun:
     """A file that was taken in part."""
 
     file: Found
-    """As it was before that part was read."""
+    """The file as it was before that part was read."""
     at: int
     since: float
-    """Since when it is known as it is."""
+    """The time since which the file has been known in this state."""
     certain: bool
-    """Whether a change since its first part would show: its time is older than a tick."""
+    """Whether any change since its first part would show, because its time is older than a tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """A position: which files were taken, by number and digest, and the one taken in part."""
+    """A position: the number and name digest of the files taken, and the one taken in part."""
 
     files: int = 0
     names: int = 0
@@ -115,7 +116,7 @@ class _Standing:
 
 
 class FilesSource:
-    """New files under a pattern such as `data/orders/*.json`."""
+    """New files that match a pattern such as `data/orders/*.json`."""
 
     def __init__(
         self,
@@ -146,32 +147,32 @@ class FilesSource:
             separator = delimiter if format is FileFormat.CSV else None
             self._reader = TextParts(self._shape, changes, delimiter=separator)
         self._given: Json = None
-        """The last position that we gave."""
+        """The last position returned."""
         self._watched: OrderedDict[str, int] = OrderedDict()
-        """How large the files taken last were."""
+        """The sizes of the files taken last."""
         self._taking: dict[str, int] = {}
-        """What is to be watched, too, once the engine says that it was taken."""
+        """Files to watch as well, once the engine confirms that they were taken."""
         self._quiet: tuple[Json, int] | None = None
-        """The position after which a folder held nothing more, and when it had last changed."""
+        """The position after which a folder held nothing more, and its modification time."""
         self._begun: _Begun | None = None
-        """The file of which a part was taken, as it was then."""
+        """The file that was taken in part, as it was then."""
         self._passed_over = False
         self._failed: UnavailableError | None = None
-        """Why a file that was passed over at the last poll could not be read."""
+        """The reason why a file skipped at the last poll could not be read."""
         self._left: tuple[Json, list[str]] = (None, [])
-        """A position that we gave, and the new names that the listing before it had left."""
+        """A position returned, and the new names remaining from the listing before it."""
         self._new: list[str] = []
-        """New names, as the last poll saw them."""
+        """The new names seen by the last poll."""
         self._reached = 0
-        """How many of them the poll has come to."""
+        """How many of them the poll has reached."""
         self._lag = 0
         """How many of them it did not take."""
 
-    def poll(self, after: Json, limits: Limits) -> Taken | None:
-        """The first files there are; to go on, `poll_new` must know which were taken."""
+    def poll(self, after: Json, limits: Limits) -> Intake | None:
+        """Take the first files; to continue, `poll_new` must know which files were taken."""
         return self.poll_new(after, limits, TakenNames(self.name))
 
-    def poll_new(self, after: Json, limits: Limits, taken: Names) -> Taken | None:
+    def poll_new(self, after: Json, limits: Limits, taken: Names) -> Intake | None:
         self._watch(after, taken)
         standing = _Standing.after(after)
         standing.compare(self.name, taken.count)
@@ -206,12 +207,12 @@ class FilesSource:
                 if place == Place():
                     continue
             except OSError as error:
-                # A person can give leave to read it. Until then the other files go on.
+                # A user can grant permission to read it. Until then, continue with the other files.
                 self._failed = self._failed or unavailable(file.name, error)
                 if place == Place():
                     continue
             if place is not None:
-                # Begun, and to be gone on with before any other.
+                # Taken in part; continue with it before any other file.
                 if parts and parts[-1].name == file.name:
                     part = parts[-1].to_json()
                     opened = {**place.to_json(), "prefix": prefix, "part": part}
@@ -228,7 +229,7 @@ class FilesSource:
             self._quiet = None
             raise self._failed
         if not parts and not grown:
-            # What was passed over may become ready without a change of the folder.
+            # A skipped file may become ready without a change of the folder.
             certain = changed_ns is not None and not self._passed_over
             self._quiet = (after, changed_ns or 0) if certain else None
             return None
@@ -248,7 +249,7 @@ class FilesSource:
     def settles_in_s(self) -> float | None:
         return self._settling.wait_s()
 
-    def read(self, reference: Json) -> Taken:
+    def read(self, reference: Json) -> Intake:
         parts = [Part.from_json(part) for part in reference["parts"]]
         batches = [self._reader.again(part, self._listing.folder / part.name) for part in parts]
         return self._made(batches, reference["grown"], None, reference)
@@ -265,7 +266,7 @@ class FilesSource:
 
     def _made(
         self, found: list[Batch | Undecoded], grown: list[Json], position: Json, reference: Json
-    ) -> Taken:
+    ) -> Intake:
         parts = tuple(Part.from_json(part) for part in reference["parts"])
         batches = [_numbered(batch, part) for part, batch in self._reader.decode(found)]
         batch = joined(batches, self._shape)
@@ -280,19 +281,21 @@ class FilesSource:
         change, numbers = fold_numbered(self._shape, batch.operations)
         bad = (*batch.bad, *late)
         told = partial(self._told, parts, numbers)
-        return Taken(change, batch.rows + len(late), position, reference, bad, told)
+        return Intake(
+            self.name, self.table, change, batch.rows + len(late), position, reference, bad, told
+        )
 
     def _told(
         self, parts: Sequence[Part], numbers: pa.ChunkedArray, places: Sequence[int]
     ) -> list[tuple[str, str | None]]:
-        """Where records stand that are to be deleted, and their text, read again."""
+        """The positions of records that delete rows, and their text, read again."""
         records = [divmod(numbers[place].as_py(), _PART) for place in places]
         texts: dict[tuple[int, int], str | None] = {}
         for number in sorted({number for number, _ in records}):
             lines = sorted({line for at, line in records if at == number})
             part = parts[number]
             with suppress(StepwellError, OSError, Unfit, pa.ArrowException):
-                # One that has gone meanwhile cannot be replayed either; the row itself will do.
+                # A file deleted meanwhile cannot be replayed either; the row itself serves instead.
                 found = self._reader.texts(part, self._listing.folder / part.name, lines)
                 texts |= {(number, line): text for line, text in zip(lines, found, strict=True)}
         return [
@@ -303,10 +306,10 @@ class FilesSource:
     def _names(
         self, after: Json, standing: _Standing, taken: Names, took: Collection[str]
     ) -> Iterator[str]:
-        """Names of files that were not taken yet: those left of the last listing, then all.
+        """Names of files not taken yet: the rest of the last listing, then a new listing.
 
-        A listing costs time for every file there is. Most steps of a large backlog go on where the
-        one before ended, so that all steps together cost time in its size and not in its square.
+        A listing costs time for every existing file. Most steps of a large backlog continue where
+        the previous one ended, so the total cost of all steps is linear in its size, not quadratic.
         """
         position, left = self._left
         if left and position == after:
@@ -319,7 +322,7 @@ class FilesSource:
         yield from self._counted([name for name in new if name not in took])
 
     def _counted(self, names: list[str], taken: Names | None = None) -> Iterator[str]:
-        """The names, and how many of them the poll has come to. `taken`: each is checked first."""
+        """Yield the names, counting those reached by the poll; `taken` filters them, if given."""
         self._new = names
         self._reached = 0
         for start in range(0, len(names), _FILES_MAX):
@@ -333,7 +336,7 @@ class FilesSource:
     def _waiting(
         self, after: Json, standing: _Standing, taken: Names, took: Collection[str]
     ) -> Iterator[tuple[Found, Place]]:
-        """Files to take and where to start: the one that was begun, then new ones by name."""
+        """Files to take and where to start: the one taken in part, then new ones by name."""
         opened = standing.open
         self._passed_over = opened is not None
         if opened is not None:
@@ -354,17 +357,17 @@ class FilesSource:
             except FileNotFoundError:
                 continue
             except OSError:
-                ready = True  # To take it fails as well, and tells why.
+                ready = True  # Taking it fails as well, and reports the reason.
             if ready:
                 yield file, Place()
 
     def _opened_file(self, opened: Json) -> Found:
-        """The file that was begun. What was taken of it must still be what it starts with.
+        """The file that was taken in part, checked to still start with the content taken.
 
-        Size and modification time prove nothing: `cp -p` and `rsync` set both. The time of its last
-        change of any kind does, once it is older than a tick; until then, and in a new process,
-        all that was taken is compared. A file that only grew is compared where its last part was
-        taken: to compare all of it at every step would cost time in the square of its size.
+        Size and modification time prove nothing: `cp -p` and `rsync` set both. The status change
+        time does, once it is older than a tick. Until then, and in a new process, all the content
+        taken is compared. For a file that only grew, only its last part is compared: comparing all
+        of it at every step would take time quadratic in its size.
         """
         part, at = Part.from_json(opened["part"]), opened["at"]
         file = self._listing.find(part.name)
@@ -384,7 +387,7 @@ class FilesSource:
         return file
 
     def _compare(self, file: Found, part: Part, at: int, prefix: str) -> None:
-        """Compare what was taken of a file with what it holds now."""
+        """Compare the content taken of a file with its present content."""
         try:
             found = self._reader.prefix(file, at)
         except FileNotFoundError:
@@ -394,14 +397,14 @@ class FilesSource:
                 raise unavailable(part.name, error) from error
             raise changed(part, f"cannot be read any more ({error})") from error
         if found != prefix:
-            self._reader.again(part, file.path)  # It may know better what is wrong.
+            self._reader.again(part, file.path)  # This may raise a more precise error.
             raise changed(part, "was changed")
 
     def _check_same(self, file: Found, parts: list[Part], prefix: str) -> None:
-        """Nobody replaced a file between the parts of it that this poll has taken."""
+        """Check that a file was not replaced between the parts that this poll has taken."""
         now = self._listing.find(file.name)
         if now is None or now == file or not prefix:
-            return  # Nothing of it can be compared, or it is what it was.
+            return  # It cannot be compared, or is unchanged.
         if self._reader.prefix(now, parts[-1].end) != prefix:
             raise UnavailableError(
                 f"{file.name} was changed while it was read", hint="it is read again in a moment"
@@ -417,8 +420,8 @@ class FilesSource:
     def _is_ready(self, file: Found) -> bool:
         """Whether a file is complete, as far as can be told without taking it.
 
-        One that looked incomplete once is being written to where it lies. So that its last line
-        happens to be whole at the next look does not count: it has to settle.
+        A file that once looked incomplete is being written in place. A complete last line at the
+        next check is then not enough: the file has to settle.
         """
         if not self._settling.is_observed(file.name) and self._reader.ends_whole(file):
             return True
@@ -431,19 +434,19 @@ class FilesSource:
             while len(self._watched) > _WATCHED_MAX:
                 self._watched.popitem(last=False)
         elif self._watched:
-            # A restore has perhaps undone what was taken: those files are taken again, whole.
+            # A restore may have undone the taking of files: these are taken again as a whole.
             for name in taken.missing(list(self._watched)):
                 del self._watched[name]
         self._taking = {}
 
     def _grown(self) -> list[Json]:
-        """Files that grew after they were taken: name, size then, size now."""
+        """Files that grew after they were taken: name, old size, new size."""
         grown: list[Json] = []
         for name, size in self._watched.items():
             try:
                 file = self._listing.find(name)
             except UnavailableError:
-                continue  # It was taken, and is of no use any more.
+                continue  # It was taken already and is no longer needed.
             if file is not None and file.size > size:
                 grown.append([name, size, file.size])
                 self._taking[name] = file.size
@@ -451,7 +454,7 @@ class FilesSource:
 
 
 def _numbered(batch: Batch, part: int) -> Batch:
-    """With the numbers of records to be deleted made those of this part of a step."""
+    """The batch with its numbers of deleting records made unique within the step."""
     last = batch.operations.num_columns - 1
     numbers = batch.operations.column(last)
     if not part or numbers.null_count == len(numbers):

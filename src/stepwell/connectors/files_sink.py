@@ -1,33 +1,33 @@
 """Files: a sink that writes a folder for each transaction.
 
-    <path>/<transaction>/part.json            the change: the view's columns and `_w`
-    <path>/<transaction>/_transaction.json    its mark: whose transaction it is
-    <path>/_stepwell/<sequence>.json          the same file again, by a hard link: the log of marks
+    <path>/<transaction>/part.json            the change set: the view's columns and `_w`
+    <path>/<transaction>/_transaction.json    its mark, which identifies the transaction
+    <path>/_stepwell/<sequence>.json          the same file, by a hard link: the log of marks
 
-A write is four steps:
+A write has four steps:
 
-    1 stage     rows and mark in a hidden folder, all of it synced
-    2 commit    link the mark to the next number of the log: THE COMMIT, it fails if the number is
-                taken
+    1 stage     write rows and mark into a hidden folder, and sync everything
+    2 commit    link the mark to the next number of the log: THE COMMIT, which fails if the
+                number is taken
     3 publish   rename the hidden folder to its transaction's name
-    4 trim      remove marks of the log but the last few
+    4 trim      remove all but the last few marks of the log
 
-The log only grows, and a number of it is created once, so of two writers one loses at step 2 by
-construction, however late it wakes up. One that was stopped for so long that its number was trimmed
-again creates it, sees that the log has gone on, and is refused; what it created is below the end of
-the log, which nobody looks at.
+The log only grows, and each number is created once, so of two writers one loses at step 2 by
+construction, however late it wakes up. A writer that was stalled until its number was trimmed can
+create that number again; it then sees that the log has advanced, and is refused. The mark it
+created is below the end of the log, where no reader looks.
 
-Whoever reads the end of the log does step 3 for a writer that was stopped or died before it. A
-folder therefore appears whole, and once: its hidden folder can be renamed once. Readers may remove
-folders; the log says what was delivered.
+A reader of the end of the log performs step 3 for a writer that stalled or died before it. A folder
+therefore appears complete and exactly once, because its hidden folder can be renamed only once.
+Readers may remove folders; the log records what was delivered.
 
-With `coalesce` several transactions may be one folder, under the number of the last: their changes
-summed up, which may come to no rows at all. Its mark then has the number of the `first` as well.
+With `coalesce`, several transactions may share one folder, under the number of the last: it holds
+the sum of their change sets, which may be empty. Its mark then also has the number of the `first`.
 
 A crash leaves a hidden folder that no mark names. A writer holds a lock (flock) on its hidden
-folder, and the next write removes only those whose lock is free. Where machines do not see each
-other's locks (NFS), a folder is renamed before the log is read for the last time: its writer's link
-then finds nothing, and it is told so.
+folder, and the next write removes only folders whose lock is free. For machines that do not see
+each other's locks (NFS), a folder is renamed before the log is read for the last time: its writer's
+link then finds no file, and the write fails.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ import pyarrow as pa
 from stepwell.connectors.delivery import Numbered, all_rows, check_changes, check_held
 from stepwell.connectors.durable import check_trusted, make_folder, sync_file, sync_folder
 from stepwell.connectors.writing import FileFormat, write_rows
-from stepwell.engine.pieces import summed
 from stepwell.engine.ports import Delivered
 from stepwell.env import Env
 from stepwell.errors import ConflictError, CorruptError, InvalidError, UnavailableError
+from stepwell.lsm.table_diff import summed
+from stepwell.manifest.progress import MARK
 from stepwell.model import Transaction
-from stepwell.state.progress import mark_from_json, mark_to_json
 from stepwell.store.sealed import Json, seal, unseal
 
 _LOG = "_stepwell"
 _MARK = "_transaction.json"
 _FORMAT = "stepwell-filessink/2"
 _BEFORE = "_stepwell.json"
-"""Where format 1 kept its only mark."""
+"""The only mark in format 1."""
 _STAGED = ".tmp-"
 _GONE = ".gone-"
-"""A hidden folder that is being swept: its writer cannot commit it any more."""
+"""Prefix of a hidden folder that is being swept, which its writer can no longer commit."""
 _DIGITS = 20
 _KEEP = 16
-"""Marks of the log that stay. A folder of so few names is listed by one system call."""
+"""Number of marks to keep in the log. So few names are listed by one system call."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Logged:
-    """The mark at the end of the log, and the hidden folder that its rows were written to."""
+    """The mark at the end of the log, and the hidden folder to which its rows were written."""
 
     sequence: int
     mark: Delivered
@@ -76,7 +76,7 @@ class _Logged:
 
 
 class FilesSink:
-    """A folder for each transaction that changed the view, or for several if it lags."""
+    """One folder per transaction that changed the view, or per several if the sink lags."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class FilesSink:
         coalesce: bool = False,
         mode: int | None = None,
     ) -> None:
-        """`mode`: permissions of its files, and of folders with leave to enter added. None: those
-        that the process gives to new ones.
+        """`mode` sets the permissions of files; folders get the matching search permission. None
+        means the process's defaults.
         """
         self.name = name
         self.coalesces = coalesce
@@ -107,7 +107,7 @@ class FilesSink:
             found = self._end()
             if found is None:
                 return None
-            # Its writer may have died before it synced the log; what is told must be durable.
+            # Its writer may have died before it synced the log; a reported mark must be durable.
             sync_folder(self._log)
             return found.mark
 
@@ -132,7 +132,7 @@ class FilesSink:
             self._write(1 if end is None else end.sequence + 1, mark, changes)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing to release."""
 
     # Writing
 
@@ -145,7 +145,7 @@ class FilesSink:
             try:
                 os.link(staged / _MARK, self._marker(sequence))
             except FileExistsError:
-                # Over a network a link that was sent twice is refused because of itself.
+                # On a network file system, a link request sent twice conflicts with itself.
                 mine = _same_file(staged / _MARK, self._marker(sequence))
             except FileNotFoundError:
                 raise ConflictError(
@@ -153,11 +153,11 @@ class FilesSink:
                     "written"
                 ) from None
             if not mine or max(self._sequences(), default=0) != sequence:
-                # Either the number was taken, or it was free again because the log has gone on.
+                # Either the number was taken, or it had been trimmed because the log has advanced.
                 shutil.rmtree(staged, ignore_errors=True)
                 raise ConflictError(f"sink {self.name} has gone on: {mark} was not written")
             if not self._publish(_Logged(sequence, mark, staged.name)):
-                # Another writer did it, and a reader was quick: who asks again is told.
+                # Another writer published it and a reader removed it; `last` gives the answer.
                 raise UnavailableError(
                     f"sink {self.name}: {mark} is committed, and its folder is nowhere",
                     hint="the engine asks what the sink holds before it goes on",
@@ -181,7 +181,7 @@ class FilesSink:
         write_rows(change, data, self._format)
         self._permit(data)
         sync_file(data, staged=True)
-        fields: dict[str, Json] = {"view": self.view, "rows": change.num_rows, **mark_to_json(mark)}
+        fields: dict[str, Json] = {"view": self.view, "rows": change.num_rows, **MARK.write(mark)}
         fields |= {"sequence": sequence, "staged": folder.name}
         if len(changes) > 1:
             fields["first"] = changes[0][0].transaction
@@ -196,10 +196,10 @@ class FilesSink:
             path.chmod(self._mode | enter)
 
     def _publish(self, logged: _Logged) -> bool:
-        """Give a committed folder its name, unless that was done; whether it is anywhere.
+        """Give a committed folder its name, unless done already; returns whether the folder exists.
 
-        The mark is durable first: without it a folder with a name would be somebody else's. A
-        hidden folder is only ever renamed onwards, so that looking in this order misses none.
+        The mark must be durable first: a named folder without it would look like another writer's.
+        Hidden folders are only ever renamed forward, so looking in this order cannot miss one.
         """
         final = self._folder(logged.mark.transaction)
         sync_folder(self._log)
@@ -211,15 +211,15 @@ class FilesSink:
         return final.exists()
 
     def _hidden(self, staged: str) -> tuple[Path, Path]:
-        """Where a staged folder may be: where its writer made it, or where a sweep put it."""
+        """The possible paths of a staged folder: its writer's, and a sweep's."""
         return self._root / staged, self._root / (_GONE + staged.removeprefix(_STAGED))
 
     def _sweep(self) -> None:
-        """Remove hidden folders of writers that are gone, and did not commit them.
+        """Remove uncommitted hidden folders of writers that are gone.
 
-        A lock may be unknown to another machine, so a folder is renamed before the log is read:
-        whoever has not committed it by then cannot any more, for the link would be from a name
-        that is gone. A crash leaves the new name, which the next sweep goes on with.
+        Another machine may not see a lock, so a folder is renamed before the log is read: a writer
+        that has not committed by then no longer can, because its link source is gone. A crash
+        leaves the new name, and the next sweep continues with it.
         """
         for found in [*self._root.glob(f"{_STAGED}*"), *self._root.glob(f"{_GONE}*")]:
             with suppress(FileNotFoundError, BlockingIOError, NotADirectoryError), _locked(found):
@@ -245,14 +245,14 @@ class FilesSink:
     def _read_end(self) -> _Logged | None:
         while sequences := self._sequences():
             path = self._marker(max(sequences))
-            with suppress(FileNotFoundError):  # The log has gone on, and this was trimmed.
+            with suppress(FileNotFoundError):  # The log has advanced, and this mark was trimmed.
                 return _read(path, path.read_bytes())
         return None
 
     def _find_folder(self) -> _Logged | None:
-        """Without a log nothing was ever written here, or somebody removed it.
+        """Restore a missing log by linking the newest folder's mark.
 
-        Then the newest folder's mark is linked to it again.
+        Without a log, either nothing was ever written here, or the log was removed.
         """
         try:
             names = [name for name in os.listdir(self._root) if name.isdigit()]
@@ -304,12 +304,12 @@ class FilesSink:
 
 def _read(path: Path, data: bytes) -> _Logged:
     fields = unseal(data, format=_FORMAT, object=str(path))
-    return _Logged(fields.number("sequence"), mark_from_json(fields), fields.text("staged"))
+    return _Logged(fields.number("sequence"), MARK.read(fields), fields.text("staged"))
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock; `BlockingIOError` if another writer does."""
+    """Hold a folder's lock; raises `BlockingIOError` if another writer holds it."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,10 +1,10 @@
-"""Many operations in order, folded into one change: first its deletes, then its puts.
+"""Folding a sequence of operations into one change: first its deletes, then its puts.
 
-Applying the change gives what applying the operations one by one would give: the same table, and
-the same deletes that find nothing. With a key the rule is that of `engine/operations.py`, and of
-the puts of a key only the last is left. Without one, a delete takes back a row that was put before
-it in the same step, and otherwise one that was there already. For each row this comes to
-`max(there - deletes, 0) + puts`, which is exactly what the change says.
+Applying the change has the same effect as applying the operations one by one: the same table, and
+the same deletes without a match. With a key, the rule is that of `lsm/operations.py`, and only the
+last put of a key remains. Without a key, a delete cancels a row put before it in the same step, or
+otherwise one already in the table. For each row the result is `max(there - deletes, 0) + puts`,
+which is exactly the effect of the change.
 """
 
 from __future__ import annotations
@@ -15,29 +15,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stepwell.connectors.shape import Shape
-from stepwell.engine.equality import groups_of, only_last
-from stepwell.engine.operations import DELETE, PUT, fold_keyed
-from stepwell.engine.ports import Change
+from stepwell.lsm.change import Change
+from stepwell.lsm.equality import groups_of, only_last
+from stepwell.lsm.operations import DELETE, PUT, fold_keyed
 
 COMES = "_put"
 AT = "_at"
 
 
 def operations_schema(shape: Shape) -> pa.Schema:
-    """The columns of the table, then whether the row comes or goes, and of one that goes the number
-    of its record: of a line, or a row of a file. A table may have columns of the same names, so
-    these are only ever asked for by their places.
+    """The columns of the table, then whether the row is put or deleted, and for a delete the number
+    of its record (the line, or the row of a file). A table may have columns of the same names, so
+    these two are only accessed by index.
     """
     return shape.schema.append(pa.field(COMES, pa.bool_())).append(pa.field(AT, pa.int64()))
 
 
-def fold_operations(shape: Shape, operations: pa.Table) -> Change:
-    """The change that a table of operations, in the order in which they happened, amounts to."""
-    return fold_numbered(shape, operations)[0]
-
-
 def fold_numbered(shape: Shape, operations: pa.Table) -> tuple[Change, pa.ChunkedArray]:
-    """The same, and the numbers of the records whose deletes are left."""
+    """The change equivalent to a sequence of operations.
+
+    Also returns the record numbers of the remaining deletes.
+    """
     width = len(shape.columns)
     put, numbers = operations.column(width), operations.column(width + 1)
     if not operations.num_rows:
@@ -64,7 +62,7 @@ def _some(rows: pa.Table, places: pa.Array) -> pa.Table | None:
 
 
 def _matched(groups: Sequence[int], puts: Sequence[bool]) -> tuple[pa.Array, pa.Array]:
-    """The places of puts and deletes that are left when each delete takes back the last put."""
+    """The indices of the puts and deletes that remain when each delete cancels the last put."""
     waiting: dict[int, list[int]] = {}
     deletes: list[int] = []
     for at, (group, put) in enumerate(zip(groups, puts, strict=True)):

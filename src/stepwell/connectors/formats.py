@@ -1,12 +1,12 @@
-"""Change formats: what the records of a source do to its table.
+"""Change formats: how the records of a source change its table.
 
-    rows            a record is a row: it replaces the one with its key, or is one more in a bag
+    rows            a record is a row: it replaces the one with its key, or adds one to a bag
     insert_delete   {"insert": row} or {"delete": row}; in CSV and Parquet a column `_op` says which
-    debezium        the events of Debezium (`debezium.py`)
+    debezium        Debezium events (`debezium.py`)
 
-Each is written twice. `operations_of` takes one decoded record and knows every rule. `batch_of`
-takes whole columns, decides what it safely can, and hands each row in doubt to the former. A record
-that is no row never stops the others: it becomes a `BadRow`.
+Each format is implemented twice. `operations_of` takes one decoded record and knows every rule.
+`batch_of` takes whole columns, handles the certain cases, and passes each doubtful row to
+`operations_of`. An invalid record never stops the others: it becomes a `BadRow`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from stepwell.connectors.debezium import PUTS, debezium_operations
 from stepwell.connectors.folding import operations_schema
 from stepwell.connectors.shape import Row, Shape
 from stepwell.connectors.values import Unfit, shown
-from stepwell.engine.ports import BadRow
-from stepwell.query.statements import fold
+from stepwell.lsm.dead_letter import BadRow
+from stepwell.sql.statements import fold
 
 OPERATION = "_op"
-"""The column of a CSV or Parquet file that says what to do with the row."""
+"""The column of a CSV or Parquet file that holds the operation."""
 
 
 class ChangeFormat(Enum):
@@ -38,34 +38,34 @@ class ChangeFormat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What some records amount to: operations in order (`folding.py`), and what was no record."""
+    """The result of some records: operations in order (`folding.py`), and the bad records."""
 
     operations: pa.Table
     rows: int
-    """Records read, bad ones included."""
+    """Number of records read, including bad ones."""
     bad: tuple[BadRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records as columns, and how to find the single one that needs a closer look."""
+    """Records as columns, with access to single records that need a closer look."""
 
     columns: pa.Table
     text: bool
-    """Whether they come from a format that has nothing but texts."""
+    """Whether they come from a format in which every value is text."""
     record: Callable[[int], object]
-    """The record at a place as a decoded value; `Unfit` if it is none."""
+    """The record at an index as a decoded value; raises `Unfit` if it is invalid."""
     where: Callable[[int], str]
     shown: Callable[[int], str]
-    """The record's own text, cut."""
+    """The record's own text, truncated."""
     number: Callable[[int], int]
-    """The line, or row, at which the record at a place begins."""
+    """The line, or row, number of the record at an index."""
     doubt: pa.Array | None = None
-    """Which are in doubt from the start."""
+    """Records that are doubtful from the start."""
 
 
 def batch_of(records: Records, shape: Shape, format: ChangeFormat) -> Batch:
-    """Turn records into operations, column by column, and one by one where there is doubt."""
+    """Turn records into operations, column by column, and one by one where doubtful."""
     count = records.columns.num_rows
     sides, doubt = _sides(records.columns, shape, format)
     doubt = either(doubt, records.doubt)
@@ -103,7 +103,7 @@ def batch_of(records: Records, shape: Shape, format: ChangeFormat) -> Batch:
 def read_one_by_one(
     records: Records, places: list[int], shape: Shape, format: ChangeFormat
 ) -> tuple[pa.Table, tuple[BadRow, ...], pa.Array]:
-    """The operations of some records, the bad ones among them, and where each operation stands."""
+    """The operations of some records, the bad records, and the sort key of each operation."""
     rows: list[Row] = []
     puts: list[bool] = []
     numbers: list[int | None] = []
@@ -132,14 +132,14 @@ def operations_table(
 
 
 def operations_of(record: object, shape: Shape, format: ChangeFormat) -> list[tuple[bool, Row]]:
-    """What one record does, in order; `Unfit` if it makes no sense."""
+    """The operations of one record, in order; raises `Unfit` if it is invalid."""
     if format is ChangeFormat.DEBEZIUM:
         return debezium_operations(record, shape)
     if format is ChangeFormat.ROWS:
         return [(True, shape.row_of(record))]
     if not isinstance(record, Mapping):
         raise Unfit("not an object")
-    if OPERATION in record:  # From CSV or Parquet: JSON has the operation around the row.
+    if OPERATION in record:  # From CSV or Parquet: in JSON, the operation encloses the row.
         put = _IS_PUT.get(str(getattr(record[OPERATION], "text", record[OPERATION])).lower())
         if put is None:
             raise Unfit(f"{OPERATION} is neither insert nor delete")
@@ -162,7 +162,7 @@ class _Side:
     put: bool
     columns: pa.Table
     places: pa.Array | None = None
-    """The record each comes from; None: they are all records in order."""
+    """The index of each row's record; None if the rows are all records in order."""
 
 
 def _places(side: _Side, count: int) -> pa.Array:
@@ -172,7 +172,7 @@ def _places(side: _Side, count: int) -> pa.Array:
 def _sides(
     columns: pa.Table, shape: Shape, format: ChangeFormat
 ) -> tuple[list[_Side], pa.Array | None]:
-    """What is put and what is deleted, and which records are in doubt from the start."""
+    """The rows to put and to delete, and the records that are doubtful from the start."""
     if format is ChangeFormat.ROWS:
         return [_Side(True, columns)], None
     if format is ChangeFormat.DEBEZIUM:
@@ -183,7 +183,7 @@ def _sides(
             given = given.dictionary_decode()
         if not pa.types.is_string(given.type):
             return [], pa.array([True] * columns.num_rows, pa.bool_())
-        operation = pc.ascii_lower(given)  # It may not be UTF-8; then it is in doubt, too.
+        operation = pc.ascii_lower(given)  # It may not be UTF-8; then it is doubtful, too.
         rest = columns.drop_columns([OPERATION])
         put = pc.is_in(operation, pa.array(["insert", "i"]))
         delete = pc.is_in(operation, pa.array(["delete", "d"]))
@@ -215,7 +215,7 @@ def _debezium_sides(columns: pa.Table, shape: Shape) -> tuple[list[_Side], pa.Ar
 
 
 def _keeps_key(columns: pa.Table, shape: Shape) -> pa.Array:
-    """Where `before` and `after` have the same key for certain: such a row is replaced."""
+    """Where `before` and `after` certainly have the same key, so that the row is replaced."""
     before, after = (
         {fold(name): side.column(name) for name in side.column_names}
         for side in (_inner(columns, "before"), _inner(columns, "after"))
@@ -243,7 +243,7 @@ def _present(columns: pa.Table, name: str) -> pa.Array:
 
 
 def _inner(columns: pa.Table, name: str) -> pa.Table:
-    """The fields of a column of objects, as columns."""
+    """The fields of a struct column, as columns."""
     if name not in columns.column_names:
         return pa.Table.from_arrays([], names=[])
     objects = columns.column(name).combine_chunks()
@@ -251,7 +251,7 @@ def _inner(columns: pa.Table, name: str) -> pa.Table:
 
 
 def _fitted(side: _Side, shape: Shape, *, text: bool) -> tuple[pa.Table, pa.Array | None]:
-    """The columns of the table made from those given, and which rows are in doubt."""
+    """The columns of the table, converted from the given ones, and the doubtful rows."""
     count = side.columns.num_rows
     given = {fold(name): i for i, name in enumerate(side.columns.column_names)}
     doubt = None

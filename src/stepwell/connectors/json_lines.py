@@ -1,9 +1,9 @@
-"""JSON, one record a line: bytes in, operations out.
+"""Decoding JSON lines into operations.
 
-Arrow's reader decodes a thousand records in the time Python needs for twenty, but it stops at the
-first that does not fit, does not care where lines end, and brings the process down on a `null`
-between objects. So it only sees text that is surely one object a line, it is asked again for
-smaller pieces when it refuses a large one, and the pieces it refuses still are read by Python.
+Arrow's reader decodes a thousand records in the time Python needs for twenty. But it stops at the
+first record that does not fit, ignores line boundaries, and crashes the process on a `null` between
+objects. So it is only given text that is certainly one object per line. If it rejects a large
+piece, it is given smaller ones, and Python reads the pieces it still rejects.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from stepwell.connectors.formats import (
 )
 from stepwell.connectors.shape import Shape
 from stepwell.connectors.values import Unfit
-from stepwell.engine.ports import own_text
-from stepwell.query.statements import fold
+from stepwell.lsm.dead_letter import own_text
+from stepwell.sql.statements import fold
 
 RECORD_BYTES_MAX = 8 * 1024 * 1024
 _FEW_LINES = 16
-"""Up to so many lines Python is faster than setting up Arrow's reader."""
+"""Up to this many lines, Python is faster than setting up Arrow's reader."""
 _PIECE_LINES = 1_000
 _STRAY = re.compile(rb"\}[ \t\r]*[^ \t\r\n,}\]]")
-"""Something behind an object that can be neither the rest of a larger one nor the end of a line."""
+"""Text after an object that can be neither the rest of a larger object nor the end of a line."""
 _DEPTH_MAX = 500
-"""Arrow's reader loses its stack on objects nested some ten thousand deep."""
+"""Arrow's reader overflows its stack on objects nested some ten thousand deep."""
 
 
 def decode_json(
     data: bytes, shape: Shape, format: ChangeFormat, *, name: str = "", first_line: int = 1
 ) -> Batch:
-    """The operations in some whole lines. `name` and `first_line` say where they come from."""
+    """Decode complete lines into operations. `name` and `first_line` say where they come from."""
     place = f"{name}, " if name else ""
     if data.count(b"\n") <= _FEW_LINES:
         return _decode_slowly(data, shape, format, place, first_line)
@@ -60,7 +60,7 @@ def decode_json(
 
 
 def joined(batches: list[Batch], shape: Shape) -> Batch:
-    """Batches one after another."""
+    """Concatenate batches."""
     if len(batches) == 1:
         return batches[0]
     tables = [operations_schema(shape).empty_table(), *(batch.operations for batch in batches)]
@@ -69,7 +69,7 @@ def joined(batches: list[Batch], shape: Shape) -> Batch:
 
 
 def read_record(line: bytes) -> object:
-    """What a line holds; `Unfit` if that is not JSON. Numbers keep every digit."""
+    """Parse a line; raises `Unfit` if it is not JSON. Numbers keep every digit."""
     if len(line) > RECORD_BYTES_MAX:
         raise Unfit(f"a record of {len(line)} bytes is longer than {RECORD_BYTES_MAX}")
     try:
@@ -95,7 +95,7 @@ def _decode_fast(
     schema = _reader_schema(data, shape, format) if lines else None
     if schema is None:
         return None
-    # Debezium puts more beside a row than we read; beside a column nothing else may stand.
+    # Debezium adds fields next to a row that we ignore; a row itself may have no unknown columns.
     unknown = "ignore" if shape.ignore_unknown else "error"
     if format is ChangeFormat.DEBEZIUM and not shape.ignore_unknown:
         unknown = "infer"
@@ -148,7 +148,7 @@ def _decode_slowly(
 
 
 def _plain_lines(data: bytes) -> int | None:
-    """How many lines there are, if each is surely one object and nothing else."""
+    """The number of lines, if each is certainly one object and nothing else."""
     end = len(data) - data.endswith(b"\n")
     lines = data.count(b"\n", 0, end) + 1
     if data.startswith(b"{") + data.count(b"\n{", 0, end) != lines:
@@ -176,7 +176,7 @@ def _pieces(data: bytes, first_line: int) -> Iterator[tuple[bytes, int]]:
 
 
 def _reader_schema(data: bytes, shape: Shape, format: ChangeFormat) -> pa.Schema | None:
-    """What Arrow's reader should expect, with columns spelled as the first record spells them."""
+    """The schema for Arrow's reader, with columns spelled as in the first record."""
     try:
         first = read_record(data[: data.find(b"\n")] if b"\n" in data else data)
     except Unfit:

@@ -1,11 +1,11 @@
-"""Cuts a stream of bytes into pieces of whole records, none larger than asked for.
+"""Cutting a byte stream into pieces of complete records, none larger than requested.
 
-A record ends at a line end, in CSV only outside of quotes. What cannot be a record, because it is
-longer than any may be or because its quote never closes, is cut out by itself: one line of it, so
-that whatever follows is read.
+A record ends at a line end; in CSV, only outside of quotes. Text that cannot be a record, because
+it is too long or because its quote never closes, is cut out on its own, one line at a time, so that
+the records after it are still read.
 
-Memory is bounded by the largest record there may be, whatever the stream holds: of a line without
-an end only the beginning is cut, and the rest is skipped block by block (`skip_line`).
+Memory is bounded by the maximum record size, whatever the stream holds: of a line without an end,
+only the beginning is cut, and the rest is skipped block by block (`skip_line`).
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ NEVER_CLOSED = "a quote is opened and never closed"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A piece of a stream: whole records, or something that is none, for a reason."""
+    """A piece of a stream: complete records, or an invalid one with the reason."""
 
     length: int
     lines: int
     wrong: str | None = None
     inside: bool = False
-    """Whether it ends inside a record, which is too long: the rest of it is to be skipped."""
+    """Whether it ends inside an overlong record, whose rest is to be skipped."""
 
 
 class Stream:
-    """Bytes that come in order; those not yet taken can be looked at again."""
+    """A byte stream with lookahead."""
 
     def __init__(self, file: BinaryIO, at: int = 0, end: int | None = None) -> None:
         self.at = at
-        """How many bytes were taken, of all there are."""
+        """Number of bytes taken so far."""
         self.ended = False
         self.error: Exception | None = None
-        """Why it ended early, if its bytes could not be decompressed."""
+        """The decompression error that ended the stream early, if any."""
         self._file = file
         self._left = None if end is None else end - at
         self._buffer = bytearray()
 
     def look(self, length: int) -> bytearray:
-        """At least so many bytes, unless the stream ends before."""
+        """At least `length` bytes, unless the stream ends before; they are not taken."""
         while len(self._buffer) < length and not self.ended:
             wanted = max(_BLOCK, length - len(self._buffer))
             if self._left is not None:
@@ -84,9 +84,9 @@ class Stream:
 def cut_records(
     stream: Stream, rows_max: int, bytes_max: int, *, delimiter: str | None = None
 ) -> Cut:
-    """How much to take next. `delimiter` says that it is CSV. Length 0: the stream is at its end.
+    """The next piece to take; its length is 0 at the end of the stream. `delimiter` is for CSV.
 
-    One record is always taken, however small the limits are.
+    At least one record is always taken, however small the limits are.
     """
     wanted = min(_BLOCK, max(bytes_max, 1))
     while True:
@@ -100,7 +100,7 @@ def cut_records(
                 return _before(seen, unclosed, rows_max)
         full = len(seen) > bytes_max and b"\n" in seen
         if full:
-            # All that fits; the first record even if it does not.
+            # Everything that fits, and at least the first record.
             end = seen.rfind(b"\n", 0, bytes_max)
             seen = seen[: (seen.index(b"\n") if end < 0 else end) + 1]
         lines = seen.count(b"\n")
@@ -110,16 +110,16 @@ def cut_records(
             return Cut(len(seen), lines + (not seen.endswith(b"\n")))
         last = seen.rfind(b"\n") + 1
         if lines and len(seen) - last > RECORD_BYTES_MAX:
-            return Cut(last, lines)  # What comes next is cut out by itself.
+            return Cut(last, lines)  # The overlong record that follows is cut out on its own.
         if len(seen) - last > RECORD_BYTES_MAX:
-            # In CSV the line ends may be hidden by a quote that was opened by mistake.
+            # In CSV, a stray opening quote may hide the line ends.
             end = buffer.find(b"\n") + 1
             return Cut(end, 1, TOO_LONG) if end else Cut(len(buffer), 0, TOO_LONG, inside=True)
         wanted = 2 * len(seen)
 
 
 def hide_quoted_line_ends(data: bytes, delimiter: str) -> tuple[bytes, int | None]:
-    """The same bytes with the line ends inside of quotes replaced, and where a quote stays open.
+    """Replace the line ends inside of quotes; also returns the offset of an unclosed quote.
 
     >>> hide_quoted_line_ends(b'1,"a\\nb",c"\\n2,"d', ",")
     (b'1,"a b",c"\\n2,"d', 13)
@@ -149,10 +149,10 @@ def _pattern(delimiter: str) -> re.Pattern[bytes]:
 
 
 def _before(seen: bytes, unclosed: int, rows_max: int) -> Cut:
-    """What comes before the line in which a quote is opened; that line, if it is the first."""
+    """The lines before the one in which a quote opens; that line itself if it is the first."""
     end = seen.rfind(b"\n", 0, unclosed) + 1
     if end == 0:
-        # Its line ends are hidden: look for what they were replaced with.
+        # The line ends are hidden here, so `take_cut` finds the end in the original bytes.
         return Cut(0, 1, NEVER_CLOSED)
     lines = seen.count(b"\n", 0, end)
     if lines > rows_max:
@@ -170,16 +170,16 @@ def _end_of_line(data: bytes, number: int) -> int:
 def take_cut(stream: Stream, cut: Cut) -> bytes:
     """Take the bytes of a cut."""
     if cut.wrong is not None and cut.length == 0:
-        # The stream has ended, and all that is left of it is in memory.
+        # The stream has ended, and the rest of it is in memory.
         left = stream.look(1)
         return stream.take(left.find(b"\n") + 1 or len(left))
     return stream.take(cut.length)
 
 
 def skip_line(stream: Stream, bytes_max: int) -> Iterator[bytes]:
-    """Take the rest of a line, block by block; about so many bytes at most.
+    """Take the rest of a line, block by block, up to about `bytes_max` bytes.
 
-    The last block ends with the line end, unless the stream or the limit came first.
+    The last block ends with the line end, unless the stream or the limit ends first.
     """
     left = max(bytes_max, 1)
     while left > 0:
@@ -195,12 +195,12 @@ def skip_line(stream: Stream, bytes_max: int) -> Iterator[bytes]:
 
 
 def without_quoted(data: bytes, delimiter: str) -> bytes:
-    """The same bytes without what stands inside of quotes."""
+    """The bytes without quoted text."""
     return _pattern(delimiter).sub(b"", data)
 
 
 def records_of(data: bytes, delimiter: str | None) -> Iterator[tuple[int, bytes]]:
-    """The records in some data one by one, each with how many come before it, empty ones too."""
+    """The records in some data, each with the number of records before it, including empty ones."""
     seen = data if delimiter is None else hide_quoted_line_ends(data, delimiter)[0]
     start = 0
     for number, shown in enumerate(seen.split(b"\n")):

@@ -1,9 +1,9 @@
-"""Which files match a pattern, and what can be said about them without reading them.
+"""Listing the files that match a pattern, and their properties without reading them.
 
-Symbolic links are followed as far as they stay in the folder. To put a link into it must not be
-enough to have any file read: one that leaves it is left alone, and named, unless `follow_links`
-says otherwise. `**` does not lead through links, either. A folder is never looked into from inside
-of itself, so loops end.
+Symbolic links are followed only within the folder. Otherwise, placing a link in the folder would be
+enough to make Stepwell read any file. A link that leaves the folder is skipped and reported, unless
+`follow_links` is set. `**` does not descend through links either. A folder is never entered from
+inside itself, so loops end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LEFT_MAX = 100
 
 
 class Listing:
-    """The files under a pattern such as `data/orders/*.json`, by their names below its folder."""
+    """The files that match a pattern such as `data/orders/*.json`, by relative name."""
 
     def __init__(self, path: str, env: Env, *, follow_links: bool = False) -> None:
         self._env = env
@@ -34,18 +34,18 @@ class Listing:
         """Links that leave the folder, as of the last listing: the first few."""
         self.folder, self._pattern = split_pattern(path)
         self._unreadable: dict[str, str] = {}
-        """Names that are not UTF-8, by what they are shown as."""
+        """Names that are not UTF-8, keyed by their displayed form."""
         self._changed: tuple[int, float] | None = None
-        """The time of the folder, and since when we have seen it."""
+        """The modification time of the folder, and since when we have seen it."""
 
     def names(self) -> list[str]:
-        """All names, sorted. Those that start with `.` or `_`, also of folders, are left out."""
+        """All names, sorted. Files and folders whose name starts with `.` or `_` are left out."""
         names = []
         self._unreadable = {}
         left: list[str] = []
         for name in self._matching(left):
             if not _is_unicode(name):
-                # It cannot be journaled, so the file goes by a name that can, and is not read.
+                # The name cannot be journaled, so the file gets a name that can, and is not read.
                 real, name = name, os.fsencode(name).decode("utf-8", "backslashreplace")
                 self._unreadable[name] = real
             names.append(name)
@@ -53,10 +53,10 @@ class Listing:
         return sorted(names)
 
     def _matching(self, left: list[str]) -> set[str]:
-        """Names that match; links that are not followed go to `left`."""
+        """Names that match; links that are not followed are added to `left`."""
         whole = self._names_a_folder()
         if not whole and not glob.has_magic(self._pattern):
-            # It is named itself, so it may be a link to anywhere.
+            # The file is named explicitly, so it may be a link to anywhere.
             if self._pattern.startswith((".", "_")):
                 return set()
             return {self._pattern} if os.path.exists(self.folder / self._pattern) else set()
@@ -67,7 +67,7 @@ class Listing:
         return {f"{self._pattern}/{name}" if whole else name for name in found}
 
     def is_unreadable(self, name: str) -> bool:
-        """Whether the name that a file has is not UTF-8."""
+        """Whether the file's real name is not UTF-8."""
         return name in self._unreadable
 
     def find(self, name: str) -> Found | None:
@@ -86,11 +86,11 @@ class Listing:
         return Found.of(name, path, status)
 
     def changed_ns(self) -> int | None:
-        """When a name last came or went; None if that cannot be told.
+        """When a name was last added or removed; None if unknown.
 
-        Two names that come within one tick of the file system's clock leave one trace. So a time
-        counts only when it has been the same for longer than a tick, by our own clock: the file
-        system's may be ahead or behind.
+        Two names added within one tick of the file system's clock leave one trace. A time is
+        therefore trusted only after it has been unchanged for longer than a tick by our own clock:
+        the file system's clock may be ahead or behind.
         """
         if "/" in self._pattern or "**" in self._pattern:
             return None
@@ -105,7 +105,7 @@ class Listing:
         return changed_ns if now - self._changed[1] > TICK_S else None
 
     def _names_a_folder(self) -> bool:
-        """Whether the path is a folder, which stands for everything in it. It may come later."""
+        """Whether the path is a folder, which stands for all its files. It may appear later."""
         return not glob.has_magic(self._pattern) and (self.folder / self._pattern).is_dir()
 
 
@@ -119,7 +119,7 @@ class _Walk:
     def find(
         self, folder: str, name: str, segments: tuple[str, ...], above: tuple[str, ...]
     ) -> Iterator[str]:
-        """Names below a folder that match; `above` are the real paths on the way there."""
+        """Names below a folder that match; `above` holds the real paths on the way there."""
         first, rest = segments[0], segments[1:]
         anywhere = first == "**"
         if anywhere and rest:
@@ -151,7 +151,7 @@ def is_inside(path: str, folder: str) -> bool:
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
-    """What lies in a folder, without hidden names; nothing if it has gone, or may not be read."""
+    """The entries of a folder, without hidden names; empty if it is gone or unreadable."""
     try:
         with os.scandir(folder) as entries:
             return [entry for entry in entries if not entry.name.startswith((".", "_"))]

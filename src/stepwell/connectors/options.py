@@ -1,6 +1,6 @@
-"""The options of a source or sink as they stand in stepwell.yml: read by name and by type.
+"""The options of a source or sink in stepwell.yml, read by name and by type.
 
-Whatever is left when everything known was read is a mistake, and said so with what was meant.
+Any option left after all known ones were read is a mistake, reported with the closest match.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+from stepwell.durations import EXAMPLES, parse_duration, unit_hint
 from stepwell.errors import ConfigError, without_credentials
-from stepwell.query.source import did_you_mean
+from stepwell.text import did_you_mean
 
 E = TypeVar("E", bound=Enum)
-
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Options:
@@ -53,19 +52,19 @@ class Options:
         return value
 
     def seconds(self, name: str, default: str) -> float:
-        """A time such as `500ms`, `2s` or `1h`; a bare number is seconds."""
+        """A duration such as `500ms`, `2s` or `1h`."""
         value = self._take(name, default)
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", str(value))
-        if isinstance(value, bool) or found is None:
-            raise self.wrong(name, "a time such as 500ms, 2s or 1h", value)
-        return float(found[1]) * _SECONDS[found[2] or "s"]
+        seconds = parse_duration(value)
+        if seconds is None:
+            raise self.wrong(name, f"a duration such as {EXAMPLES}", value, unit_hint(value))
+        return seconds
 
     def mode(self, name: str) -> int | None:
-        """Permissions of files such as `"0640"`; None if they are not given."""
+        """File permissions such as `"0640"`; None if not given."""
         value = self._take(name, None)
         if value is None:
             return None
-        # Without quotes YAML makes a number of it, and not the one that was meant.
+        # Without quotes, YAML reads it as a different number.
         if not isinstance(value, str) or re.fullmatch("0?6[0-7]{2}", value) is None:
             hint = 'in quotes, with leave for the owner to read and write: "0600"'
             raise self.wrong(name, 'permissions such as "0640"', value, hint)
@@ -80,7 +79,7 @@ class Options:
         return known[str(value)]
 
     def names(self, name: str) -> tuple[str, ...]:
-        """A list of names; a single one may stand alone; none if it is not given."""
+        """A list of names, or a single name; empty if not given."""
         value = self._take(name, ())
         if isinstance(value, str):
             value = [value]
@@ -95,7 +94,7 @@ class Options:
         return value
 
     def address(self, name: str) -> str:
-        """A path on this machine, or the address of a bucket, which holds no credentials."""
+        """A path on this machine, or the address of a bucket, without credentials."""
         given = self.text(name)
         if "://" not in given:
             return self.place(name)
@@ -107,7 +106,7 @@ class Options:
         return given
 
     def place(self, name: str) -> str:
-        """A path on this machine; one that is not absolute starts at the project's folder."""
+        """A path on this machine; a relative path starts at the project's folder."""
         given = self.text(name)
         if "://" in given and not given.startswith("file://"):
             raise self.wrong(name, "a path on this machine", given)
@@ -117,7 +116,7 @@ class Options:
         return name in self._given
 
     def end(self) -> None:
-        """Complain about the first option that nobody asked for."""
+        """Raise an error for the first unknown option."""
         for name in self._given:
             if name not in self._known:
                 raise ConfigError(

@@ -1,9 +1,9 @@
 """Parts of Parquet files: ranges of rows, each inside one row group.
 
-A row group is read window by window, so memory does not grow with it: not with its rows, and not
-with texts that its dictionary holds once and its rows a million times. A record that is larger
-than any may be is a dead letter. The checksum of a part covers the bytes of its row group and the
-schema.
+A row group is read window by window, so memory grows neither with its rows, nor with strings that
+its dictionary holds once and its rows a million times. A record above the maximum size is a dead
+letter. A row group with a page that is too large to decode is one dead letter, decided from page
+headers (`parquet_pages`). The checksum of a part covers the bytes of its row group and the schema.
 """
 
 from __future__ import annotations
@@ -33,44 +33,56 @@ from stepwell.connectors.file_parts import (
 from stepwell.connectors.formats import Batch, ChangeFormat, Records, batch_of
 from stepwell.connectors.json_lines import RECORD_BYTES_MAX, joined
 from stepwell.connectors.lines import TOO_LONG
+from stepwell.connectors.parquet_pages import GroupPages, group_pages
 from stepwell.connectors.shape import Shape
 from stepwell.connectors.values import Unfit
-from stepwell.engine.json_rows import json_row
-from stepwell.engine.ports import TEXT_MAX, BadRow, cut
+from stepwell.engine.ports import Limits
+from stepwell.lsm.dead_letter import TEXT_MAX, BadRow, cut
+from stepwell.lsm.json_rows import json_row
 from stepwell.model import checksum
 
 _MAGIC = b"PAR1"
 _BLOCK = 1 << 20
-_WINDOW_ROWS = 65_536
-_WINDOW_BYTES = 32 << 20
-"""How much of a row group is in memory at once, more or less: as its own metadata has it."""
+_OFFSET_BYTES = 4
+_TEXTS = (pa.StringArray, pa.BinaryArray, pa.LargeStringArray, pa.LargeBinaryArray)
 
 
 @dataclass(slots=True)
 class _Group:
-    """A row group that is being read: the rows in memory are those from `first` on."""
+    """A row group being read; the rows in memory start at `first`."""
 
     file: Found
     number: int
     start: int
-    """Its first row, counted in the file."""
+    """Its first row, counted from the start of the file."""
     end: int
     first: int
     rows: pa.Table
     checksum: str
     total: int
-    """Rows of the whole file."""
+    """Number of rows in the whole file."""
     windows: Iterator[pa.RecordBatch]
     opened: pq.ParquetFile | None
+    refusal: str | None = None
+    """The reason why it cannot be read in bounded memory, if it cannot."""
 
     def advance(self, row: int) -> None:
-        """Go on to the window that holds a row."""
+        """Advance to the window that holds a row."""
         while row >= self.first + self.rows.num_rows:
             self.first += self.rows.num_rows
             batch = next(self.windows, None)
             if batch is None:
                 raise pa.ArrowInvalid(f"row group {self.number} ends at row {self.first}")
             self.rows = pa.Table.from_batches([batch])
+
+    def between(self, start: int, end: int) -> pa.Table:
+        """Rows of this group, from several windows if windows were larger when they were taken."""
+        found = []
+        while start < end:
+            self.advance(start)
+            found.append(self.rows.slice(start - self.first, end - start))
+            start += found[-1].num_rows
+        return pa.concat_tables(found) if found else self.rows.slice(0, 0)
 
     def close(self) -> None:
         if self.opened is not None:
@@ -102,13 +114,15 @@ class ParquetParts:
         try:
             group = self._load(file, start)
         except Exception as error:
-            # Whatever the library makes of hostile bytes.
+            # The library may raise anything on malformed bytes.
             if getattr(error, "errno", None) is not None:
                 raise
             if not settled:
                 raise NotReadyError from error
             part = _part(file, start, start, "", f"not Parquet: {error}")
             return Piece(part, self._decode(part, None), None, 0)
+        if group.refusal is not None:
+            return self._refused(file, start, group)
         rows = group.rows.slice(start - group.first, rows_max)
         sizes = np.cumsum(_sizes(rows))
         fitting = int(np.searchsorted(sizes, bytes_max, side="right"))
@@ -119,6 +133,12 @@ class ParquetParts:
         prefix = self._extended(file, group)
         size = int(sizes[rows.num_rows - 1]) if rows.num_rows else 0
         return Piece(part, self._decode(part, rows), following, size, prefix)
+
+    def _refused(self, file: Found, start: int, group: _Group) -> Piece:
+        """One dead letter for the rest of a row group; the file continues after it."""
+        part = _part(file, start, group.end, group.checksum, group.refusal)
+        following = None if group.end >= group.total else Place(group.end, group.end + 1)
+        return Piece(part, self._decode(part, None), following, 0, self._extended(file, group))
 
     def _extended(self, file: Found, group: _Group) -> str:
         """The checksum of the row groups of a file up to this one."""
@@ -167,7 +187,7 @@ class ParquetParts:
             raise changed(part, f"cannot be read any more ({error})") from error
         if group.checksum != part.checksum:
             raise changed(part, "was changed")
-        return group.rows.slice(part.start - group.first, part.end - part.start)
+        return group.between(part.start, part.end)
 
     def close(self) -> None:
         if self._group is not None:
@@ -175,7 +195,7 @@ class ParquetParts:
         self._group = None
 
     def _load(self, file: Found, row: int) -> _Group:
-        """The row group that holds a row, at its window; an empty one behind the last."""
+        """The row group that holds a row, at its window; an empty one after the last."""
         group = self._group
         if (
             group is None
@@ -186,38 +206,29 @@ class ParquetParts:
             self.close()
             group = self._open(file, row)
             self._group = group
-        if row < group.end:
+        if row < group.end and group.refusal is None:
             group.advance(row)
         return group
 
     def _open(self, file: Found, row: int) -> _Group:
-        # Texts that stand in a dictionary stay there: a row of eight bytes may mean megabytes.
         metadata = pq.read_metadata(file.path)
-        packed = sorted({name for i in _groups(metadata) for name in _dictionaries(i)})
-        opened = pq.ParquetFile(
-            file.path,
-            metadata=metadata,
-            read_dictionary=packed,
-            pre_buffer=False,
-            page_checksum_verification=True,
-        )
-        schema, first = opened.schema_arrow.empty_table(), 0
+        first = 0
         for number, group in enumerate(_groups(metadata)):
             size = group.num_rows
             if first <= row < first + size:
-                windows = opened.iter_batches(
-                    max(
-                        1, min(_WINDOW_ROWS, _WINDOW_BYTES * size // max(1, group.total_byte_size))
-                    ),
-                    row_groups=[number],
-                    use_threads=False,
-                )
+                with open(file.path, "rb") as stream:
+                    judged = group_pages(stream, metadata, number)
+                opened = _opened(file.path, metadata, judged)
                 digest = _checksum(file.path, metadata, number)
                 bounds = (number, first, first + size, first)
-                return _Group(file, *bounds, schema, digest, metadata.num_rows, windows, opened)
+                return _Group(
+                    *(file, *bounds, opened.schema_arrow.empty_table(), digest, metadata.num_rows),
+                    *(_windows(opened, judged, number), opened),
+                    _described(judged, number, first, size),
+                )
             first += size
-        opened.close()
         bounds = (metadata.num_row_groups, first, first, first)
+        schema = metadata.schema.to_arrow_schema().empty_table()
         return _Group(file, *bounds, schema, "", metadata.num_rows, iter(()), None)
 
     def _decode(self, part: Part, rows: pa.Table | None) -> Batch:
@@ -226,7 +237,7 @@ class ParquetParts:
         return self.decode_safely(part.name, part.start, rows)
 
     def decode_safely(self, name: str, start: int, rows: pa.Table) -> Batch:
-        """The rows from a place on, and dead letters for those that are none. Never raises."""
+        """Decode rows from an offset on, with dead letters for invalid ones. Never raises."""
         if not rows.num_rows:
             return no_rows(self._shape)
         large = np.flatnonzero(_sizes(rows) > RECORD_BYTES_MAX)
@@ -235,24 +246,24 @@ class ParquetParts:
             return joined(list(every), self._shape)
         try:
             return self._decode_rows(name, start + 1, rows)
-        except Exception:  # noqa: BLE001 - whatever the libraries below make of hostile values
+        except Exception:  # noqa: BLE001 - libraries may raise anything on malformed values
             return joined(list(self._decode_each(name, start, rows)), self._shape)
 
     def _decode_between(
         self, name: str, start: int, rows: pa.Table, large: list[int]
     ) -> Iterator[Batch]:
-        """The rows between those that are too large, which are dead letters."""
+        """Decode the rows between those that are too large, which become dead letters."""
         first = 0
         for at in [*large, rows.num_rows]:
             yield self.decode_safely(name, start + first, rows.slice(first, at - first))
             if at < rows.num_rows:
-                # Not shown: to show it would be to have it in memory.
+                # Not shown, because that would load it into memory.
                 where = place_of(name, self.unit, start + at + 1)
                 yield no_rows(self._shape, BadRow(where, TOO_LONG, ""))
             first = at + 1
 
     def _decode_each(self, name: str, start: int, rows: pa.Table) -> Iterator[Batch]:
-        """Row by row, for rows on which the decoder failed: the one it fails on is bad."""
+        """Decode row by row after the decoder failed; a row on which it fails again is bad."""
         for at in range(rows.num_rows):
             try:
                 yield self._decode_rows(name, start + at + 1, rows.slice(at, 1))
@@ -265,10 +276,73 @@ class ParquetParts:
         return decode_parquet(rows, self._shape, self._changes, name=name, first_row=first)
 
 
+def read_pushed_parquet(
+    data: pa.Buffer, shape: Shape, changes: ChangeFormat, name: str, limits: Limits
+) -> Iterator[Batch]:
+    """Decode a file in memory, window by window; a refused row group becomes a dead letter.
+
+    Raises whatever the library raises on malformed bytes.
+    """
+    reader, first = ParquetParts(shape, changes), 0
+    source = pa.BufferReader(data)
+    metadata = pq.read_metadata(source)
+    for number, group in enumerate(_groups(metadata)):
+        judged = group_pages(pa.BufferReader(data), metadata, number)
+        refusal = _described(judged, number, first, group.num_rows)
+        if refusal is not None:
+            yield no_rows(shape, BadRow(name, refusal, ""))
+        else:
+            start = first
+            with _opened(pa.BufferReader(data), metadata, judged) as opened:
+                for batch in _windows(opened, judged, number):
+                    rows = pa.Table.from_batches([batch])
+                    for piece in _pieces(rows, limits):
+                        yield reader.decode_safely(name, start, piece)
+                        start += piece.num_rows
+        first += group.num_rows
+
+
+def _pieces(rows: pa.Table, limits: Limits) -> Iterator[pa.Table]:
+    """A window in slices that are small enough once dictionary-encoded strings are expanded."""
+    sizes = np.cumsum(_sizes(rows))
+    start = 0
+    while start < rows.num_rows:
+        before = int(sizes[start - 1]) if start else 0
+        fitting = int(np.searchsorted(sizes, before + limits.bytes_max, side="right"))
+        end = min(max(start + 1, fitting), start + limits.rows_max)
+        yield rows.slice(start, end - start)
+        start = end
+
+
+def _opened(
+    source: Path | pa.BufferReader, metadata: pq.FileMetaData, judged: GroupPages
+) -> pq.ParquetFile:
+    # Keep dictionary-encoded strings encoded: a row of eight bytes may stand for megabytes.
+    packed = {name for group in _groups(metadata) for name in _dictionaries(group)}
+    return pq.ParquetFile(
+        source,
+        metadata=metadata,
+        read_dictionary=sorted(packed | set(judged.dictionaries)),
+        pre_buffer=False,
+        page_checksum_verification=True,
+    )
+
+
+def _windows(opened: pq.ParquetFile, judged: GroupPages, number: int) -> Iterator[pa.RecordBatch]:
+    yield from opened.iter_batches(judged.window_rows, row_groups=[number], use_threads=False)
+
+
+def _described(judged: GroupPages, number: int, first: int, size: int) -> str | None:
+    if judged.refusal is None:
+        return None
+    rows = f"rows {first + 1} to {first + size}"
+    return f"row group {number + 1}, {rows}, cannot be read in bounded memory: {judged.refusal}"
+
+
 def decode_parquet(
     rows: pa.Table, shape: Shape, changes: ChangeFormat, *, name: str = "", first_row: int = 1
 ) -> Batch:
-    """The operations in rows that have types of their own already."""
+    """The operations in rows that already have types of their own."""
     place = f"{name}, " if name else ""
     records = Records(
         rows,
@@ -282,7 +356,7 @@ def decode_parquet(
 
 
 def record_at(rows: pa.Table, at: int) -> dict[str, object]:
-    """A row as values; `Unfit` if one of them is none, such as a text that is not UTF-8."""
+    """A row as Python values; raises `Unfit` if one is invalid, such as text that is not UTF-8."""
     made: dict[str, object] = {}
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         try:
@@ -297,7 +371,7 @@ def record_at(rows: pa.Table, at: int) -> dict[str, object]:
 
 
 def _shown(rows: pa.Table, at: int) -> str:
-    """A row as JSON, also where a value cannot be read."""
+    """A row as JSON, even if a value cannot be read."""
     return cut(json_row(rows, at, TEXT_MAX), TEXT_MAX)
 
 
@@ -310,7 +384,7 @@ def _groups(metadata: pq.FileMetaData) -> Iterator[pq.RowGroupMetaData]:
 
 
 def _dictionaries(group: pq.RowGroupMetaData) -> Iterator[str]:
-    """The columns of texts or bytes that have a dictionary."""
+    """The string and binary columns that have a dictionary."""
     for i in range(group.num_columns):
         column = group.column(i)
         if column.has_dictionary_page and column.physical_type == "BYTE_ARRAY":
@@ -318,7 +392,7 @@ def _dictionaries(group: pq.RowGroupMetaData) -> Iterator[str]:
 
 
 def _sizes(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """About how many bytes each row has, once its texts are written out."""
+    """Approximate size of each row in bytes, once dictionary-encoded strings are expanded."""
     sizes = np.zeros(rows.num_rows, np.int64)
     for column in rows.columns:
         for start, chunk in _chunks(column):
@@ -339,11 +413,26 @@ def _chunk_sizes(values: pa.Array) -> npt.NDArray[np.int64]:
         written = np.append(_chunk_sizes(values.dictionary), 0)  # The last one is for NULL.
         places = pc.fill_null(values.indices, -1).to_numpy(zero_copy_only=False)
         return np.take(written, np.asarray(places, np.int64))
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+    if pa.types.is_struct(kind):
+        fields = (_chunk_sizes(values.field(i)) for i in range(kind.num_fields))
+        return sum(fields, np.zeros(len(values), np.int64))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
+        return _list_sizes(values)
+    if isinstance(values, _TEXTS):
         lengths = pc.fill_null(pc.binary_length(values), 0)
         return np.asarray(lengths.to_numpy(zero_copy_only=False), np.int64)
-    # Of equal width; or nested, where the mean will do.
+    # Fixed-width values.
     return np.full(len(values), -(-values.nbytes // max(1, len(values))), np.int64)
+
+
+def _list_sizes(values: pa.Array) -> npt.NDArray[np.int64]:
+    """Sizes of lists. A dictionary-encoded string counts in full each time it occurs."""
+    offsets = np.asarray(values.offsets.to_numpy(zero_copy_only=False), np.int64)
+    first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
+    items = _chunk_sizes(values.values.slice(first, last - first))
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(items)])
+    sizes: npt.NDArray[np.int64] = np.diff(ends[offsets - first]) + _OFFSET_BYTES
+    return sizes
 
 
 def _sums(path: Path, count: int) -> list[str]:

@@ -1,18 +1,18 @@
 """PostgreSQL: a sink that keeps a table equal to a view by its key, or appends its changes.
 
-Rows and mark are one transaction of the database. `stepwell_sinks`, beside the table, holds for
-each table the mark of the last transaction. One statement compares it with what the engine believes
-and replaces it (`_move`): of two writers the second waits for the first to end, compares again, and
-finds another mark. The table is made in the transaction that fills it first.
+Rows and mark are one database transaction. `stepwell_sinks`, in the same schema as the table, holds
+the mark of the last transaction for each table. One statement compares it with the mark that the
+engine expects and replaces it (`_move`): of two writers, the second waits for the first to end,
+compares again, and finds another mark. The table is created in the transaction that first fills it.
 
 The mark is locked from `_move` to the end of the transaction, so rows are sent to the server before
-it. A writer that stops in between, because its machine sleeps, is disconnected by the server after
-a minute, and does not keep its successor waiting for ever.
+it. If a writer stalls in between, because its machine sleeps, the server disconnects it after a
+minute, so that its successor does not wait for ever.
 
-Several transactions can be one of the database, under the mark of the last; in a log of changes
-each row keeps the number of its own.
+Several transactions can form one database transaction, under the mark of the last; in a log of
+changes each row keeps its own transaction number.
 
-A crash before COMMIT leaves nothing. One whose answer was lost is found by asking `last`.
+A crash before COMMIT leaves nothing. If the answer to a COMMIT is lost, `last` tells the outcome.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ from stepwell.connectors.delivery import (
 )
 from stepwell.connectors.writing import json_values
 from stepwell.engine.evolution import columns_before
-from stepwell.engine.ports import WEIGHT, Delivered
+from stepwell.engine.ports import Delivered
 from stepwell.errors import ConfigError, ConflictError, InvalidError, UnavailableError
+from stepwell.lsm.change import WEIGHT
+from stepwell.manifest.progress import MARK
 from stepwell.model import Checksum, Position, Transaction
-from stepwell.state.progress import mark_to_json
+from stepwell.plan.numbers import Width, common_width, value_width
 
 try:
     import psycopg
@@ -67,11 +69,11 @@ _TYPES = {
     "duration[us]": "interval",
 }
 _SPELLED = {"timestamp": "timestamp without time zone", "timestamptz": "timestamp with time zone"}
-"""The types that PostgreSQL shows by another name."""
-_INTEGERS = {"smallint": 5, "integer": 10, "bigint": 19}
-"""How many digits each has, from the narrowest to the widest."""
+"""Types that PostgreSQL displays under another name."""
+_INTEGERS = {"smallint": "smallint", "integer": "int", "bigint": "bigint"}
+"""The Spark types with the same values, from the narrowest to the widest."""
 _NULLS_NOT_DISTINCT = 150_000
-"""The first version of PostgreSQL in which a unique index can hold one NULL only."""
+"""The first PostgreSQL version with unique indexes that allow only one NULL."""
 
 
 _PATIENCE = {
@@ -83,7 +85,7 @@ _PATIENCE = {
 
 
 _WAITS_MS = {"lock_timeout": 10_000, "idle_in_transaction_session_timeout": 60_000}
-"""How long a write waits for another one to end, and the server for a client that says nothing."""
+"""How long a write waits for another write, and the server for a silent client."""
 
 
 class PostgresMode(Enum):
@@ -124,11 +126,11 @@ class PostgresSink:
         except psycopg.ProgrammingError as error:
             raise ConfigError(f"sink {name}: option dsn cannot be read: {error}") from error
         given.setdefault("connect_timeout", timeout_s)
-        # A server that vanished without a word must not keep a sink waiting for hours.
+        # A server that disappeared silently must not block a sink for hours.
         for name, value in _PATIENCE.items():
             given.setdefault(name, value)
         self._dsn = conninfo.make_conninfo("", **given)
-        # What messages may show: never the password.
+        # For messages; never includes the password.
         self._shown = f"{given.get('dbname', '')} on {given.get('host', 'localhost')}"
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None
 
@@ -160,7 +162,7 @@ class PostgresSink:
                 check_held(self.name, self._held(cursor), previous, mark)
             before = None if previous is None else columns_before(change)
             if before is not None:
-                # The mark first: a writer that is late must not alter anything.
+                # Move the mark first: a late writer must not alter anything.
                 self._move(cursor, previous, mark)
                 self._alter_table(cursor, before, change)
             if self._mode is PostgresMode.CHANGES:
@@ -197,7 +199,7 @@ class PostgresSink:
         return cursor.fetchone() is not None
 
     def _make_progress(self, cursor: psycopg.Cursor[tuple[object, ...]]) -> None:
-        # Even with IF NOT EXISTS two at once may collide, so they take turns.
+        # Two concurrent statements may collide even with IF NOT EXISTS, so serialize them.
         cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [PROGRESS])
         schema = sql.Identifier(self._schema)
         cursor.execute("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %s", [self._schema])
@@ -237,10 +239,10 @@ class PostgresSink:
         return Delivered(lineage, timeline, number, place, Checksum(entry))
 
     def _forget(self, cursor: psycopg.Cursor[tuple[object, ...]]) -> None:
-        """Remove a mark whose table was dropped: nothing is left of what it tells of.
+        """Remove a mark whose table was dropped, because it describes nothing any more.
 
-        Both were made in one transaction, so a mark that was seen before its table was missing is
-        stale. Only that one is removed, and not what another writer has put there since.
+        Both were created in one transaction, so a mark seen before its table was found missing is
+        stale. Only that mark is removed, not one that another writer has put there since.
         """
         table = self._named(PROGRESS)
         which = sql.SQL(" FROM {} WHERE target = %s").format(table)
@@ -257,13 +259,13 @@ class PostgresSink:
         previous: Delivered | None,
         mark: Delivered,
     ) -> None:
-        """Replace the mark if it is the one the engine believes in, or raise what it is.
+        """Replace the mark if the engine expects it; otherwise raise an error that names it.
 
         The row stays locked until this transaction ends. Another writer's statement waits for that,
-        and then compares with the mark that was committed.
+        and then compares with the committed mark.
         """
         fields: dict[str, object] = {"target": self._table, "sink": self.name}
-        given = {**fields, **mark_to_json(mark)}
+        given = {**fields, **MARK.write(mark)}
         columns = [sql.Identifier(name) for name in given]
         values = [sql.Literal(value) for value in given.values()]
         table = self._named(PROGRESS)
@@ -272,8 +274,8 @@ class PostgresSink:
                 table, sql.SQL(", ").join(columns), sql.SQL(", ").join(values)
             )
         else:
-            same = {**fields, **mark_to_json(previous)}
-            del same["timeline"]  # The entry says it for certain.
+            same = {**fields, **MARK.write(previous)}
+            del same["timeline"]  # The entry identifies the history for certain.
             command = sql.SQL("UPDATE {} SET ({}, written) = ({}, now()) WHERE {}").format(
                 table,
                 sql.SQL(", ").join(columns),
@@ -350,7 +352,7 @@ class PostgresSink:
             cursor.execute(sql.SQL("ALTER TABLE {} ").format(table) + sql.SQL(", ").join(actions))
 
     def _check_gained(self, name: str, there: str, kind: str, common: str | None) -> None:
-        """Refuse to take over a column that the view gains, and that the table has already."""
+        """Refuse to take over an existing column of the table for a column that the view gains."""
         rename = f"ALTER TABLE {self._target} RENAME COLUMN {name} TO ..."
         if self._mode is PostgresMode.TABLE:
             raise InvalidError(
@@ -368,7 +370,7 @@ class PostgresSink:
     def _stage_rows(
         self, cursor: psycopg.Cursor[tuple[object, ...]], changes: Numbered
     ) -> list[sql.Composed]:
-        """Send the rows to tables of this transaction; the commands that apply them."""
+        """Send the rows to temporary tables; returns the commands that apply them."""
         apply = []
         put, gone = latest_by_key(self.name, self.view, self._key, changes)
         gone = gone.select(list(self._key))
@@ -385,7 +387,7 @@ class PostgresSink:
             self._stage(cursor, "stepwell_gone", target, gone)
             apply.append(self._delete(target, "="))
             if any(gone.column(name).null_count for name in self._key):
-                # This form finds NULLs, too, but uses no index.
+                # This form also matches NULLs, but uses no index.
                 apply.append(self._delete(target, "IS NOT DISTINCT FROM"))
         if put.num_rows:
             self._stage(cursor, "stepwell_put", target, put)
@@ -421,7 +423,7 @@ class PostgresSink:
         target: sql.Identifier,
         rows: pa.Table,
     ) -> None:
-        """Copy rows to a table that is gone when the transaction ends."""
+        """Copy rows to a table that is dropped at the end of the transaction."""
         staged = sql.Identifier("pg_temp", name)
         columns = sql.SQL(", ").join(map(sql.Identifier, rows.column_names))
         cursor.execute(
@@ -451,10 +453,10 @@ class PostgresSink:
 
     @contextmanager
     def _transaction(self) -> Iterator[psycopg.Cursor[tuple[object, ...]]]:
-        """A transaction of the database, and its errors by what is to be done about them."""
+        """A database transaction, with errors classified by what the caller must do."""
         try:
             if self._connection is None or self._connection.closed:
-                # Statements name tables that are made anew each time, so none is prepared.
+                # Statements name tables that are created each time, so none is prepared.
                 self._connection = psycopg.connect(self._dsn, prepare_threshold=None)
             with self._connection.transaction(), self._connection.cursor() as cursor:
                 yield cursor
@@ -478,14 +480,14 @@ def _column(field: pa.Field) -> sql.Composed:
 
 
 def _kind(field: pa.Field) -> str:
-    """The type of a column."""
+    """The PostgreSQL type of a column."""
     if pa.types.is_decimal(field.type):
         return f"numeric({field.type.precision},{field.type.scale})"
     return "jsonb" if pa.types.is_nested(field.type) else _TYPES.get(str(field.type), "text")
 
 
 def _common_kind(found: str, wanted: str) -> str | None:
-    """The type of a column that holds the values of two types, if there is one."""
+    """The column type that holds the values of both types; None if there is none."""
     wanted = _SPELLED.get(wanted, wanted)
     if found == wanted:
         return found
@@ -493,27 +495,22 @@ def _common_kind(found: str, wanted: str) -> str | None:
         return max(found, wanted, key=list(_INTEGERS).index)
     if {found, wanted} == {"real", "double precision"}:
         return "double precision"
-    one, other = _digits(found), _digits(wanted)
+    one, other = _width(found), _width(wanted)
     if other is not None and found == "numeric":
         return found
     if one is None or other is None:
         return None
-    scale = max(one[1], other[1])
-    return f"numeric({max(one[0], other[0]) + scale},{scale})"
+    precision, scale = common_width(one, other)
+    return f"numeric({precision},{scale})"
 
 
-def _digits(kind: str) -> tuple[int, int] | None:
-    """How many digits a type has before the point and behind it, if it is one of exact numbers."""
-    if kind in _INTEGERS:
-        return _INTEGERS[kind], 0
-    if not kind.startswith("numeric("):
-        return None
-    precision, scale = map(int, kind.removeprefix("numeric(").removesuffix(")").split(","))
-    return precision - scale, scale
+def _width(kind: str) -> Width | None:
+    """The precision and scale of an exact numeric type; None for any other."""
+    return value_width(_INTEGERS.get(kind) or kind.replace("numeric", "decimal"))
 
 
 def _as_csv(rows: pa.Table) -> pa.Table:
-    """The rows with those columns as texts that CSV cannot hold as PostgreSQL reads them."""
+    """The rows, with columns as strings where CSV cannot hold them as PostgreSQL reads them."""
     columns = []
     for column in rows.columns:
         texts: list[str | None] | None = None

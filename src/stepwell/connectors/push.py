@@ -1,4 +1,4 @@
-"""Rows that are pushed: from a file or standard input, or from Python.
+"""Pushed rows, from a file, standard input or Python.
 
 They cannot be read again, so the engine journals them with their data (J8). Large input comes in
 several pieces, each small enough for one transaction.
@@ -14,26 +14,27 @@ from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from stepwell.connectors.csv_lines import read_header
 from stepwell.connectors.file_parts import COMPRESSIONS, TextParts, no_rows, place_of
 from stepwell.connectors.folding import fold_numbered
 from stepwell.connectors.formats import Batch, ChangeFormat
 from stepwell.connectors.lines import Stream, cut_records, skip_line, take_cut
-from stepwell.connectors.parquet_parts import ParquetParts
+from stepwell.connectors.parquet_parts import read_pushed_parquet
 from stepwell.connectors.shape import Shape, shape_of
 from stepwell.connectors.values import Unfit
 from stepwell.connectors.writing import FileFormat
 from stepwell.engine.payload import POSITION
-from stepwell.engine.ports import BadRow, Change, Limits, own_text
+from stepwell.engine.ports import Limits
 from stepwell.errors import InvalidError
-from stepwell.query.statements import Table
+from stepwell.lsm.change import Change
+from stepwell.lsm.dead_letter import BadRow, own_text
+from stepwell.sql.statements import Table
 
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """Some of the rows that are pushed."""
+    """Some of the pushed rows."""
 
     change: Change
     rows: int
@@ -51,7 +52,7 @@ def read_pushed(
     name: str = "",
     limits: Limits | None = None,
 ) -> Iterator[Pushed]:
-    """Everything in a stream, piece by piece. `name` is what dead letters call it."""
+    """Read a whole stream, piece by piece. Dead letters refer to it as `name`."""
     limits = limits or Limits()
     shape = shape_of(table, ignore_unknown=ignore_unknown)
     if format is FileFormat.PARQUET:
@@ -68,7 +69,7 @@ def read_pushed(
 
 
 def _with_positions(change: Change, place: str, numbers: pa.ChunkedArray) -> Change:
-    """With where each record to be deleted stood, for its dead letter."""
+    """The change with the position of each deleting record, for its dead letter."""
     if change.delete is None:
         return change
     positions = pc.binary_join_element_wise(place, numbers.cast(pa.string()), " ")
@@ -76,7 +77,7 @@ def _with_positions(change: Change, place: str, numbers: pa.ChunkedArray) -> Cha
 
 
 def format_of(name: str) -> FileFormat:
-    """The format of a file by the ending of its name."""
+    """The format of a file by its suffix."""
     path = Path(name)
     ending = Path(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
     endings = {".json": "json", ".jsonl": "json", ".ndjson": "json"}
@@ -121,7 +122,7 @@ def _text_batches(
             yield reader.decode_safely(name, line, header, data)
         line += cut.lines
         if cut.inside:
-            # The rest of a record that is too long is no record of its own.
+            # The rest of an overlong record is not a record of its own.
             for _ in skip_line(stream, sys.maxsize):
                 pass
             line += 1
@@ -130,12 +131,8 @@ def _text_batches(
 def _parquet_batches(
     opened: BinaryIO, shape: Shape, changes: ChangeFormat, name: str, limits: Limits
 ) -> Iterator[Batch]:
-    reader, start = ParquetParts(shape, changes), 0
     try:
-        file = pq.ParquetFile(pa.BufferReader(opened.read()))
-        for batch in file.iter_batches(batch_size=limits.rows_max):
-            yield reader.decode_safely(name, start, pa.Table.from_batches([batch]))
-            start += batch.num_rows
+        yield from read_pushed_parquet(pa.py_buffer(opened.read()), shape, changes, name, limits)
     except Exception as error:
-        # Whatever the library makes of hostile bytes.
+        # The library may raise anything on malformed bytes.
         raise InvalidError(f"{name or 'the input'} is not Parquet: {error}") from error

@@ -1,12 +1,12 @@
-"""Rows that are pushed from Python, by the rules that hold for files.
+"""Rows pushed from Python, by the same rules as for files.
 
-Each row is taken in or becomes a dead letter by itself. Rows of like columns are read column by
-column, as Arrow holds them; whatever Arrow cannot hold is read row by row.
+Each row is accepted or becomes a dead letter on its own. Rows with the same columns are read column
+by column, as Arrow arrays; anything that Arrow cannot hold is read row by row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
@@ -28,15 +28,16 @@ from stepwell.connectors.json_lines import joined
 from stepwell.connectors.parquet_parts import record_at
 from stepwell.connectors.push import Pushed
 from stepwell.connectors.shape import Shape, shape_of
-from stepwell.engine.json_rows import json_object, json_row
 from stepwell.engine.payload import POSITION
-from stepwell.engine.ports import TEXT_MAX, BadRow, Change, PartName
 from stepwell.engine.pushed import Rows
 from stepwell.errors import InvalidError
-from stepwell.query.statements import Table
+from stepwell.lsm.change import Change, PartName
+from stepwell.lsm.dead_letter import TEXT_MAX, BadRow
+from stepwell.lsm.json_rows import json_object, json_row
+from stepwell.sql.statements import Table
 
 _FEW_ROWS = 16
-"""Up to so many rows Python is faster than setting Arrow up."""
+"""Up to this many rows, Python is faster than setting up Arrow."""
 _shape = lru_cache(maxsize=100)(shape_of)
 _Where = Callable[[int], str]
 _PLAIN = (str, int, float, bool, bytes, Decimal, date)
@@ -49,9 +50,9 @@ def pushed_rows(
     delete: Rows | None = None,
     discard: Rows | None = None,
 ) -> Pushed:
-    """What is pushed, as rows of its table; what is none is bad. `InvalidError`: not rows at all.
+    """Convert pushed input to valid and bad rows; raises `InvalidError` if it is not rows.
 
-    A column `$position` of rows to be deleted says where each stood.
+    A column `$position` of rows to be deleted holds their positions.
     """
     shape = _shape(table)
     put = _read(shape, rows, "put")
@@ -64,7 +65,7 @@ def pushed_rows(
 class _Part:
     rows: pa.Table | None
     count: int
-    """Rows given, bad ones included."""
+    """Number of rows given, including bad ones."""
     bad: tuple[BadRow, ...]
 
 
@@ -88,7 +89,7 @@ def _read(shape: Shape, rows: Rows | None, part: PartName) -> _Part:
     if not made.num_rows:
         return _Part(None, count, batch.bad)
     if part == "delete" and (positions is not None or batch.bad):
-        # Without those that are bad, the others are in other places.
+        # Bad rows are left out, so the indices of the others have shifted.
         numbers = batch.operations.column(width + 1).to_pylist()
         told = pa.array([where(number - 1) for number in numbers], pa.string())
         made = made.append_column(POSITION, told)
@@ -96,7 +97,7 @@ def _read(shape: Shape, rows: Rows | None, part: PartName) -> _Part:
 
 
 def _given(rows: Rows | None) -> pa.Table | list[object]:
-    """As Arrow where that is what they are, or what they can be; else one by one."""
+    """The rows as an Arrow table if they are or can be one; otherwise as a list."""
     try:
         if rows is None or isinstance(rows, pa.Table):
             return [] if rows is None else rows
@@ -114,17 +115,17 @@ def _given(rows: Rows | None) -> pa.Table | list[object]:
     return _as_table(listed)
 
 
-def _of_columns(columns: Mapping[object, object]) -> pa.Table | list[object]:
+def _of_columns(columns: Mapping[str, Sequence[object]]) -> pa.Table | list[object]:
     try:
         return pa.table(columns)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        # Values of one column have several types, perhaps; or they are no columns.
-        values = {str(name): list(column) for name, column in columns.items()}  # type: ignore[call-overload]
+        # A column may hold values of several types, or these are not columns.
+        values = {str(name): list(column) for name, column in columns.items()}
         return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
 
 def _as_table(rows: list[object]) -> pa.Table | list[object]:
-    """Many rows with the same columns as Arrow, if it can hold them."""
+    """Many rows with the same columns as an Arrow table, if it can hold them."""
     first = rows[0] if rows else None
     if len(rows) <= _FEW_ROWS or not isinstance(first, dict):
         return rows
@@ -144,7 +145,7 @@ def _batch(shape: Shape, given: pa.Table | list[object], deletes: bool, where: _
     if isinstance(given, pa.Table):
         records = _of_table(given, deletes, where)
         if given.num_rows > _FEW_ROWS:
-            with suppress(Exception):  # Whatever the libraries below make of strange values.
+            with suppress(Exception):  # Libraries may raise anything on unusual values.
                 return batch_of(records, shape, format)
     else:
         records = _of_list(given, deletes, where)
@@ -156,7 +157,7 @@ def _batch(shape: Shape, given: pa.Table | list[object], deletes: bool, where: _
 
 
 def _alone(records: Records, at: int, shape: Shape, format: ChangeFormat) -> Batch:
-    """One row, which is bad if nothing else can be made of it."""
+    """Read one row on its own; it is bad if that fails."""
     try:
         operations, bad, _ = read_one_by_one(records, [at], shape, format)
         return Batch(operations, 1, bad)
@@ -198,7 +199,7 @@ def _plain(row: object) -> object:
 
 
 def _plain_value(value: object) -> object:
-    """A value as JSON, Parquet or Arrow would give it: what NumPy holds, say."""
+    """A value as JSON, Parquet or Arrow would give it, converted from NumPy for example."""
     if value is None or isinstance(value, _PLAIN):
         return value
     if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
-"""Which types of sources and sinks there are, and how one is made from its options.
+"""The types of sources and sinks, and how to create one from its options.
 
-Making one checks its options and opens nothing, so a project can be validated offline. What a type
-needs that is not installed is said with the command that installs it.
+Creating one checks its options and opens nothing, so a project can be validated offline. If a type
+needs a package that is not installed, the error gives the command that installs it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from stepwell.connectors.writing import FileFormat
 from stepwell.engine.ports import Sink, Source
 from stepwell.env import Env
 from stepwell.errors import ConfigError
-from stepwell.query.source import did_you_mean
-from stepwell.query.statements import Table
+from stepwell.sql.statements import Table
+from stepwell.text import did_you_mean
 
 T = TypeVar("T")
 MakeSource = Callable[[str, Table, Env, Options], Source]
@@ -30,7 +30,7 @@ MakeSink = Callable[[str, str, Env, Options], Sink]
 def make_source(
     name: str, options: Mapping[str, object], table: Table, env: Env, *, base: Path
 ) -> Source:
-    """A source from what stands under its name in stepwell.yml. `base` is the project's folder."""
+    """Create a source from its options in stepwell.yml. `base` is the project's folder."""
     what = f"source {name}"
     read = Options(what, options, base)
     read.text("table")
@@ -41,12 +41,12 @@ def make_source(
 
 
 def make_sink(name: str, options: Mapping[str, object], view: str, env: Env, *, base: Path) -> Sink:
-    """A sink from what stands under its name in stepwell.yml."""
+    """Create a sink from its options in stepwell.yml."""
     what = f"sink {name}"
     read = Options(what, options, base)
     read.text("view")
     make = _chosen(what, read.text("type"), SINKS)
-    # How it follows a view whose columns change is for a deploy to decide: see `evolving`.
+    # A deploy decides how the sink follows a view whose columns change: see `evolving`.
     read.flag("evolve", False)
     sink = make(name, view, env, read)
     read.end()
@@ -100,7 +100,7 @@ def _files_sink(name: str, view: str, env: Env, options: Options) -> Sink:
 
 
 def _delta_sink(name: str, view: str, env: Env, options: Options) -> Sink:
-    # Imported late, because it needs what not everybody installs.
+    # Imported late, because it needs optional packages.
     from stepwell.connectors.delta import DeltaMode, DeltaSink
 
     storage = {str(key): str(value) for key, value in options.table("storage").items()}

@@ -1,16 +1,15 @@
-"""Whether a file that may still be written to has been left alone for long enough.
+"""Deciding whether a file that may still be being written has been left alone for long enough.
 
 A file is settled when its size and modification time have not changed for `settle_s` by the
-monotonic clock of this process, as seen in at least three looks. The modification time is only
+monotonic clock of this process, in at least three observations. The modification time is only
 compared with itself, never with a clock: the machine that writes the file, the file server and this
 machine may disagree about the time by hours. After a restart nothing is known, and a file is
 observed again from the start.
 
-The time between two looks counts for half of what is needed at most. So a machine that slept, whose
-writer slept with it, does not take the night for a quiet period.
+The time between two observations counts for at most half of the required time. So if the machine
+and the writer both slept, that time does not pass for a quiet period.
 
-Memory is bounded: no more than `_FILES_MAX` files are observed at once, and the others wait for
-their turn.
+Memory is bounded: at most `_FILES_MAX` files are observed at once, and the others wait their turn.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from stepwell.connectors.file_parts import Found
 from stepwell.env import Env
 
 TICK_S = 2.0
-"""At least the granularity of any file system's times."""
+"""An upper bound on the granularity of any file system's times."""
 _FILES_MAX = 10_000
 _SECOND_NS = 1_000_000_000
 
@@ -34,7 +33,7 @@ class _Observed:
     looked: float
     quiet_s: float = 0.0
     changed: bool = False
-    """Whether it was seen to change, so that somebody is writing to it."""
+    """Whether it was seen to change, which means that it is being written."""
 
 
 class Settling:
@@ -46,7 +45,7 @@ class Settling:
         self._observed: dict[str, _Observed] = {}
 
     def look(self, file: Found) -> bool:
-        """Note how a file is now; whether it is settled. The first look never says so."""
+        """Observe a file; returns whether it is settled. The first observation never is."""
         if self._settle_s <= 0:
             return True
         now = self._env.uptime()
@@ -66,7 +65,7 @@ class Settling:
         return name in self._observed
 
     def is_settled(self, file: Found) -> bool:
-        """What the last look at a file said, if it is still as it was then."""
+        """The result of the last observation, if the file has not changed since."""
         if self._settle_s <= 0:
             return True
         seen = self._observed.get(file.name)
@@ -77,21 +76,21 @@ class Settling:
         )
 
     def forget(self, name: str) -> None:
-        """It was taken."""
+        """Stop observing a file that was taken."""
         self._observed.pop(name, None)
 
     def forget_others(self, names: Collection[str]) -> None:
-        """Files that are gone are not observed any more."""
+        """Stop observing files that are gone."""
         if self._observed:
             there = set(names)
             for name in [name for name in self._observed if name not in there]:
                 del self._observed[name]
 
     def wait_s(self) -> float | None:
-        """How long to wait before the next look; None: no file is worth waiting for.
+        """How long to wait before the next observation; None if no file is worth waiting for.
 
-        A file that was seen to change is left alone by whoever cannot wait for ever: somebody
-        may write to it for hours.
+        A file that was seen to change is left out, for callers that cannot wait for ever: it may be
+        written for hours.
         """
         left = [
             min(self._needed_s(seen) - seen.quiet_s, self._needed_s(seen) / 2)
@@ -101,7 +100,7 @@ class Settling:
         return min(left, default=None)
 
     def _needed_s(self, seen: _Observed) -> float:
-        # Times in whole seconds come from a file system that has no finer ones: there a file can
-        # be written to without a trace for as long as one of its ticks.
+        # Times in whole seconds suggest a file system without finer ones; there, a file can be
+        # written without a trace for the length of a tick.
         coarse = seen.mtime_ns % _SECOND_NS == 0
         return max(self._settle_s, TICK_S) if coarse else self._settle_s

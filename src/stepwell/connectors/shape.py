@@ -1,7 +1,7 @@
-"""What the rows of a table must look like: its columns with their Arrow types, key and defaults.
+"""The shape of a table's rows: its columns with their Arrow types, key and defaults.
 
-Made once per source, from the table's declaration. `row_of` is the one place that says what a
-record must hold; the vectorised `columns.py` only takes what it would take, too.
+A shape is created once per source from the table's declaration. Only `row_of` defines what a record
+must hold; the vectorized `columns.py` accepts nothing that `row_of` would not.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from stepwell.connectors.values import Unfit, fit, read_text
-from stepwell.engine.arrow_types import arrow_type
-from stepwell.query.source import string_value
-from stepwell.query.statements import Table, fold
-from stepwell.query.types import SparkType, parse_type
+from stepwell.lsm.arrow_types import arrow_type
+from stepwell.plan.types import SparkType, parse_type
+from stepwell.sql.statements import Table, fold
+from stepwell.text import string_value
 
 Row = list[object]
 
@@ -30,7 +30,7 @@ class ShapeColumn:
     default: str | None
 
     def missing(self) -> object:
-        """The value of a row that says nothing about this column."""
+        """The value of this column in a row that omits it."""
         value = None if self.default is None else _literal(self.default, self)
         if value is None and not self.nullable:
             raise Unfit(f"the column {self.name} is missing")
@@ -45,18 +45,18 @@ class Shape:
     columns: tuple[ShapeColumn, ...]
     key: tuple[int, ...]
     places: Mapping[str, int]
-    """Where each column is, by its name in the form in which names are compared."""
+    """The index of each column, by its name in the form in which names are compared."""
     ignore_unknown: bool
     schema: pa.Schema
 
     def wanted(self, put: bool) -> Sequence[int]:
-        """The columns an operation needs: a delete by key needs no more than the key."""
+        """The columns that an operation needs: a delete by key only needs the key."""
         return range(len(self.columns)) if put or not self.key else self.key
 
     def row_of(self, record: object, *, put: bool = True) -> Row:
-        """The row a record holds; `Unfit` if it holds none. Columns that are not wanted are None.
+        """The row in a record; raises `Unfit` if it is invalid. Unneeded columns are None.
 
-        A column that is missing takes its default, one that is null is NULL.
+        A missing column takes its default; a null is NULL.
         """
         if not isinstance(record, Mapping):
             raise Unfit("not an object with the columns of a row")
@@ -90,13 +90,13 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A value of which only the text is known: what a field of a CSV file is."""
+    """A value of which only the text is known, such as a field of a CSV file."""
 
     text: str
 
 
 def shape_of(table: Table, *, ignore_unknown: bool = False) -> Shape:
-    """The shape of a declared table; `ConfigError` if a column's type cannot be filled."""
+    """The shape of a declared table; raises `ConfigError` if a column's type is not supported."""
     columns = []
     for column in table.columns:
         kind = parse_type(column.type)
@@ -114,7 +114,7 @@ _QUOTED = re.compile(r"(?s)'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"")
 
 
 def _literal(text: str, column: ShapeColumn) -> object:
-    """The value of a DEFAULT. Only Spark could compute one that is not a literal."""
+    """The value of a DEFAULT literal. Only Spark could compute any other expression."""
     text = _TYPED_LITERAL.sub("", text.strip())
     if text.upper() == "NULL":
         return None

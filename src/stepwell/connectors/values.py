@@ -1,8 +1,8 @@
-"""One given value as a value of its column's type, or the reason why it is none.
+"""Converting one input value to its column's type, or giving the reason why it does not fit.
 
-Strict: nothing is rounded, cut or guessed. A number that fits exactly is taken however it is
-written (`1.0` is an INT, `"1.50"` a DECIMAL), a number is never taken for a text, nor a text for a
-number, except in CSV, which has nothing but texts (`read_text`).
+Strict: nothing is rounded, truncated or guessed. A number that fits exactly is accepted however it
+is written (`1.0` is an INT, `"1.50"` a DECIMAL). A number is never taken for a text, nor a text for
+a number, except in CSV, where every value is text (`read_text`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import math
 import re
 import struct
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Context, Decimal, Inexact, InvalidOperation
 
-from stepwell.engine.arrow_types import numbers_of
-from stepwell.query.types import SparkType
+from stepwell.lsm.arrow_types import numbers_of
+from stepwell.plan.numbers import INTEGER_BITS
+from stepwell.plan.types import SparkType
 
-_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,6})?", re.ASCII)
 _DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)", re.ASCII)
 _TIME = re.compile(
@@ -29,28 +29,27 @@ _TIME = re.compile(
 )
 _SPECIAL = {"nan": math.nan, "infinity": math.inf, "inf": math.inf}
 _EXACT = Context(prec=80, traps=[Inexact, InvalidOperation])
-UTC = timezone.utc
 
 
-class Unfit(Exception):  # noqa: N818 - not an error: bad rows are expected, and go on as such
-    """Why something is no row of its table."""
+class Unfit(Exception):  # noqa: N818 - not an error: bad rows are expected, and become dead letters
+    """The reason why a value or record is not a valid row of its table."""
 
     def __init__(self, reason: str, *, cut_off: bool = False) -> None:
         super().__init__(reason)
         self.cut_off = cut_off
-        """Whether it may become one: the file that holds it breaks off."""
+        """Whether it may become valid: the file that holds it is cut off."""
 
 
 def fit(value: object, kind: SparkType) -> object:
-    """A decoded value (from JSON, Parquet or Python) as Arrow wants it for this type."""
+    """Convert a decoded value (from JSON, Parquet or Python) for an Arrow column of this type."""
     return None if value is None else _FIT[kind.name](value, kind)
 
 
 def read_text(text: str, kind: SparkType) -> object:
-    """What a text stands for: a field of a CSV file, the key of a JSON object."""
+    """Parse a text: a field of a CSV file, or the key of a JSON object."""
     if kind.name in _STRINGS:
         return _text(text, kind)
-    if kind.name in _BITS or kind.name == "decimal":
+    if kind.name in INTEGER_BITS or kind.name == "decimal":
         return fit(_number(text, kind), kind)
     if kind.name in ("float", "double"):
         special = _SPECIAL.get(text.lower().lstrip("+-"))
@@ -67,19 +66,19 @@ def read_text(text: str, kind: SparkType) -> object:
 
 
 def shown(value: object, length_max: int = 60) -> str:
-    """A value in a message, cut to a sensible length."""
+    """A value as shown in a message, truncated to a sensible length."""
     text = repr(value)
     return text if len(text) <= length_max else text[: length_max - 3] + "..."
 
 
 def _unfit(value: object, kind: SparkType) -> Unfit:
-    return Unfit(f"{shown(value)} is no {str(kind).upper()}")
+    return Unfit(f"{shown(value)} is not a valid {str(kind).upper()}")
 
 
 def _number(text: str, kind: SparkType) -> Decimal:
     if not _NUMBER.fullmatch(text):
         raise _unfit(text, kind)
-    return Decimal(text)  # No exponent of six digits is out of its range.
+    return Decimal(text)  # An exponent of six digits is always in range.
 
 
 def _boolean(value: object, kind: SparkType) -> object:
@@ -93,7 +92,7 @@ def _whole(value: object, kind: SparkType) -> object:
         value = int(value)
     if type(value) is not int:
         raise _unfit(value, kind)
-    limit = 1 << (_BITS[kind.name] - 1)
+    limit = 1 << (INTEGER_BITS[kind.name] - 1)
     if not -limit <= value < limit:
         raise Unfit(f"{shown(value)} is too large for {str(kind).upper()}")
     return value
@@ -193,7 +192,7 @@ def _moment(value: object, kind: SparkType) -> datetime:
     found = _TIME.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         raise _unfit(value, kind)
-    # What is finer than a microsecond is cut off, as Spark does.
+    # Truncate to microseconds, as Spark does.
     fraction = int((found[7] or "").ljust(6, "0")[:6])
     parts = [int(found[i] or 0) for i in range(1, 7)]
     try:
@@ -251,7 +250,7 @@ def _struct(value: object, kind: SparkType) -> object:
 
 _STRINGS = ("string", "varchar", "char")
 _FIT: dict[str, Callable[[object, SparkType], object]] = {
-    **dict.fromkeys(_BITS, _whole),
+    **dict.fromkeys(INTEGER_BITS, _whole),
     **dict.fromkeys(_STRINGS, _text),
     "boolean": _boolean,
     "float": _floating,

@@ -1,7 +1,7 @@
-"""Rows to files: JSON lines, CSV and Parquet, in a form that the files source reads again.
+"""Writing rows to files (JSON lines, CSV and Parquet) in a form that the files source reads.
 
-Values are written as `engine/json_rows.py` writes them. In CSV an empty field is NULL, and what is
-nested is JSON.
+Values are written as in `lsm/json_rows.py`. In CSV, an empty field is NULL, and nested values are
+JSON.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
-from stepwell.engine.json_rows import base64_text
-from stepwell.engine.json_rows import json_lines as json_lines
-from stepwell.engine.json_rows import json_values as json_values
+from stepwell.lsm.json_rows import base64_text
+from stepwell.lsm.json_rows import json_lines as json_lines
+from stepwell.lsm.json_rows import json_values as json_values
 
 
 class FileFormat(Enum):
@@ -36,7 +36,7 @@ def write_rows(rows: pa.Table, path: Path, format: FileFormat) -> None:
 
 
 def as_texts(rows: pa.Table) -> pa.Table:
-    """The same rows, with those columns as texts that CSV cannot hold otherwise."""
+    """The rows, with columns as strings where CSV cannot hold them otherwise."""
     columns = []
     for column in rows.columns:
         if pa.types.is_nested(column.type):

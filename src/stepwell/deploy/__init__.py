@@ -1,1 +1,1 @@
-"""From a project on disk to a pipeline: read it, check it, open it."""
+"""From a project on disk to a pipeline: load it, check it, deploy it, open it."""

@@ -1,27 +1,33 @@
-"""Deploying: lease, recovery, plan, approval, log, one commit of the manifest, record (D1 to D9).
+"""Deploying: lease, recovery, plan, approval, log, one manifest commit, record (D1 to D9).
 
-    1 the lease is taken                     nobody else plans or deploys
-    2 what a crash left is recovered         `state_file.py` has the table
-    3 plan; approval                         until here no log was opened and nothing else written
-    4 the log is opened, with every intent
-    5 the manifest is committed              by us, or by the process that runs the pipeline
-    6 outcomes are logged, the record saved, the log removed, the lease given back
+    1 take the lease                         no other process can plan or deploy
+    2 recover from a crash                   `state_file.py` has the table
+    3 plan and ask for approval              no log is opened and nothing written before this ends
+    4 open the log, with every intent
+    5 commit the manifest                    here, or in the process that runs the pipeline
+    6 log the outcomes, save the record, remove the log, release the lease
 
-Killed anywhere, the next deploy finds out what happened and goes on without a person.
+If a deploy is killed at any point, the next one finds out what happened and continues unattended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stepwell.deploy.changing import Building, Changed, Changing, Interrupted
-from stepwell.deploy.holding import seen_of, writer_liveness
 from stepwell.deploy.lease import Lease, LeaseSettings, Owner, take_lease
+from stepwell.deploy.liveness import seen_of, writer_liveness
 from stepwell.deploy.log import DeployLog, Header, Phase, Record, remove_log
-from stepwell.deploy.pipeline import MakeExecutor, SparkSession, make_executor
+from stepwell.deploy.migration import (
+    Building,
+    Changed,
+    Interrupted,
+    Migration,
+    planned_stages,
+)
+from stepwell.deploy.pipeline import MakeExecutor, make_executor
 from stepwell.deploy.plan import Facts, Plan, decode_plan, fingerprint, make_plan
 from stepwell.deploy.program import identified, program_json, read_program
 from stepwell.deploy.project import Project
@@ -41,26 +47,29 @@ from stepwell.deploy.state_file import (
     save_state,
     serial_above,
 )
-from stepwell.endpoint.client import Client, connect
+from stepwell.endpoint.client import TIMEOUT_S, Client, change_program, connect
 from stepwell.engine.open import begin_pipeline
 from stepwell.env import Env
 from stepwell.errors import ClaimedError, ConflictError, InvalidError, UnavailableError
 from stepwell.journal import paths
+from stepwell.manifest.manifest import Manifest, Manifests, Stored, claimed_by
 from stepwell.model import Transaction, format_time
 from stepwell.process import Liveness
-from stepwell.state.manifest import Manifest, Manifests, Stored, claimed_by
 from stepwell.store.base import Store
+
+if TYPE_CHECKING:
+    from stepwell.execution.spark.dataframe import SparkSession
 
 Say = Callable[[str], None]
 _TRIES = 10
-"""How often a deploy looks again because another process has claimed the pipeline meanwhile."""
+"""Number of attempts while other processes keep claiming the pipeline."""
 LOCK_WAIT_S = 60.0
-"""Longer than it takes to see that whoever has the lease is dead."""
+"""Longer than it takes to detect that the holder of the lease is dead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What is deployed, as the manifest has it. Read without writing anything."""
+    """The deployed resources according to the manifest. Read without writing anything."""
 
     store: Store
     found: Stored | None
@@ -74,15 +83,15 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What a deploy came to."""
+    """Result of a deploy."""
 
     plan: Plan
     changed: Changed | None
-    """None: there was nothing to do, or it was declined."""
+    """None if there was nothing to do, or if the plan was declined."""
     serial: int
     declined: bool = False
     interrupted: bool = False
-    """It was asked to stop before it had changed anything."""
+    """The deploy was interrupted before it had changed anything."""
 
     @property
     def failed(self) -> Mapping[str, str]:
@@ -99,7 +108,7 @@ def survey(project: Project, env: Env) -> Survey:
 
 
 def plan_project(project: Project, env: Env, renames: Sequence[str] = ()) -> Plan:
-    """What a deploy would do. Reads only, takes no lease, and starts no Spark (D7)."""
+    """Plan a deploy. Only reads, takes no lease, and does not start Spark (D7)."""
     return _plan(project, survey(project, env), renames=renames)
 
 
@@ -109,20 +118,22 @@ def _plan(
     kept: Mapping[str, Resource] | None = None,
     renames: Sequence[str] = (),
 ) -> Plan:
-    """`renames` are from the command line, such as `orders.total=amount`."""
+    """Make a plan; `renames` come from the command line, such as `orders.total=amount`."""
     wanted = kept
     if wanted is None:
         wanted = with_renames(resources_of(project), renames)
         check_renames(project, seen.resources, wanted)
-    return make_plan(
+    facts = Facts.of(seen.manifest)
+    plan = make_plan(
         project.store,
         seen.resources,
         wanted,
         executor=project.sections.executor,
         deployed_executor=seen.executor,
-        facts=Facts.of(seen.manifest),
+        facts=facts,
         folder=project.folder,
     )
+    return replace(plan, stages=planned_stages(plan, seen.resources, facts.begun))
 
 
 def deploy(
@@ -134,19 +145,22 @@ def deploy(
     renames: Sequence[str] = (),
     wait_s: float = LOCK_WAIT_S,
     take_over: bool = False,
+    timeout_s: float = TIMEOUT_S,
     say: Say = lambda text: None,
     building: Building = lambda name: None,
     executor: MakeExecutor | None = None,
     spark: SparkSession | None = None,
 ) -> Deployment:
-    """Deploy a project, or a plan that was kept (`plan_data`: its name and bytes).
+    """Deploy a project, or a saved plan (`plan_data`: its name and bytes).
 
-    `building` is told what is computed next. It may raise `Interrupted`: then nothing is changed.
+    `building` is called with the name of each relation before it is computed. It may raise
+    `Interrupted`; then nothing is changed. A process that runs the pipeline has `timeout_s` to
+    answer.
     """
-    # The lease is lost sooner than the project's patience, and a store that was never there is
-    # reported soon.
+    # The store for the lease is opened without the project's patience: the lease would expire
+    # before the retries end, and a store that does not exist is reported soon.
     store, project = project.open_store(env), project.patient()
-    changing = Changing(project, env, executor or make_executor, spark=spark, building=building)
+    changing = Migration(project, env, executor or make_executor, spark=spark, building=building)
     approved: Mapping[str, Resource] | None = None
     with leased(store, env, wait_s, say) as lease:
         for _ in range(_TRIES):
@@ -162,10 +176,11 @@ def deploy(
             building("")
             lease.check()
             try:
-                runner = _runner(project, env, seen.found, take_over, say)
+                runner = _runner(project, env, seen.found, take_over, timeout_s, say)
                 return _attempt(project, env, lease, changing, runner, seen, state, plan)
             except ClaimedError:
-                # Nothing was changed. Whoever was faster is asked, if it is still there.
+                # Nothing was changed. If the process that was faster still runs, the next attempt
+                # asks it.
                 say("another process has claimed the pipeline meanwhile: looking again")
         raise ConflictError(f"{project.store} was claimed by others again and again")
 
@@ -174,13 +189,13 @@ def _attempt(
     project: Project,
     env: Env,
     lease: Lease,
-    changing: Changing,
+    changing: Migration,
     runner: Client | None,
     seen: Survey,
     state: DeployState,
     plan: Plan,
 ) -> Deployment:
-    """Steps 4 to 6; `ClaimedError` if another process claims the pipeline before this one does."""
+    """Run steps 4 to 6; `ClaimedError` if another process claims the pipeline first."""
     store = seen.store
     manifest = begin_pipeline(store, env, journal_store=project.open_journal_store(env))
     known = None if seen.manifest is None else seen.manifest.claim
@@ -203,16 +218,17 @@ def _attempt(
         lease.check()
         remove_log(store)
         raise
-    # Else the outcomes would go into the log of a successor, and that log would be removed.
+    # Otherwise the outcomes would go into a successor's log, and that log would be removed.
     lease.check()
     saved = _record(store, env, log, state, manifest.lineage, seen, changed)
     return Deployment(plan, changed, saved.serial)
 
 
 def _brought_up(env: Env, seen: Survey, state: DeployState, say: Say) -> DeployState:
-    """The record as the manifest has it: a first run writes none, and a restored store an old one.
+    """Bring the record up to date with the manifest.
 
-    One compare-and-swap, so there is nothing to log.
+    A first run writes no record, and a restored store may hold an old one. The update is one
+    compare-and-swap, so there is nothing to log.
     """
     actual = resources_to_json(seen.resources)
     if seen.manifest is None or dict(state.resources) == actual:
@@ -223,8 +239,18 @@ def _brought_up(env: Env, seen: Survey, state: DeployState, say: Say) -> DeployS
     return save_state(seen.store, env, after)
 
 
+def _not_interrupted(building: Building) -> Building:
+    """Ignore `Interrupted`: a deploy in another process goes on, whatever happens to this one."""
+
+    def told(name: str) -> None:
+        with suppress(Interrupted):
+            building(name)
+
+    return told
+
+
 def _change(
-    changing: Changing,
+    changing: Migration,
     runner: Client | None,
     project: Project,
     store: Store,
@@ -236,16 +262,17 @@ def _change(
     if runner is not None:
         with runner:
             program = program_json(plan.wanted, executor)
-            answer = runner.change(program, fingerprint(seen.resources, seen.executor))
+            before = fingerprint(seen.resources, seen.executor)
+            answer = change_program(runner, program, before, _not_interrupted(changing.building))
         return changed_from_json(answer)
     looked = seen_of(manifest.claim, store.uri)
     if not seen.resources:
         return changing.begin(store, plan.wanted, executor, looked)
-    core = changing.open(store, manifest, looked)
+    session = changing.open(store, manifest, looked)
     try:
-        return changing.change(core, seen.resources, plan.wanted, executor)
+        return changing.change(session, seen.resources, plan.wanted, executor)
     finally:
-        core.close()
+        session.close()
 
 
 def _record(
@@ -257,7 +284,7 @@ def _record(
     seen: Survey,
     changed: Changed,
 ) -> DeployState:
-    """Log the outcomes, save the record, remove the log."""
+    """Log the outcomes, save the record, and remove the log."""
     done = list(_records("done", seen.resources, changed.resources))
     if done:
         log.append(*done)
@@ -286,7 +313,7 @@ def _records(
         yield Record(phase, key, action, None if resource is None else to_json(resource))
 
 
-# Around it
+# Lease, recovery, saved plan, running process
 
 
 @contextmanager
@@ -301,16 +328,16 @@ def leased(store: Store, env: Env, wait_s: float, say: Say) -> Iterator[Lease]:
 
 
 def recovered(project: Project, env: Env, say: Say) -> tuple[Survey, DeployState]:
-    """What is deployed, and its record, with what a crash left brought in order.
+    """Return the deployed resources and their record, after recovery from a crash.
 
-    Under the lease.
+    The caller holds the lease.
     """
     seen = survey(project, env)
     state = read_state(seen.store)
     actual = resources_to_json(seen.resources)
     lineage = None if seen.manifest is None else seen.manifest.lineage
     if _is_lost(seen, state):
-        say("the record of what was deployed is missing; it is written anew")
+        say("the record of what was deployed is missing; it is rebuilt")
         state = replace(state, serial=serial_above(state, seen.found.id if seen.found else 0) - 1)
     decided = decide(seen.store, state, lineage, actual)
     if decided.said is not None:
@@ -319,11 +346,11 @@ def recovered(project: Project, env: Env, say: Say) -> tuple[Survey, DeployState
 
 
 def _is_lost(seen: Survey, state: DeployState) -> bool:
-    """Whether there was a record once: ids come from deploys. A clone begins without one."""
+    """Return whether there was a record once: ids come from deploys. A clone begins without one."""
     if state.etag is not None or seen.manifest is None or seen.manifest.parent is not None:
         return False
     deployed = any(resource.id for resource in seen.resources.values())
-    # A first deploy that was killed has a log, and no record yet.
+    # A first deploy that was killed has a log but no record yet.
     return deployed and not seen.store.list(paths.DEPLOY_LOG, limit=1)
 
 
@@ -349,15 +376,21 @@ def _kept_plan(
 
 
 def _runner(
-    project: Project, env: Env, found: Stored | None, take_over: bool, say: Say
+    project: Project,
+    env: Env,
+    found: Stored | None,
+    take_over: bool,
+    timeout_s: float,
+    say: Say,
 ) -> Client | None:
-    """The process that has the pipeline, if one runs it; None: it may be opened here.
+    """Return the process that runs the pipeline; None if the pipeline may be opened here.
 
-    One that is opening it is waited for; then what is deployed has to be looked at again.
+    If a process is still opening it, wait for that process and raise `ClaimedError`: the deployed
+    resources have to be read again.
     """
     uri = project.open_store(env).uri
     try:
-        client = connect(uri)
+        client = connect(uri, timeout_s)
     except UnavailableError:
         if not take_over:
             raise
@@ -385,7 +418,7 @@ def _runner(
     )
 
 
-# To the process that runs the pipeline, and back
+# Messages to and from the process that runs the pipeline
 
 
 def changed_to_json(changed: Changed) -> dict[str, Any]:

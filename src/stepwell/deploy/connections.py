@@ -1,7 +1,7 @@
-"""The sources and sinks of a project: what each is connected to, and whether its options are right.
+"""Sources and sinks of a project: the relation each belongs to, and a check of its options.
 
-Which options there are is for the connector to say, so each is made once, which opens nothing. What
-it complains about is shown where the option stands.
+Only the connector knows its options, so each connector is constructed once, which opens nothing.
+Its complaint is reported at the position of the option.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from stepwell.deploy.references import References, check_complete, missing
 from stepwell.engine.payload import PUSHED
 from stepwell.env import Env
 from stepwell.errors import StepwellError
-from stepwell.query.source import did_you_mean
-from stepwell.query.statements import MaterializedView, Statement, Table, fold
+from stepwell.sql.statements import MaterializedView, Statement, Table, fold
+from stepwell.text import did_you_mean
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}", re.ASCII)
 NAME_HINT = "letters, digits, _ and -, beginning with a letter, at most 63"
@@ -31,11 +31,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A source or a sink: its name, what it is connected to, and its options, resolved."""
+    """A source or a sink: its name, its relation, and its resolved options."""
 
     name: str
     relation: str
-    """The table of a source, the view of a sink, as declared."""
+    """Table of a source or view of a sink, as declared."""
     type: str
     options: Mapping[str, object] = field(repr=False)
 
@@ -97,7 +97,7 @@ class Connections:
     def _check_key(
         self, name: str, item: Node, view: MaterializedView, options: Mapping[str, object]
     ) -> None:
-        """A sink's key is of columns that its view has, as far as the text alone says."""
+        """Check that the view has the columns of a sink's key, if the text alone tells."""
         columns = column_names(view.name, self._relations.get)
         if columns is None:
             return
@@ -139,18 +139,18 @@ class Connections:
         resolved = self._references.resolve(item)
         options = dict(resolved) if isinstance(resolved, Mapping) else {}
         if missing(options) is not None:
-            # Of which type it is must be known in any case.
+            # The type must be known in any case.
             check_complete({"type": options.get("type")})
             if "type" not in options:
                 check_complete(options)
         return options
 
     def _at(self, item: Node, key: str) -> Node:
-        """The value of a key, or the item itself."""
+        """Return the value of a key, or the item itself if it has no such key."""
         return item.mapping("").get(key, item)
 
     def _checked(self, item: Node, make: Callable[[], T]) -> T:
-        """What a connector says about its options, shown at the option it speaks of."""
+        """Call `make`; report a connector's error at the position of the option it names."""
         try:
             return make()
         except StepwellError as error:
@@ -163,11 +163,11 @@ class Connections:
             hint = self._references.redact(error.hint) if error.hint else None
             unknown = "has no option" in message
             shown = node.key_error if unknown or node is item else node.error
-            # Not chained: what was redacted would show in a traceback.
+            # Not chained: a traceback would show the redacted values.
             raise shown(message, hint=hint) from None
 
     def _misspelt(self, item: Node, missing: str, message: str) -> None:
-        """An option is missing: if another is spelled much like it, that one is the mistake."""
+        """Report a missing option as a spelling mistake if a similar key is given."""
         given = item.mapping("")
         for close in difflib.get_close_matches(missing, given, n=1):
             what = message.partition(":")[0]

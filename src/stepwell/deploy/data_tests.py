@@ -6,12 +6,12 @@
     no_negative: {query: SELECT * FROM revenue WHERE total < 0}
 
 The view is called `<test>_violations`. It is deployed, maintained, queried and connected to sinks
-like any other, and holds whole rows of what is tested, so that a test needs nothing of its own but
-a name and a policy.
+like any other view, and it holds whole rows of the tested relation. A test itself therefore needs
+only a name and a policy.
 
-With `on_violation: dead_letter` a violating row does not get into the view it belongs to. The
-view's query goes under the name `<view>_unchecked`, the violations are drawn from that, and the
-view itself is what is left. So rows are diverted by SQL alone: exactly, and the same in any replay.
+With `on_violation: dead_letter`, violating rows are kept out of the tested view. The view's query
+is renamed to `<view>_unchecked`, the violations are selected from that, and the view itself selects
+the remaining rows. Rows are thus diverted by SQL alone: exactly, and the same in every replay.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from stepwell.deploy.document import Node, check_keys
 from stepwell.deploy.graph import column_names
 from stepwell.engine.data_tests import DataTest, OnViolation
 from stepwell.errors import CorruptError
-from stepwell.query.source import Source, did_you_mean, quote_name, quote_text
-from stepwell.query.statements import (
+from stepwell.sql.statements import (
     MaterializedView,
     Statement,
     Table,
@@ -35,6 +34,7 @@ from stepwell.query.statements import (
     parse_statements,
 )
 from stepwell.store.sealed import Json
+from stepwell.text import Source, did_you_mean, quote_name, quote_text
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}", re.ASCII)
 NAME_HINT = "letters, digits and _, beginning with a letter, at most 63"
@@ -49,14 +49,14 @@ class DeclaredTest:
 
     name: str
     relation: str | None
-    """The table or view whose rows it looks at; None: whatever its query reads."""
+    """The tested table or view; None if the test is a query."""
     rule: str
-    """What must hold, for people: `unique(customer)`."""
+    """The rule in readable form, such as `unique(customer)`."""
     on_violation: OnViolation
 
     @property
     def violations(self) -> str:
-        """The materialized view that holds them."""
+        """Name of the materialized view that holds the violations."""
         return f"{self.name}_violations"
 
     def for_engine(self) -> DataTest:
@@ -72,7 +72,7 @@ class DeclaredTest:
 
     @classmethod
     def from_json(cls, content: Json, where: str) -> DeclaredTest:
-        """The inverse of `to_json`."""
+        """Decode the result of `to_json`."""
         try:
             policy: OnViolation = next(
                 policy for policy in get_args(OnViolation) if policy == content["on_violation"]
@@ -97,7 +97,7 @@ class Tested:
 
 
 def with_tests(node: Node | None, statements: Sequence[Statement]) -> Tested:
-    """Read the `tests:` of a project. The first mistake is an error that shows its place."""
+    """Read the `tests:` of a project. The first mistake raises an error that shows its position."""
     if node is None:
         return Tested(tuple(statements), ())
     relations = {fold(statement.name): statement for statement in statements}
@@ -124,7 +124,7 @@ def with_tests(node: Node | None, statements: Sequence[Statement]) -> Tested:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What makes a row a violation: a condition over `u`, a repeated key, or a query."""
+    """The rule for a violation: a condition over `u`, a repeated key, or a query."""
 
     shown: str
     condition: str | None = None
@@ -174,7 +174,7 @@ class _Reader:
         return _Rule(shown, " OR ".join(f"u.{quote_name(column)} IS NULL" for column in columns))
 
     def diverts(self) -> View | MaterializedView:
-        """The view whose violating rows become dead letters."""
+        """Return the view whose violating rows become dead letters."""
         node = self._entries["on_violation"]
         if self._relation is None or "query" in self._entries:
             raise node.error(
@@ -290,7 +290,7 @@ class _Reader:
                 yield quote_text(self._plain(item)) if isinstance(value, str) else repr(value)
 
     def _plain(self, node: Node) -> str:
-        """A text without references: what they stand for would be stored with the view."""
+        """Return a text without references: their values would be stored with the view."""
         text = str(node.content)
         if "${" in text:
             raise node.error(
@@ -307,12 +307,12 @@ def _unchecked(view: str) -> str:
 def _divert(
     statement: Statement, rules: Sequence[_Rule], relations: Mapping[str, Statement]
 ) -> list[Statement]:
-    """A view whose violating rows are taken out: its query under another name, and what is left."""
+    """Split a view in two: its query under another name, and the rows that pass the tests."""
     start, end = statement.span.start, statement.span.end
     before = statement.source.text[start : statement.name_span.start]
     after = statement.source.text[statement.name_span.end : end]
     inner = _unchecked(statement.name)
-    # As many lines as stand above it in its file, so that messages name the right one.
+    # Keep the line numbers of its file, so that messages name the right line.
     above = "\n" * statement.source.text.count("\n", 0, start)
     text = f"{above}{before}{quote_name(inner)}{after}"
     kept = [f"NOT ({rule.condition})" for rule in rules if rule.condition is not None]
@@ -347,7 +347,7 @@ def _violations(
 
 
 def _duplicates(kind: str, relation: str, key: tuple[str, ...], alias: str) -> str:
-    """Join the rows whose key occurs more than once. As in SQL, a key with a NULL repeats none."""
+    """Join the rows with a repeated key. As in SQL, a key with a NULL is not a duplicate."""
     columns = ", ".join(quote_name(column) for column in key)
     equal = " AND ".join(f"u.{quote_name(column)} = {alias}.{quote_name(column)}" for column in key)
     return (
@@ -357,7 +357,7 @@ def _duplicates(kind: str, relation: str, key: tuple[str, ...], alias: str) -> s
 
 
 def _select(relation: str, relations: Mapping[str, Statement]) -> str:
-    """All columns, by name where the text alone tells them."""
+    """Select all columns, by name if the text alone tells their names."""
     known = column_names(relation, relations.get)
     return "u.*" if known is None else ", ".join(f"u.{quote_name(column)}" for column in known)
 
@@ -369,7 +369,7 @@ def _parsed(name: str, text: str) -> list[Statement]:
 def _check_names(
     read: Sequence[_Reader], made: Sequence[Statement], relations: Mapping[str, Statement]
 ) -> None:
-    """Complain about a test whose views would have the name of another relation."""
+    """Reject a test whose views would have the name of another relation."""
     counted: dict[str, int] = {}
     for statement in made:
         counted[fold(statement.name)] = counted.get(fold(statement.name), 0) + 1

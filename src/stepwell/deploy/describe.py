@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from stepwell.deploy.pipeline import letters_quoted
 from stepwell.deploy.project import Project
-from stepwell.engine.ports import ERRORS, LETTER, LETTER_TYPES
 from stepwell.errors import InvalidError
-from stepwell.query.source import Source, Tokens, did_you_mean, quote_name
-from stepwell.query.statements import Column, MaterializedView, Table, fold
+from stepwell.lsm.dead_letter import ERRORS, LETTER, LETTER_TYPES
+from stepwell.sql.statements import Column, MaterializedView, Table, fold
+from stepwell.text import Source, Tokens, did_you_mean, quote_name
 
 Ask = Callable[[str], pa.Table]
 _DESCRIBED = ("col_name", "data_type", "comment")
@@ -24,9 +24,9 @@ _HINT = "SHOW TABLES, SHOW VIEWS or DESCRIBE NAME"
 
 
 def described(project: Project, sql: str, ask: Ask) -> pa.Table | None:
-    """The answer to such a statement; None if it is another.
+    """Answer a DESCRIBE or SHOW statement; None if `sql` is another statement.
 
-    `ask` answers a query; it is asked for the columns of a view, whose types Spark has decided.
+    `ask` runs a query. It is used for the columns of a view, whose types Spark has decided.
     """
     tokens = Tokens(Source("query", letters_quoted(sql)))
     if tokens.skip("SHOW"):
@@ -71,14 +71,19 @@ def _relation(project: Project, tokens: Tokens, ask: Ask) -> pa.Table:
     for view in project.views.values():
         if fold(view.name) == fold(name):
             empty = ask(f"SELECT * FROM {quote_name(view.name)} WHERE FALSE")
-            return _texts(
-                _DESCRIBED, [(field.name, spark_type(field.type), None) for field in empty.schema]
-            )
+            return _texts(_DESCRIBED, [(f.name, _type(project, f), None) for f in empty.schema])
     names = [statement.name for statement in project.statements]
     raise InvalidError(
         f"there is no table or view {name}",
         hint=did_you_mean(name, names) or "there are: " + ", ".join(names),
     )
+
+
+def _type(project: Project, field: pa.Field) -> str | None:
+    """Return the type of a view's column; None if the executor computes without types."""
+    if pa.types.is_null(field.type) and project.sections.executor != "spark":
+        return None
+    return spark_type(field.type)
 
 
 def _column(table: Table, column: Column) -> tuple[str, str, str | None]:
@@ -91,7 +96,7 @@ def _column(table: Table, column: Column) -> tuple[str, str, str | None]:
 
 
 def spark_type(kind: pa.DataType) -> str:
-    """What Spark calls the type of a column of an answer.
+    """Return Spark's name for the type of a column of an answer.
 
     >>> spark_type(pa.map_(pa.string(), pa.list_(pa.decimal128(12, 2))))
     'map<string,array<decimal(12,2)>>'

@@ -1,11 +1,11 @@
-"""Destroying a pipeline: everything it stores, in an order that can be killed and run again.
+"""Destroying a pipeline: deletes everything it stores, in an order that survives being killed.
 
-    1 the lease; then what would go is shown, and approved
-    2 `state/destroy`        marked, a clone's pin freed, all objects deleted, the marker last
-    3 the lease is deleted
+    1 take the lease, show what would be deleted, and ask for approval
+    2 `manifest/destroy`        mark, free a clone's pin, delete all objects, the marker last
+    3 delete the lease
 
-What sinks hold is theirs and stays. What Stepwell did not name is never deleted. A pipeline whose
-files a clone needs is not destroyed.
+Data in sinks stays. Objects that Stepwell did not name are never deleted. A pipeline whose files a
+clone needs is not destroyed.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from stepwell.deploy.project import Project
 from stepwell.env import Env
 from stepwell.errors import ConflictError
 from stepwell.journal import paths
+from stepwell.manifest.destroy import destroy_pipeline
+from stepwell.manifest.manifest import Manifest, Manifests, Status
 from stepwell.model import Claim
-from stepwell.state.destroy import destroy_pipeline
-from stepwell.state.manifest import Manifest, Manifests, Status
 
 
 @dataclass(frozen=True, slots=True)
 class Destroyed:
     plan: Plan
     objects: int
-    """How many were deleted; 0: there was nothing to do."""
+    """Number of deleted objects; 0 if there was nothing to delete."""
     left: tuple[str, ...] = ()
-    """Objects that are not Stepwell's."""
+    """Objects that do not belong to Stepwell."""
     declined: bool = False
 
 
@@ -44,9 +44,9 @@ def destroy(
     forget: Collection[str] = (),
     say: Say = lambda text: None,
 ) -> Destroyed:
-    """`running` says whether the process of a claim is at work: then nothing is destroyed.
+    """Destroy a pipeline, unless `running` says that the process of its claim is at work.
 
-    `forget` names clones that do not count: see `state/destroy`, which does the work.
+    `forget` names clones to ignore; see `manifest/destroy`, which does the work.
     """
     store = project.open_store(env)
     nothing = destroy_plan(project.store, {}, project.sections.executor, Facts())
@@ -63,7 +63,8 @@ def destroy(
         if manifest.status is Status.DELETING:
             say("a destroy that was killed goes on")
         else:
-            # An unfinished clone has had no writer yet: its claim is that of whoever began it.
+            # An unfinished clone has had no writer yet: its claim is that of the process that began
+            # it.
             if manifest.status is Status.READY:
                 _refuse_if_running(project, manifest, running)
             destroy_pipeline(store, journal_store, env, forget=forget, dry_run=True)
@@ -72,7 +73,7 @@ def destroy(
                 return Destroyed(plan, 0, declined=True)
             lease.check()
         gone = destroy_pipeline(store, journal_store, env, forget=forget)
-    # Last, when nobody can mistake what is left for a pipeline any more.
+    # Last, when the remaining objects can no longer be mistaken for a pipeline.
     store.delete(paths.LEASE)
     return Destroyed(plan, gone.objects, gone.left)
 

@@ -1,8 +1,9 @@
-"""A YAML file as values that know where they stand, so that every mistake can be pointed at.
+"""A YAML file as values with positions, so that every error can point at its place.
 
-Less than YAML on purpose: one document, mappings and lists of plain values. There are no tags, so
-nothing can be constructed; no aliases, so a short file cannot become a huge one; and `yes`, `on`
-and `2026-01-01` are texts, because only `true` and `false` are what they seem to be everywhere.
+The parser reads a subset of YAML on purpose: one document, with mappings and lists of plain values.
+There are no tags, so nothing can be constructed. There are no aliases, so a short file cannot
+expand into a huge one. `yes`, `on` and `2026-01-01` are texts, because only `true` and `false` mean
+the same everywhere.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, ClassVar
 import yaml
 
 from stepwell.errors import ConfigError, SqlError
-from stepwell.query.source import Source, Span, did_you_mean
+from stepwell.text import Source, Span, did_you_mean
 
 BYTES_MAX = 1024 * 1024
 _TAG = "tag:yaml.org,2002:"
@@ -25,7 +26,7 @@ Scalar = str | int | float | bool | None
 
 
 class ProjectError(ConfigError):
-    """Something in a project is wrong; the message shows the line, with a caret below the place."""
+    """A mistake in a project; the message shows the line, with a caret below the position."""
 
     def __init__(self, shown: SqlError) -> None:
         super().__init__(shown.message, hint=shown.hint)
@@ -34,16 +35,16 @@ class ProjectError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value and its place."""
+    """A value and its position."""
 
     content: Scalar | Mapping[str, Node] | tuple[Node, ...]
     source: Source
     span: Span
     key: Span | None = None
-    """Where the key stands whose value this is."""
+    """Position of the key of this value."""
 
     def error(self, message: str, *, hint: str | None = None) -> ProjectError:
-        """An error at the value; at its key, if it is a block of several lines."""
+        """Return an error at the value, or at its key if the value is empty or a mapping."""
         at = self.span
         if self.key is not None and (isinstance(self.content, Mapping) or self.content is None):
             at = self.key
@@ -53,7 +54,7 @@ class Node:
         return ProjectError(self.source.error_at(self.key or self.span, message, hint=hint))
 
     def mapping(self, what: str) -> Mapping[str, Node]:
-        """The entries; nothing at all counts as none."""
+        """Return the entries; an empty value counts as an empty mapping."""
         if self.content is None:
             return {}
         if not isinstance(self.content, Mapping):
@@ -62,7 +63,7 @@ class Node:
 
     @property
     def shown(self) -> str:
-        """As messages call it. References are shown as references: nothing is resolved here."""
+        """The value as messages show it. References are not resolved here."""
         match self.content:
             case None:
                 return "nothing"
@@ -77,7 +78,7 @@ class Node:
 
 
 def read_document(path: Path, name: str) -> Node:
-    """The mapping in a file, which messages call `name`."""
+    """Read the mapping in a file, which messages call `name`."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -115,7 +116,7 @@ def parse_document(source: Source) -> Node:
 
 
 def check_keys(what: str, entries: Mapping[str, Node], known: Mapping[str, object]) -> None:
-    """Complain about the first key that nobody knows."""
+    """Reject the first unknown key."""
     for name, node in entries.items():
         if name not in known:
             hint = did_you_mean(name, known) or "keys are: " + ", ".join(known)
@@ -123,7 +124,7 @@ def check_keys(what: str, entries: Mapping[str, Node], known: Mapping[str, objec
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """Finds out the kinds of plain values, and nothing more. Kinds are those of YAML 1.2."""
+    """Resolves the kinds of plain values by the rules of YAML 1.2, and nothing more."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 

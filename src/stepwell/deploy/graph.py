@@ -1,9 +1,8 @@
-"""Which view reads what: the order in which views are made, and what is wrong with their names.
+"""Dependency graph of the views: their order, and mistakes in their names.
 
-Works offline, on the text alone (D10). So it complains only about what is wrong for certain: a
-relation that nobody declares, a circle, a column that nothing in reach has, and what
-`query/mistakes.py` finds. Whether Spark takes the query is asked of Spark, when the pipeline is
-opened.
+Works offline, on the text alone (D10). It therefore reports only certain mistakes: an undeclared
+relation, a cycle, a column that no relation in scope has, and the findings of `sql/mistakes.py`.
+Spark checks the query itself when the pipeline is opened.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from stepwell.errors import SqlError
-from stepwell.query.mistakes import mistakes
-from stepwell.query.scope import DIALECT
-from stepwell.query.source import Span, did_you_mean
-from stepwell.query.statements import MaterializedView, Statement, Table, View, fold
+from stepwell.sql.mistakes import mistakes
+from stepwell.sql.scope import DIALECT
+from stepwell.sql.statements import MaterializedView, Statement, Table, View, fold
+from stepwell.text import Span, did_you_mean, unquote_name
 
-# Columns that Spark makes up, of generators and windows; and functions without parentheses.
+# Columns that Spark generates, for generators and windows; and functions without parentheses.
 _MADE_UP = re.compile(
     r"c\d+|col\d*|pos|key|value|window|session_window|start|end|id|_metadata"
     r"|user|(current|session|local)_?(user|date|time|timestamp|timezone|catalog|database|schema)"
 )
-# Functions that give columns whose names only Spark knows.
+# Functions that produce columns whose names only Spark knows.
 _MAKES_COLUMNS = re.compile(
     r"\b(inline|inline_outer|json_tuple|stack|variant_explode\w*|from_\w+|transform)\s*\(|\)\.\*|\|>",
     re.IGNORECASE,
@@ -35,7 +34,7 @@ _MAKES_COLUMNS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A relation that a query names, and where."""
+    """A relation that a query names, and its position."""
 
     name: str
     span: Span
@@ -43,14 +42,14 @@ class _Read:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """Statements, each behind what it reads; and what each view names."""
+    """Statements in dependency order, and the relations that each view names."""
 
     statements: tuple[Statement, ...]
     reads: Mapping[str, tuple[str, ...]]
 
 
 def in_order(statements: Sequence[Statement]) -> Ordered:
-    """The statements, each behind what it reads; otherwise as they stand. Checks every name."""
+    """Sort statements behind those they read, otherwise in their given order. Checks every name."""
     declared = {fold(statement.name): statement for statement in statements}
     trees = {fold(view.name): _parsed(view) for view in statements if not isinstance(view, Table)}
     reads: dict[str, list[_Read]] = {}
@@ -92,7 +91,7 @@ def _place(
 
 
 def _parsed(view: View | MaterializedView) -> exp.Expr | None:
-    """The query as a tree; None where only Spark can read it."""
+    """Parse the query; None if only Spark can read it."""
     try:
         return parse_one(view.query, dialect=DIALECT)
     except (SqlglotError, RecursionError):
@@ -103,10 +102,10 @@ def _reads(
     view: View | MaterializedView, tree: exp.Expr | None, declared: Mapping[str, Statement]
 ) -> Iterator[_Read]:
     if tree is None:
-        # Too many rather than too few: they only decide about the order.
+        # A superset is fine: it only determines the order.
         for token in view.source.tokens():
             inside = view.query_span.start <= token.start < view.query_span.end
-            name = fold(token.text.strip("`"))
+            name = fold(unquote_name(token.text))
             if inside and name in declared and name != fold(view.name):
                 yield _Read(name, token.span)
         return
@@ -128,7 +127,7 @@ def _reads(
 
 
 def _span(view: View | MaterializedView, identifier: exp.Expr) -> Span:
-    """Where an identifier of the query stands in its file."""
+    """Return the position of an identifier of the query in its file."""
     start = identifier.meta.get("start")
     if start is None:
         return view.query_span
@@ -137,7 +136,7 @@ def _span(view: View | MaterializedView, identifier: exp.Expr) -> Span:
 
 
 def _check_columns(ordered: Mapping[str, Statement], trees: Mapping[str, exp.Expr | None]) -> None:
-    """Complain about a column that no relation in the query has, and nothing in it makes."""
+    """Reject a column that no relation in the query has and that nothing in the query produces."""
     columns: dict[str, set[str] | None] = {}
     for name, statement in ordered.items():
         if isinstance(statement, Table):
@@ -152,9 +151,9 @@ def _check_columns(ordered: Mapping[str, Statement], trees: Mapping[str, exp.Exp
 
 
 def column_names(name: str, find: Callable[[str], Statement | None]) -> tuple[str, ...] | None:
-    """The columns of a table or view, in order, as far as the text alone says.
+    """Return the columns of a table or view, in order; None if only Spark knows them.
 
-    `find` gives a statement by its name, in lower case. None: only Spark knows.
+    `find` returns a statement by its name in lower case.
     """
     statement = find(fold(name))
     if statement is None:
@@ -178,7 +177,7 @@ def column_names(name: str, find: Callable[[str], Statement | None]) -> tuple[st
 
 
 def _columns(view: View | MaterializedView, tree: exp.Expr | None) -> set[str] | None:
-    """The columns of a view, None where they are not plain to see."""
+    """Return the columns of a view; None if the text alone does not tell them."""
     if view.columns is not None:
         return {fold(name) for name in view.columns}
     if not isinstance(tree, exp.Query) or tree.is_star:
@@ -196,7 +195,7 @@ def _check_query(
     aliases: set[str] = set()
     for table in tree.find_all(exp.Table):
         if not isinstance(table.this, exp.Identifier):
-            return  # A function that gives a table, whose columns only Spark knows.
+            return  # A table function, whose columns only Spark knows.
         aliases.add(fold(table.alias_or_name))
         if fold(table.name) in columns:
             found = columns[fold(table.name)]
@@ -213,7 +212,7 @@ def _check_query(
         if isinstance(column.this, exp.Star) and fold(column.table) not in aliases:
             return  # All fields of a column, which only Spark knows.
     for column in named:
-        # What stands behind any name that is no alias may be a field of a column.
+        # A name after a qualifier that is not an alias may be a field of a column.
         plain = not column.table or fold(column.table) in aliases
         odd = not re.fullmatch(r"\w+", column.name) or _MADE_UP.fullmatch(fold(column.name))
         if plain and not odd and fold(column.name) not in known:

@@ -1,13 +1,14 @@
-"""The lease: one deploy at a time, and none that waits for the dead.
+"""The lease: one deploy at a time, and no deploy waits for a dead one.
 
-    <store>/deploy/lease.json      {id, host, pid, since, beat, ...}; id null: nobody holds it
+    <store>/deploy/lease.json      {id, host, pid, since, beat, ...}; id null: not held
 
-Taken and given back by compare-and-swap. The holder raises `beat` every few seconds. Whoever waits
-watches that number by its own clock: a holder that stood still for `expiry_s` is dead, whatever the
-two machines think the time is. A process that is proved to be gone (`process.py`) is dead at once.
+The lease is taken and released by compare-and-swap. The holder increments `beat` every few seconds.
+A waiting process watches that number by its own clock: a holder whose number has not changed for
+`expiry_s` is dead, whatever the clocks of the two machines say. A holder whose process is known to
+have ended (`process.py`) is dead at once.
 
-No safety rests on it: what a deploy changes is fenced by the manifest's epoch and by compare-and-
-swap. A crash leaves the lease held, by a process that does not beat.
+Safety does not depend on the lease: the changes of a deploy are fenced by the manifest's epoch and
+by compare-and-swap. A crash leaves the lease held by a process that sends no more beats.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from stepwell.model import checksum, format_time
 from stepwell.process import Liveness, ProcessId, liveness
 from stepwell.store.base import Store
 from stepwell.store.patient import impatient
+from stepwell.store.records import Record, number, omitted, text, time, ulid
 from stepwell.store.sealed import read_sealed, seal
 
 FORMAT = "stepwell-lease/1"
-_OPTIONAL = ("boot", "namespace", "started")
 DAMAGED = "DAMAGED"
-"""The id of a lease that cannot be read, for `unlock`."""
+"""Id of a lease that cannot be read, for `unlock`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class LeaseSettings:
     beat_s: float = 5.0
     expiry_s: float = 30.0
     look_s: float = 0.5
-    """How often whoever waits looks."""
+    """Interval at which a waiting process reads the lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ Alive = Callable[[ProcessId], Liveness]
 
 
 class Lease:
-    """A lease that is held. `release` gives it back; a context does so at its end."""
+    """A held lease. `release`, or the end of a `with`, gives it back."""
 
     def __init__(self, store: Store, owner: Owner, etag: str) -> None:
         self._store = store
@@ -88,11 +89,11 @@ class Lease:
         return self._owner.id
 
     def beat(self) -> None:
-        """Say that we are alive; `ConflictError` if somebody else has the lease by now."""
+        """Renew the lease; `ConflictError` if another process has it by now."""
         self._beat(self._store)
 
     check = beat
-    """Before something is written: are we still the one?"""
+    """Called before a write, to make sure that the lease is still ours."""
 
     def _beat(self, store: Store) -> None:
         with self._lock:
@@ -102,21 +103,21 @@ class Lease:
             self._etag = self._replaced(store, _encode(self._owner))
 
     def keep_alive(self, settings: LeaseSettings) -> None:
-        """Beat from a thread, until it is released."""
+        """Renew the lease from a background thread until it is released."""
 
         def run() -> None:
             while not self._end.wait(settings.beat_s):
                 try:
-                    self._beat(impatient(self._store))  # The next beat comes soon enough.
+                    self._beat(impatient(self._store))  # The next beat follows soon.
                 except ConflictError:
                     return
                 except StepwellError:
-                    continue  # A store that does not answer: the next beat may get through.
+                    continue  # The store does not answer; the next beat may get through.
 
         self._thread = threads.start("stepwell-lease", run, failed=self._stopped_beating)
 
     def _stopped_beating(self, error: BaseException) -> None:
-        """A lease that does not beat is lost soon; so that nothing is written after, it is now."""
+        """Give up the lease: without beats it expires soon, and then nothing may be written."""
         with self._lock:
             if self._lost is None:
                 self._lost = ConflictError(
@@ -125,7 +126,7 @@ class Lease:
                 )
 
     def release(self) -> None:
-        """Give it back. A lease that was lost meanwhile is left to whoever has it."""
+        """Release the lease. If it was lost meanwhile, leave it to its new holder."""
         self._end.set()
         if self._thread is not None:
             self._thread.join()
@@ -134,7 +135,7 @@ class Lease:
                 try:
                     self._replaced(impatient(self._store), _encode(None))
                 except (ConflictError, UnavailableError):
-                    return  # Somebody has it, or it expires by itself.
+                    return  # Another process has it, or it will expire.
 
     def __enter__(self) -> Lease:
         return self
@@ -143,7 +144,7 @@ class Lease:
         self.release()
 
     def _replaced(self, store: Store, data: bytes) -> str:
-        """Replace our own object; what was lost on the way is looked for before we give up."""
+        """Replace our own object; if the answer was lost, check whether the write got through."""
         try:
             store.replace_if(paths.LEASE, data, self._etag)
         except (ConflictError, UnavailableError) as error:
@@ -164,12 +165,12 @@ class Lease:
 
 
 def read_lease(store: Store) -> Owner | None:
-    """Who holds the lease; None: nobody. Reads only."""
+    """Return the holder of the lease; None if it is free. Only reads."""
     return _read(store)[0]
 
 
 def check_lease(store: Store) -> None:
-    """`CorruptError` if the object is damaged, or missing where a deploy was. Reads only."""
+    """Raise `CorruptError` if the lease is corrupt, or missing after a deploy. Only reads."""
     if _read_sound(store)[1] is None and store.exists(paths.RESOURCES):
         raise CorruptError(f"{store.uri}/{paths.LEASE}", "missing, though a deploy was made here")
 
@@ -183,9 +184,9 @@ def take_lease(
     alive: Alive | None = None,
     waiting: Callable[[Owner], None] = lambda owner: None,
 ) -> Lease:
-    """Take the lease, waiting for whoever has it; `ConflictError` with the owner's name if in vain.
+    """Take the lease, waiting for its holder; `ConflictError` names the holder after `wait_s`.
 
-    A crash leaves it taken or not.
+    After a crash, the lease is either taken or not.
     """
     settings = settings or LeaseSettings()
     here = env.process
@@ -218,7 +219,7 @@ def take_lease(
 
 
 def unlock(store: Store, id: str) -> Owner:
-    """Free a lease by its id, whoever holds it."""
+    """Release a lease by its id, whichever process holds it."""
     owner, etag = _read(store)
     if owner is None:
         raise InvalidError(f"nobody holds the lease of {store.uri}", hint="there is nothing to do")
@@ -232,7 +233,7 @@ def unlock(store: Store, id: str) -> Owner:
 
 
 def _take(store: Store, env: Env, etag: str | None) -> Lease | None:
-    """None: somebody else was faster."""
+    """Try to take the lease; None if another process was faster."""
     here = env.process
     at = (here.boot, here.namespace, here.started)
     owner = Owner(env.new_id(), here.host, here.pid, env.now(), 0, *at)
@@ -243,15 +244,16 @@ def _take(store: Store, env: Env, etag: str | None) -> Lease | None:
         else:
             store.replace_if(paths.LEASE, data, etag)
     except ConflictError:
-        pass  # Perhaps our own answer was lost: the id says whose it is.
+        pass  # Our own answer may have been lost: the id tells whose lease it is.
     found, now = _read(store)
     return Lease(store, owner, now or "") if found is not None and found.id == owner.id else None
 
 
 def _read(store: Store) -> tuple[Owner | None, str | None]:
-    """One that is damaged is held by nobody knows whom, until it has not changed for a while.
+    """Return the owner of the lease, and the etag of its object.
 
-    So it stops a deploy for as long as a dead owner does, and needs no person.
+    A corrupt lease counts as held by an unknown owner until it expires. It therefore blocks a
+    deploy no longer than a dead owner does, and never has to be removed by hand.
     """
     try:
         return _read_sound(store)
@@ -270,28 +272,21 @@ def _read_sound(store: Store) -> tuple[Owner | None, str | None]:
     fields, etag = found
     if fields.maybe("id", fields.id) is None:
         return None, etag
-    owner = Owner(
-        fields.id("id"),
-        fields.text("host"),
-        fields.number("pid"),
-        fields.time("since"),
-        fields.number("beat"),
-        *(fields.text(name) if name in fields.names() else None for name in _OPTIONAL),
-    )
-    return owner, etag
+    return _OWNER.read(fields), etag
 
 
 def _encode(owner: Owner | None) -> bytes:
-    if owner is None:
-        return seal(FORMAT, {"id": None})
-    return seal(
-        FORMAT,
-        {
-            "id": owner.id,
-            "host": owner.host,
-            "pid": owner.pid,
-            "since": format_time(owner.since),
-            "beat": owner.beat,
-            **{name: getattr(owner, name) for name in _OPTIONAL if getattr(owner, name)},
-        },
-    )
+    return seal(FORMAT, {"id": None} if owner is None else _OWNER.write(owner))
+
+
+_OWNER = Record(
+    Owner,
+    id=ulid,
+    host=text,
+    pid=number,
+    since=time,
+    beat=number,
+    boot=omitted(text),
+    namespace=omitted(text),
+    started=omitted(text),
+)

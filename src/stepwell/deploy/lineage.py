@@ -1,10 +1,9 @@
-"""What a change of tables and views means for those that read them, column by column.
+"""The effect of changed tables and views on the views that read them, column by column.
 
-Two sets of resources, the deployed one and the wanted one, are written as `query/lineage` writes
-them, with columns of tables under the names they have in the deployed one. A view whose texts are
-equal in both gives the same answer, so what is stored for it is right as it is. Works on the text
-alone, without Spark; whether Spark agrees is asked when it is deployed. A view that is not
-understood counts as changed.
+The deployed and the wanted set of resources are each written in the form of `sql/lineage`, with the
+columns of tables under their names in the deployed set. A view whose texts are equal in both sets
+has the same result, so its stored rows stay valid. This works on the text alone, without Spark;
+Spark confirms it during the deploy. A view that cannot be analyzed counts as changed.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from sqlglot.errors import SqlglotError
 from stepwell.deploy.resources import Deployed, Resource, shown
 from stepwell.deploy.table_change import TableChange, renames_done, table_change
 from stepwell.errors import StepwellError
-from stepwell.query.lineage import Columns, Lineage, Read, lineage, table_lineage
-from stepwell.query.parse import catalog_of
-from stepwell.query.reasons import Unsupported
-from stepwell.query.statements import MaterializedView, Policy, Table, fold
+from stepwell.plan.reasons import Unsupported
+from stepwell.sql.lineage import Columns, Lineage, Read, lineage, table_lineage
+from stepwell.sql.parse import catalog_of
+from stepwell.sql.statements import MaterializedView, Policy, Table, fold
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A view in both sets."""
+    """The lineage of one view in both sets."""
 
     before: Lineage | None
     now: Lineage | None
 
     @property
     def same_rows(self) -> bool:
-        """Whether its answer is the same for certain, apart from the names of its columns."""
+        """Whether its result is certainly the same, apart from the names of its columns."""
         return self.before is not None and self.now is not None and self.before.same_rows(self.now)
 
     @property
@@ -44,7 +43,7 @@ class Compared:
 
 
 class Comparison:
-    """The lineage of what is deployed beside that of what is wanted. Worked out as it is asked."""
+    """Lineage of the deployed and the wanted resources. Computed on demand."""
 
     def __init__(self, deployed: Deployed, wanted: Deployed) -> None:
         self.changes = table_changes(deployed, wanted)
@@ -56,7 +55,7 @@ class Comparison:
         return Compared(self._before.find(key), self._now.find(key))
 
     def cause(self, key: str) -> tuple[Read, str] | None:
-        """The changed column that a view reads, and why it counts; None: there is none to name."""
+        """Return the changed column that a view reads, and the reason; None if there is none."""
         compared = self.view(key)
         before = frozenset() if compared.before is None else compared.before.reads
         now = frozenset() if compared.now is None else compared.now.reads
@@ -90,7 +89,7 @@ class _Side:
 
     def find(self, key: str) -> Lineage | None:
         if key not in self._known:
-            self._known[key] = None  # A circle is not understood.
+            self._known[key] = None  # A cycle is not supported.
             resource = self.resources.get(key)
             self._known[key] = None if resource is None else self._made(resource)
         return self._known[key]
@@ -101,7 +100,7 @@ class _Side:
             if isinstance(statement, Table):
                 return table_lineage(statement, self.columns.get(fold(resource.name)))
             if isinstance(statement, MaterializedView) and statement.policy is Policy.FULL:
-                return None  # Computed from its text, which Spark alone reads then.
+                return None  # Recomputed from its text, which only Spark reads.
             relations = {}
             for key in resource.reads:
                 found = self.find(key)
@@ -117,13 +116,13 @@ class _Side:
 def _lineage(
     query: str, names: tuple[str, ...] | None, relations: tuple[tuple[str, Lineage], ...]
 ) -> Lineage:
-    """A plan is made several times in a deploy."""
+    """Compute a lineage. Cached, because a deploy makes its plan several times."""
     catalog = catalog_of({name: made.names for name, made in relations}, {})
     return lineage(query, catalog, dict(relations), names)
 
 
 def table_changes(deployed: Deployed, wanted: Deployed) -> dict[str, TableChange]:
-    """Tables in both sets that differ, by key."""
+    """Return the tables in both sets that differ, by key."""
     made = {}
     for key, new in wanted.items():
         old = deployed.get(key)
@@ -137,7 +136,7 @@ def table_changes(deployed: Deployed, wanted: Deployed) -> dict[str, TableChange
 def known_columns(
     deployed: Deployed, wanted: Deployed, changes: Mapping[str, TableChange]
 ) -> tuple[dict[str, Columns], dict[str, Columns]]:
-    """What is to be known of tables that change, before and now; by their names in lower case."""
+    """Describe the columns of changed tables, before and now, by table name in lower case."""
     called = called_before(deployed, wanted)
     before, now = {}, {}
     for key, change in changes.items():
@@ -149,7 +148,7 @@ def known_columns(
 
 
 def called_before(deployed: Deployed, wanted: Deployed) -> dict[str, dict[str, str]]:
-    """By table's key: what columns were called that a deploy renames, by their new names."""
+    """For each table's key, map the new names of columns that a deploy renames to the old ones."""
     made = {}
     for key, new in wanted.items():
         old = deployed.get(key) if new.kind == "table" else None

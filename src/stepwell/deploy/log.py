@@ -1,13 +1,14 @@
-"""The log of a deploy under way: what it is about to do, and what it has done.
+"""The log of a deploy in progress: its intents and its outcomes.
 
     <store>/deploy/resources.json.wal/00000000000000000000.json    header {session, lineage, serial}
     <store>/deploy/resources.json.wal/00000000000000000001.json    {session, records: [...]}
 
-Sealed objects on every store, so what is appended is there whole or not at all. It is opened
-where there is none, written by one session, and removed from its end to its beginning, after its
-serial was saved. Removal need not survive a power cut, so any part of a log may come back: every
-record carries the serial, by which it is known to be stale. A record that is damaged is dropped if
-it is the last one, and refused if others follow it: they were acknowledged.
+The log consists of sealed objects on every store, so an append is there as a whole or not at all. A
+log is opened only if there is none, written by one session, and removed from its end to its
+beginning after its serial was saved. A removal may be undone by a power cut, so any part of a log
+may come back: every record carries the serial, which shows that it is stale. A corrupt record is
+dropped if it is the last one, and refused if other records follow it, because those were
+acknowledged.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Record:
     key: str
     action: str
     value: Json
-    """The resource as it is to be; None: it is to go."""
+    """The resource after the action; None if it is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +49,22 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A log that somebody left. `header` is None where nothing but a damaged one was there."""
+    """A log left by a deploy. `header` is None if all it holds is one corrupt object."""
 
     header: Header | None
     stale: bool
-    """Whether its serial was saved already, so that it says nothing new."""
+    """Whether its serial was already saved, so that the log holds nothing new."""
     records: tuple[Record, ...]
     dropped: tuple[str, ...]
-    """Objects that do not count: a torn end, or records of another session."""
+    """Objects to ignore: a torn end, or records of another session."""
     objects: tuple[str, ...]
 
 
 class DeployLog:
-    """The log of one session. Each call that returned is durable."""
+    """The log of one session. A call is durable when it returns."""
 
     def __init__(self, store: Store, env: Env, header: Header) -> None:
-        """Open a new one; `ConflictError` if there is one already."""
+        """Open a new log; `ConflictError` if there is one already."""
         self._store = store
         self._env = env
         self._header = header
@@ -78,7 +79,7 @@ class DeployLog:
         return self._header.serial
 
     def append(self, *records: Record) -> None:
-        """All of them in one object: a crash leaves them, or none."""
+        """Append records in one object: after a crash there are all of them or none."""
         self._put(
             {
                 "records": [
@@ -99,7 +100,7 @@ class DeployLog:
                 self._store.put_new(path, data)
             except ConflictError:
                 found = self._store.get(path)
-                # It may be our own, sent twice because the first answer was lost.
+                # It may be our own write, sent twice because the first answer was lost.
                 if found is None or found.data != data:
                     raise ConflictError(
                         f"{self._store.uri}/{path} was written by another deploy",
@@ -112,9 +113,9 @@ class DeployLog:
 
 
 def read_log(store: Store, committed: int = 0) -> Found | None:
-    """What a deploy left, checked; None if there is nothing. Reads only.
+    """Read and check the log that a deploy left; None if there is none. Only reads.
 
-    `committed` is the serial that was saved last. `CorruptError` if a record is damaged or missing
+    `committed` is the last saved serial. Raises `CorruptError` if a record is corrupt or missing
     and others follow it.
     """
     listed = store.list(paths.DEPLOY_LOG)
@@ -128,7 +129,7 @@ def read_log(store: Store, committed: int = 0) -> Found | None:
         return Found(header, True, (), (), objects)
     read = [r for r in read if isinstance(r, CorruptError) or r.number("serial") > committed]
     if isinstance(read[-1], CorruptError):
-        read.pop()  # A torn end was never acknowledged. Two in a row were not one crash.
+        read.pop()  # A torn end was never acknowledged. One crash cannot tear two objects.
     if not read:
         return Found(None, False, (), objects, objects)
     first = read[0]
@@ -155,7 +156,7 @@ def read_log(store: Store, committed: int = 0) -> Found | None:
 
 
 def check_log(store: Store) -> Iterator[tuple[str, str]]:
-    """Every object of a log that is damaged, and how. Nothing is torn here: stores write whole."""
+    """Yield each corrupt object of a log, and the reason. None is torn: stores write it whole."""
     for item in store.list(paths.DEPLOY_LOG):
         found = _read(store, item)
         if isinstance(found, CorruptError):
@@ -163,7 +164,7 @@ def check_log(store: Store) -> Iterator[tuple[str, str]]:
 
 
 def remove_log(store: Store) -> None:
-    """From its end to its beginning, so that what a crash leaves is a log."""
+    """Remove the log from its end to its beginning, so that a crash leaves a valid log."""
     for item in reversed(store.list(paths.DEPLOY_LOG)):
         store.delete(item.path)
 

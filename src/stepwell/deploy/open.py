@@ -1,4 +1,8 @@
-"""`stepwell.open`: from the folder of a project, or the address of a store, to its pipeline."""
+"""`stepwell.open`, `read` and `connect`: from a project or a store's address to a pipeline.
+
+They differ in their effect on a writer: `open` fences it, `connect` asks it, and `read` leaves it
+alone.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,30 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from stepwell.deploy.pipeline import MakeExecutor, ProjectPipeline, SparkSession
-from stepwell.deploy.program import read_program
+from stepwell.deploy.pipeline import MakeExecutor, ProjectPipeline
+from stepwell.deploy.program import as_deployed, read_program
 from stepwell.deploy.project import Project, load_project
 from stepwell.deploy.references import References
 from stepwell.deploy.resources import deployed_project
 from stepwell.deploy.sections import read_sections
+from stepwell.deploy.snapshot import Snapshot, take_snapshot
 from stepwell.endpoint.client import TIMEOUT_S, Client, connect
 from stepwell.engine.events import Listener
+from stepwell.engine.metrics import Metrics
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import ConfigError, InvalidError, UnavailableError
 from stepwell.journal.identity import read_identity
-from stepwell.state.manifest import Manifest, Manifests
+from stepwell.manifest.manifest import Manifest, Manifests
 from stepwell.store.locate import open_store
+
+if TYPE_CHECKING:
+    from stepwell.execution.spark.dataframe import SparkSession
 
 _ADDRESS = re.compile(r"[a-z0-9]+://", re.IGNORECASE)
 _ALL = 10**9
-"""Seconds, or how many: whoever does not know what a project keeps discards nothing."""
+"""Seconds, or a count: without the project's own settings, nothing is discarded."""
 
 
 def open_pipeline(
@@ -35,19 +45,38 @@ def open_pipeline(
     env: Env | None = None,
     executor: MakeExecutor | None = None,
     listener: Listener | None = None,
+    metrics: Metrics | None = None,
 ) -> ProjectPipeline:
-    """Open the pipeline of a project, or in a store, for writing; that fences whoever had it."""
+    """Open the pipeline of a project, or in a store, for writing; fences the previous writer."""
     env = env or SystemEnv()
-    if _ADDRESS.match(str(project)):
-        if target is not None or store is not None:
-            raise InvalidError(
-                f"{project} is the address of a store, and has no targets and no other store",
-                hint='stepwell.open("path/of/the/project", store="s3://...")',
-            )
+    if is_address(project, target, store):
         loaded = project_at(str(project), env)
     else:
         loaded = load_project(str(project), env, target=target, store=store)
-    return ProjectPipeline(loaded, env, spark=spark, executor=executor, listener=listener)
+    return ProjectPipeline(
+        loaded, env, spark=spark, executor=executor, listener=listener, metrics=metrics
+    )
+
+
+def read_pipeline(
+    project: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    store: str | None = None,
+    spark: SparkSession | None = None,
+    env: Env | None = None,
+    executor: MakeExecutor | None = None,
+) -> Snapshot:
+    """Take a snapshot of the pipeline of a project, or in a store, as it is deployed."""
+    env = env or SystemEnv()
+    if is_address(project, target, store):
+        loaded = project_at(str(project), env, secrets=False)
+    else:
+        loaded = load_project(str(project), env, target=target, store=store, secrets=False)
+        found = Manifests(loaded.open_store(env), env).latest()
+        if found is not None:
+            loaded = as_deployed(loaded, found.manifest.program)
+    return take_snapshot(loaded, env, spark=spark, executor=executor)
 
 
 def connect_running(
@@ -57,9 +86,9 @@ def connect_running(
     store: str | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Client:
-    """The process on this machine that runs a pipeline; `UnavailableError` if there is none."""
+    """Connect to the process that runs a pipeline here; `UnavailableError` if there is none."""
     env = SystemEnv()
-    if _ADDRESS.match(str(project)):
+    if is_address(project, target, store):
         uri = open_store(str(project), env).uri
     else:
         uri = load_project(str(project), env, target=target, store=store).open_store(env).uri
@@ -73,12 +102,25 @@ def connect_running(
     return client
 
 
-def project_at(address: str, env: Env) -> Project:
-    """What is deployed in a store, without the folder it came from.
+def is_address(project: str | os.PathLike[str], target: str | None, store: str | None) -> bool:
+    """Return whether `project` is the address of a store; then no other option may be given."""
+    if not _ADDRESS.match(str(project)):
+        return False
+    if target is not None or store is not None:
+        raise InvalidError(
+            f"{project} is the address of a store, and has no targets and no other store",
+            hint='give the project: stepwell.open("path/of/the/project", store="s3://...")',
+        )
+    return True
 
-    Settings are the usual ones, but nothing is discarded: the project may keep more. A journal lies
-    beside the state unless the manifest says otherwise. Paths and `${file:...}` that are not
-    absolute are looked for in the current directory.
+
+def project_at(address: str, env: Env, *, secrets: bool = True) -> Project:
+    """Load the project that is deployed in a store, without its folder.
+
+    Settings have their defaults, but nothing is discarded: the project may keep more. The journal
+    is in the same store as the state unless the manifest says otherwise. Relative paths, and
+    relative paths in `${file:...}`, start at the current directory. Without `secrets`, references
+    of sources and sinks may be unresolvable until one is opened.
     """
     found = Manifests(open_store(address, env), env).latest()
     resources, executor = read_program(found and found.manifest.program, address)
@@ -89,7 +131,7 @@ def project_at(address: str, env: Env) -> Project:
             hint="open it by its project, or deploy one to it: stepwell deploy --store ADDRESS",
         )
     folder = Path.cwd()
-    references = References(folder, os.environ, {})
+    references = References(folder, os.environ, {}, required=secrets)
     usual = read_sections({}, references)
     bare = Project(
         name=address.rstrip("/").rpartition("/")[2] or "pipeline",
@@ -124,9 +166,10 @@ def project_at(address: str, env: Env) -> Project:
 
 
 def _check_journal(project: Project, manifest: Manifest, env: Env) -> None:
-    """Where the journal is, its project knows. To begin another here would lead the project astray.
+    """Raise if the journal is elsewhere: only the project knows its location.
 
-    A pipeline that was closed needs nothing of its journal, so that nobody else would mind.
+    Beginning another journal here would mislead the project. A pipeline that was closed needs
+    nothing of its journal, so no other check would notice.
     """
     place = project.open_journal_store(env) or project.open_store(env)
     there = read_identity(place)

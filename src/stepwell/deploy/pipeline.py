@@ -1,8 +1,8 @@
-"""A pipeline opened from its project: what `stepwell.open` gives, and what `stepwell run` runs.
+"""A pipeline opened from its project: the result of `stepwell.open`, run by `stepwell run`.
 
 The first opening creates the pipeline in the project's store; every later one takes it over, with
-everything in it. How views are computed is decided by the project's `executor`: Spark, or the
-reference in plain Python; tests may give any other.
+everything in it. Spark computes the views. Tests may choose the reference executor
+(`stepwell.testing`), or pass another one.
 """
 
 from __future__ import annotations
@@ -10,46 +10,45 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
 from stepwell.connectors.python_rows import pushed_rows
 from stepwell.deploy.program import check_program, program_of
 from stepwell.deploy.project import Project
-from stepwell.engine.events import Listener
+from stepwell.engine.answer import Answer
+from stepwell.engine.event_log import EventLog
+from stepwell.engine.events import Listener, all_of
+from stepwell.engine.metrics import Metrics
 from stepwell.engine.open import Seen
-from stepwell.engine.payload import Intake
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.ports import ERRORS, BadRow, Executor, ExecutorFactory
+from stepwell.engine.ports import Intake
 from stepwell.engine.pushed import Receipt, Rows
-from stepwell.engine.reference_executor import ReferenceExecutor
-from stepwell.engine.target import Target
+from stepwell.engine.restore_request import RestorePoint
 from stepwell.env import Env
 from stepwell.errors import FencedError, InvalidError, RejectedError
-from stepwell.model import Transaction
-from stepwell.query.explain import Explained
-from stepwell.query.reasons import Unsupported
-from stepwell.query.source import Source, Tokens, did_you_mean
-from stepwell.state.manifest import Manifests
+from stepwell.execution.executor import Executor, ExecutorFactory
+from stepwell.lsm.dead_letter import ERRORS, BadRow
+from stepwell.manifest.manifest import Manifests
+from stepwell.plan.explain import Explained
+from stepwell.plan.reasons import Unsupported
+from stepwell.sql.statements import fold
+from stepwell.text import Source, Tokens, did_you_mean
 
-SparkSession: TypeAlias = Any
-"""A session of pyspark, which only the layer below may import."""
-MakeExecutor = Callable[[Project, SparkSession | None], ExecutorFactory]
-"""From a project, and a Spark session or None, to what makes its executor."""
+if TYPE_CHECKING:
+    from stepwell.execution.spark.dataframe import DataFrame, SparkSession
 
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Rows, and the transaction as of which they are what was asked for."""
-
-    transaction: Transaction
-    rows: pa.Table
+MakeExecutor: TypeAlias = "Callable[[Project, SparkSession | None], ExecutorFactory]"
+"""Takes a project and a Spark session or None, and returns the factory of its executor."""
 
 
 class ProjectPipeline(Pipeline):
-    """A `Pipeline` that knows its project."""
+    """A pipeline open for writing: push rows, run the sources, query, checkpoint, restore.
+
+    Use it in a `with`. It is thread-safe. Once it is fenced or closed, every call raises the
+    reason.
+    """
 
     def __init__(
         self,
@@ -59,17 +58,20 @@ class ProjectPipeline(Pipeline):
         spark: SparkSession | None = None,
         executor: MakeExecutor | None = None,
         listener: Listener | None = None,
+        metrics: Metrics | None = None,
         create: bool = True,
-        base: Target | None = None,
+        base: RestorePoint | None = None,
         seen: Seen | None = None,
     ) -> None:
         self.project = project = project.patient()
         self.store = project.open_store(env)
         self._env = env
-        self._listener = listener
+        self._listener = all_of(EventLog(project.name), listener)
+        self._metrics = metrics
         self._spark = spark
         self._make = executor or make_executor
-        # Asked before the claim: who cannot have the pipeline must not fence whoever has it.
+        # Checked before the claim: a process that cannot open the pipeline must not fence its
+        # writer.
         found = Manifests(self.store, env).latest()
         known = None if found is None else found.manifest.program
         kind = None if spark is None else "spark"
@@ -82,7 +84,8 @@ class ProjectPipeline(Pipeline):
             sinks=project.make_sinks(env),
             journal_store=project.open_journal_store(env),
             settings=project.settings(),
-            listener=listener,
+            listener=self._listener,
+            metrics=metrics,
             create=create,
             program=known or program_of(project, kind),
             base=base,
@@ -93,7 +96,10 @@ class ProjectPipeline(Pipeline):
         return self
 
     def close(self) -> None:
-        """Flush, and let go. One that was fenced has nothing to leave."""
+        """Flush and release the pipeline. Aborts an open explicit transaction.
+
+        If another thread is in `run`, call `stop` first, or its next transaction raises.
+        """
         with suppress(FencedError):
             super().close()
 
@@ -107,12 +113,15 @@ class ProjectPipeline(Pipeline):
         bad: Sequence[BadRow] = (),
         key: str | None = None,
     ) -> Receipt:
-        """Put rows into a table, and delete some first; the number of the transaction.
+        """Put rows into a table, as one transaction; return its number, with counts of rows.
 
-        A row that is none of its table's goes to the dead letters and the others are taken in, as
-        `stepwell push` does: `rejected` of what is returned says how many. `RejectedError` if no
-        row is left; its dead letters are kept. Of anything else that is raised nothing was taken
-        in, but after `UnknownOutcomeError` push once more with the same `key`.
+        The rows are durable and visible when it returns. `rows` is a list of dictionaries, a
+        dictionary of lists, or anything that Arrow reads. `discard` and `delete` are applied first
+        and name rows by their keys: a delete that matches no row makes a dead letter, a discard
+        does not. Rows that do not fit their table become dead letters (`<table>$errors`), and the
+        others are applied; `RejectedError` if none is left. After any other error nothing was
+        applied, except after `UnknownOutcomeError`: push again with the same `key`, and the push is
+        applied once. `bad` are rows of a file that could not be read; they become dead letters.
         """
         receipt = super().push(table, rows, delete=delete, discard=discard, bad=bad, key=key)
         if receipt.rows and not receipt.taken:
@@ -134,31 +143,49 @@ class ProjectPipeline(Pipeline):
         goes = change.delete, change.discard
         return super()._intake(declared.name, change.put, *goes, every, key)
 
-    def query(self, sql: str) -> pa.Table:
-        """The answer to one SELECT, as an Arrow table: `.to_pandas()`, `.to_pylist()`."""
-        return self.ask(sql).rows
+    def query(self, sql: str) -> Answer:
+        """Answer one SELECT over tables and views, as of the last transaction.
 
-    def ask(self, sql: str) -> Answer:
-        """The same, together with the transaction it is the answer of."""
+        The answer is a copy. Later transactions do not change it.
+        """
         check_one_query(sql)
         with self._look("query"):
-            state = self._core.state
+            state = self._session.state
             return Answer(state.transaction, answer(self.project, state.executor, sql))
 
+    def table(self, name: str) -> pa.Table:
+        """Return all rows of a table, a view, or the dead letters `<table>$errors`, as Arrow."""
+        return super().table(relation_named(self.project, name))
+
+    def to_spark(self, name: str) -> DataFrame:
+        """Return a table or view as a DataFrame of the Spark session that computes the views.
+
+        Spark's executors hold a copy of the rows as of the last transaction. Later transactions do
+        not change it.
+        """
+        from stepwell.execution.spark.dataframe import to_dataframe
+
+        found = relation_named(self.project, name)
+        with self._look("to_spark"):
+            return to_dataframe(self._spark, self._session.state.executor, found)
+
     def explain(self, view: str) -> Explained:
-        """How a materialized view is kept up to date, and what is stored for it."""
+        """Explain how a materialized view is maintained, and what is stored for it."""
         name = self.project.view(view).name
         with self._look("explain"):
-            return explain(self._core.state.executor, name)
+            return explain(self._session.state.executor, name)
 
 
 def make_executor(project: Project, spark: SparkSession | None = None) -> ExecutorFactory:
-    """What the project's `executor` names."""
+    """Return the factory of the project's executor: Spark, or the one that a test has chosen."""
     if project.sections.executor == "reference" and spark is None:
+        from stepwell.execution.reference.executor import ReferenceExecutor
+
         return lambda store, env: ReferenceExecutor(project.sql, store, env)
-    # Imported late: whoever has no use for Spark does not pay for it.
-    from stepwell.spark.executor import spark_executor
-    from stepwell.spark.session import SessionSettings
+    # Imported late: a process that does not use Spark should not pay for it.
+    from stepwell.deploy.cache import open_cache
+    from stepwell.execution.spark.executor import spark_executor
+    from stepwell.execution.spark.session import SessionSettings
 
     section = project.sections.spark
     settings = SessionSettings(
@@ -173,15 +200,16 @@ def make_executor(project: Project, spark: SparkSession | None = None) -> Execut
         declared=project.statements,
         settings=settings,
         spark=spark,
+        cache=lambda env: open_cache(project, env),
     )
 
 
 def answer(project: Project, executor: Executor, sql: str) -> pa.Table:
-    """What an executor answers. What it cannot read is told like any other mistake."""
+    """Run a query. A query that the executor does not support raises `InvalidError`."""
     try:
         return executor.query(letters_quoted(sql))
     except Unsupported as error:
-        # Only the reference raises this; Spark reads whatever Spark reads.
+        # Only the reference executor raises this; Spark accepts all of its own SQL.
         unknown = re.fullmatch(r"the relation (.+)", error.reason.detail)
         names = [statement.name for statement in project.statements]
         if unknown:
@@ -192,8 +220,19 @@ def answer(project: Project, executor: Executor, sql: str) -> pa.Table:
         ) from error
 
 
+def relation_named(project: Project, name: str) -> str:
+    """Return the spelling of a table, a view or `<table>$errors`; `InvalidError` if unknown."""
+    names = [statement.name for statement in project.statements]
+    names += [table + ERRORS for table in project.tables]
+    for known in names:
+        if fold(known) == fold(name):
+            return known
+    hint = did_you_mean(name, names) or "there are: " + ", ".join(sorted(names))
+    raise InvalidError(f"there is no table or view {name}", hint=hint)
+
+
 def letters_quoted(sql: str) -> str:
-    """The query with `orders$errors` in backticks: without them SQL has no `$` in a name."""
+    """Put `orders$errors` in backticks: an unquoted SQL name cannot contain `$`."""
     made, done = "", 0
     tokens = Source("query", sql).tokens()
     for name, sign, rest in zip(tokens, tokens[1:], tokens[2:], strict=False):
@@ -205,12 +244,11 @@ def letters_quoted(sql: str) -> str:
 
 
 def explain(executor: Executor, view: str) -> Explained:
-    """What an executor says about a view."""
+    """Return an executor's explanation of a view."""
     explained = getattr(executor, "explain", None)
     if explained is None:
         raise InvalidError(
-            f"{view}: the reference executor computes every view anew, there is nothing to explain",
-            hint="take executor: reference out of stepwell.yml",
+            f"{view}: the reference executor recomputes every view, so there is nothing to explain"
         )
     found = explained(view)
     if not isinstance(found, Explained):
@@ -219,7 +257,7 @@ def explain(executor: Executor, view: str) -> Explained:
 
 
 def check_one_query(sql: str) -> None:
-    """Complain about anything but one query: a pipeline is changed by pushing, not by SQL."""
+    """Reject anything but a single query: a pipeline is changed by pushing, not by SQL."""
     tokens = Tokens(Source("query", sql))
     if tokens.peek().kind == "end":
         raise tokens.wrong("this query is empty", hint="stepwell query 'SELECT * FROM ...'")

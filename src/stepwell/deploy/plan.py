@@ -1,11 +1,11 @@
-"""The plan: what a deploy would do to each resource, why, what it costs and what is lost.
+"""The plan: what a deploy would do to each resource, the reason, the cost, and the data lost.
 
-A plan is a value, made from two sets of resources and a few counts, without side effects. `plan`
-shows it, `deploy` carries it out, `--out` keeps it, and the tests read it: the same list. A
-materialized view is rebuilt if its query changed or a column it reads did (`lineage.py`). If its
-answer cannot have changed, it is re-bound: compiled against what it reads now, with its stored rows
-as they are. Through plain views, too: they are compiled into what reads them, and a key that only
-the compiler asks for passes through them. A view that none of this touches is unchanged.
+A plan is a value, made without side effects from two sets of resources and a few counts. `plan`
+shows it, `deploy` carries it out, `--out` saves it, and tests inspect it. A materialized view is
+rebuilt if its query or a column that it reads has changed (`lineage.py`). If its result cannot have
+changed, it is re-bound: compiled against the relations it reads now, with its stored rows kept.
+This also applies through plain views: they are compiled into their readers, and a key that only the
+compiler needs passes through them. A view that none of this affects is unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import difflib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 
 from stepwell.connectors.evolving import is_evolving, named_evolution, names_refusal
@@ -32,41 +32,42 @@ from stepwell.deploy.resources import (
     tokens_checksum,
 )
 from stepwell.deploy.source_place import path_refusal
+from stepwell.engine.swap_stages import Stage, stage_to_json
 from stepwell.errors import ConfigError, InvalidError
+from stepwell.manifest.manifest import Manifest
 from stepwell.model import checksum
-from stepwell.query.statements import MaterializedView, Statement, Table, View, fold
-from stepwell.state.manifest import Manifest
+from stepwell.sql.statements import MaterializedView, Statement, Table, View, fold
 from stepwell.store.sealed import Json, seal, unseal
 
 FORMAT = "stepwell-plan/1"
 _PLACE = frozenset({"type", "path", "table", "schema"})
-"""Options of a sink that say where it writes: another place begins anew."""
+"""Options of a sink that determine its location; at another location the sink starts over."""
 _HARMLESS = frozenset({"dsn", "timeout", "storage", "coalesce", "evolve"})
-"""Options of a sink that say how it is reached, and how it goes on."""
+"""Options of a sink that determine how it is reached and how it continues."""
 
 
-class Action(str, Enum):
+class Action(StrEnum):
     CREATE = "create"
     UPDATE = "update"
     REBUILD = "rebuild"
     REBIND = "rebind"
-    """Compiled again; what is stored for it stays as it is."""
+    """Compiled again; its stored rows are kept."""
     DELETE = "delete"
     UNCHANGED = "unchanged"
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is stored, as far as a plan says it: counts of the latest manifest."""
+    """Counts from the latest manifest that a plan uses."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
-    """By relation, in lower case. Roughly: rows of several runs may cancel out."""
+    """Estimated rows by relation, in lower case: rows of several runs may cancel out."""
     undelivered: Mapping[str, int] = field(default_factory=dict)
-    """Transactions that wait for a sink."""
+    """Number of transactions that wait for each sink."""
     begun: frozenset[str] = frozenset()
     """Sinks that hold output."""
     taken: frozenset[str] = frozenset()
-    """Sources that have taken something."""
+    """Sources that have read input."""
 
     @classmethod
     def of(cls, manifest: Manifest | None) -> Facts:
@@ -87,7 +88,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happens to one resource."""
+    """The action on one resource."""
 
     key: str
     action: Action
@@ -95,11 +96,11 @@ class Step:
     difference: tuple[str, ...] = ()
     """Lines of a text difference."""
     work: Mapping[str, int] = field(default_factory=dict)
-    """Rows that are read to compute it, by table or view; roughly."""
+    """Estimated rows that are read to compute it, by table or view."""
     lost: str | None = None
     refused: str | None = None
     cause: str | None = None
-    """The column for which a view is rebuilt, as `table.column`."""
+    """The column that causes a rebuild of the view, as `table.column`."""
     hint: str | None = None
 
     def to_json(self) -> dict[str, Json]:
@@ -121,12 +122,14 @@ class Plan:
     store: str
     executor: str
     before: str
-    """Checksum of what is deployed now: a plan that was kept is good for that and nothing else."""
+    """Fingerprint of the deployed resources: a saved plan is valid for these only."""
     steps: tuple[Step, ...]
-    """What goes last first, then everything else behind what it needs."""
+    """Deletions first, readers before what they read; then the others in dependency order."""
     wanted: Deployed = field(repr=False)
     refusal: str | None = None
-    """Why nothing of it can be done, whatever the steps say."""
+    """The reason why the whole plan is refused, whatever the steps say."""
+    stages: tuple[Stage, ...] = ()
+    """The stages of the engine's program swap; empty for a first deploy (`planned_stages`)."""
 
     @property
     def changes(self) -> tuple[Step, ...]:
@@ -142,12 +145,12 @@ class Plan:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """Every reason why it cannot be done."""
+        """Every reason why the plan is refused."""
         steps = (f"{shown(step.key)}: {step.refused}" for step in self.refused)
         return (*([] if self.refusal is None else [self.refusal]), *steps)
 
     def check(self, done: str = "deployed") -> None:
-        """`InvalidError` with every reason if something cannot be done safely."""
+        """Raise `InvalidError` with every reason if a part of the plan is refused."""
         if self.refusals:
             raise InvalidError(
                 f"this cannot be {done}:\n" + "\n".join(f"  {why}" for why in self.refusals),
@@ -162,10 +165,11 @@ class Plan:
             "counts": counts,
             "refused": list(self.refusals),
             "steps": [step.to_json() for step in self.steps],
+            "stages": [stage_to_json(stage) for stage in self.stages],
         }
 
     def encode(self) -> bytes:
-        """For `--out`. No secret is in it."""
+        """Encode the plan for `--out`. It contains no secrets."""
         wanted = resources_to_json(self.wanted)
         steps = [step.to_json() for step in self.steps]
         head = {"store": self.store, "executor": self.executor, "before": self.before}
@@ -173,7 +177,7 @@ class Plan:
 
 
 def decode_plan(data: bytes, name: str) -> tuple[str, str, str, dict[str, Resource]]:
-    """Store, executor, what it was made for, and what is wanted."""
+    """Return the store, the executor, the fingerprint it was made for, and the wanted resources."""
     fields = unseal(data, format=FORMAT, object=name)
     wanted = resources_from_json(fields.any("wanted"), name)
     return fields.text("store"), fields.text("executor"), fields.text("before"), wanted
@@ -194,20 +198,20 @@ def make_plan(
     facts: Facts | None = None,
     folder: Path = Path("/"),
 ) -> Plan:
-    """Pure: the same arguments give the same plan. Relative paths start at `folder`."""
+    """Make a plan. Pure: equal arguments give equal plans. Relative paths start at `folder`."""
     steps = _Planner(deployed, wanted, facts or Facts(), folder).steps()
     refusal = None
     if deployed and deployed_executor != executor:
         refusal = (
             f"it was made with the executor {deployed_executor}, which stores other relations than "
-            f"{executor}; give another store, and let it take in everything anew"
+            f"{executor}; give another store, and let it take in everything again"
         )
     before = fingerprint(deployed, deployed_executor)
     return Plan(store, executor, before, steps, wanted, refusal)
 
 
 def destroy_plan(store: str, deployed: Deployed, executor: str, facts: Facts) -> Plan:
-    """Everything goes."""
+    """Plan the deletion of every resource."""
     plan = make_plan(
         store, deployed, {}, executor=executor, deployed_executor=executor, facts=facts
     )
@@ -223,10 +227,12 @@ class _Planner:
         self._folder = folder
         self._compared = Comparison(deployed, wanted)
         self._moved: dict[str, str] = {}
-        """What is computed otherwise than before, and in which words."""
+        """Relations whose result changes, with the change in words."""
         self._touched: dict[str, str] = {}
-        """Plain views with the same answer over something that changed: what is compiled over them
-        may be stored in another way. And in which words."""
+        """Plain views with the same result over a changed relation, with the change in words.
+
+        A view compiled over them may be stored in another way.
+        """
 
     def steps(self) -> tuple[Step, ...]:
         gone = {key: r for key, r in self._deployed.items() if key not in self._wanted}
@@ -238,7 +244,7 @@ class _Planner:
             made.append(step)
         return (*deleted, *made)
 
-    # Going
+    # Deletions
 
     def _deleted(self, resource: Resource) -> Step:
         lost: str | None = None
@@ -258,7 +264,7 @@ class _Planner:
             )
         return Step(resource.key, Action.DELETE, reason, lost=lost, refused=refused)
 
-    # Coming
+    # Creations
 
     def _created(self, resource: Resource) -> Step:
         self._moved[resource.key] = "is new"
@@ -274,7 +280,7 @@ class _Planner:
             reason = "it is not deployed yet; it receives the whole view first"
         return Step(resource.key, Action.CREATE, reason, work=work)
 
-    # Staying
+    # Changes
 
     def _changed(self, old: Resource, new: Resource) -> Step:
         if new.kind == "table":
@@ -327,7 +333,8 @@ class _Planner:
                 r.kind == "sink" and r.reads == (new.key,) and key in self._deployed
                 for key, r in self._wanted.items()
             )
-            # A sink has rules of its own for other names of columns, which come with a difference.
+            # A sink has its own rules for renamed columns; they apply when it receives a
+            # difference.
             renamed = not (compared.same_names and self._same_spelling(old, new, said))
             if _alike(old, new) and compared.same_rows and not (renamed and followed):
                 if renamed:
@@ -339,7 +346,7 @@ class _Planner:
                 )
                 return self._in_other_words(old, new, difference)
             reason, cause = self._otherwise(old, new, moved if not said else None)
-            self._moved[new.key] = "is computed anew" if stored else "is computed otherwise"
+            self._moved[new.key] = "is recomputed" if stored else "is computed otherwise"
         if reason and stored:
             work = self._work(new)
             return Step(new.key, Action.REBUILD, reason, difference, work, cause=cause)
@@ -348,8 +355,10 @@ class _Planner:
         return self._in_other_words(old, new, difference)
 
     def _same_spelling(self, old: Resource, new: Resource, said: bool) -> bool:
-        """Whether the columns of a view are spelled as before, as far as the text says; where it
-        does not, only if the text is the same.
+        """Return whether the columns of a view are spelled as before.
+
+        If the text does not tell the columns, only an unchanged text counts as the same
+        spelling.
         """
         before = column_names(old.name, _finder(self._deployed))
         now = column_names(new.name, _finder(self._wanted))
@@ -366,7 +375,7 @@ class _Planner:
         return f"it reads no changed column of {shown(moved)}; its rows stay"
 
     def _otherwise(self, old: Resource, new: Resource, moved: str | None) -> tuple[str, str | None]:
-        """Why a view is computed otherwise than before, and the column that is the cause."""
+        """Return why the result of a view changes, and the column that causes it."""
         if moved is None:
             same = old.settings == new.settings
             return "its query changed" if same else "settings it was computed with changed", None
@@ -408,7 +417,7 @@ class _Planner:
         difference = _options(old, new)
         named = ", ".join(changed)
         if _PLACE & set(changed):
-            reason = f"{named} changed; it begins anew there, with the whole view"
+            reason = f"{named} changed; it starts over there, with the whole view"
             waiting = self._facts.undelivered.get(new.name, 0)
             lost = f"{waiting:,} transactions that the old place lacks" if waiting else None
             return Step(new.key, Action.REBUILD, reason, difference, lost=lost)
@@ -428,9 +437,10 @@ class _Planner:
         return Step(new.key, Action.UPDATE, reason, difference, refused=refused)
 
     def _other_columns(self, old: Resource, new: Resource) -> tuple[str, str | None]:
-        """How a sink that holds output follows what has other columns, or why it cannot.
+        """Say how a sink that holds output follows a view with other columns, or why it cannot.
 
-        What the text does not say (types, names that Spark makes up) is seen when it is deployed.
+        Facts that the text does not tell (types, names that Spark generates) are checked during the
+        deploy.
         """
         if new.name not in self._facts.begun:
             return "", None
@@ -461,7 +471,7 @@ class _Planner:
             return Step(new.key, Action.UPDATE, reason)
         return Step(new.key, Action.UNCHANGED)
 
-    # Knowing
+    # Look-ups
 
     def _rows(self, relation: str) -> int:
         return self._facts.rows.get(fold(relation), 0)
@@ -470,7 +480,7 @@ class _Planner:
         return isinstance(view.statement(), MaterializedView)
 
     def _work(self, view: Resource) -> dict[str, int]:
-        """The rows of the tables and stored views it reads, through plain views."""
+        """Return the rows of the tables and stored views it reads, also through plain views."""
         work: dict[str, int] = {}
         left = list(view.reads)
         while left:
@@ -504,7 +514,7 @@ def _finder(resources: Deployed) -> Callable[[str], Statement | None]:
 
 
 def fresh_views(plan: Plan) -> tuple[str, ...]:
-    """The materialized views that are computed from what they read, in order."""
+    """Return the materialized views that are computed from scratch, in order."""
     return tuple(
         plan.wanted[step.key].name
         for step in plan.steps
@@ -515,21 +525,21 @@ def fresh_views(plan: Plan) -> tuple[str, ...]:
 
 
 def without(plan_wanted: Deployed, deployed: Deployed, failed: set[str]) -> dict[str, Resource]:
-    """What is wanted, less what failed and whatever needs it: those keep what is deployed.
+    """Return the wanted resources, with failed ones and their dependants as they are deployed.
 
-    `ConfigError` if that does not fit together any more.
+    Raises `ConfigError` if the result is inconsistent.
     """
     out = failed | dependants(plan_wanted, failed)
     left = {key: r for key, r in plan_wanted.items() if key not in out}
     back = {key: deployed[key] for key in out if key in deployed}
-    # What the old ones need must be there as it was, or they mean something else.
+    # Resources that the old ones need must stay as they were, or the old ones change their meaning.
     todo = [key for r in back.values() for key in r.reads]
     while todo:
         key = todo.pop()
         if key in back or (key in left and left[key].same(deployed.get(key))):
             continue
         if key in left and key in deployed:
-            # It was to change; with a reader that cannot follow it stays as it is, too.
+            # A resource that was to change stays as it is if a reader cannot follow.
             again = {key} | dependants(plan_wanted, {key})
             return without(plan_wanted, deployed, failed | again)
         if key in deployed:
@@ -537,7 +547,7 @@ def without(plan_wanted: Deployed, deployed: Deployed, failed: set[str]) -> dict
             todo += deployed[key].reads
             continue
         raise ConfigError(f"{shown(key)} is read by what is deployed, and is not there")
-    # A name that stays in use, by a view that was to become a table or the other way, is not free.
+    # A name stays in use if its view was to become a table, or the other way round, and failed.
     names = {fold(r.name) for r in back.values() if r.kind in ("table", "view")}
     taken = {
         key
@@ -548,7 +558,7 @@ def without(plan_wanted: Deployed, deployed: Deployed, failed: set[str]) -> dict
 
 
 def _meaning(view: Resource) -> tuple[object, ...]:
-    """What of a view decides about its rows: its name and its comment do not."""
+    """Return the parts of a view that determine its rows; its name and its comment do not."""
     statement = view.statement()
     if isinstance(statement, Table):
         return ("table", "", None, None, ())
@@ -559,7 +569,7 @@ def _meaning(view: Resource) -> tuple[object, ...]:
 
 
 def _alike(old: Resource, new: Resource) -> bool:
-    """Whether two views differ in nothing but the words of their queries and names."""
+    """Return whether two views differ only in the text of their queries and in names."""
     kind, _, _, policy, settings = _meaning(old)
     return (kind, policy, settings) == (_meaning(new)[0], *_meaning(new)[3:])
 

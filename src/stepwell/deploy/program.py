@@ -1,9 +1,9 @@
-"""What a pipeline computes, as its manifest records it: the truth about what is deployed.
+"""The program of a pipeline, as its manifest records it: the truth about what is deployed.
 
-    {"format": 4, "executor": "spark", "resources": {"view.revenue": {...}, ...}}
+    {"format": 5, "executor": "spark", "resources": {"view.revenue": {...}, ...}}
 
-Rows stored for one query are no answer to another. So a pipeline is opened by the statements it was
-made with, and `deploy` is the way from one program to the next.
+The rows stored for one query are not the result of another. A pipeline is therefore opened with the
+statements it was made with, and only `deploy` moves it from one program to the next.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from stepwell.deploy.resources import (
 )
 from stepwell.errors import CorruptError, InvalidError
 from stepwell.model import checksum
-from stepwell.query.reasons import Code
-from stepwell.query.settings import default_of
+from stepwell.plan.reasons import Code
+from stepwell.sql.settings import default_of
 from stepwell.store.sealed import Json
 
 FORMAT = 5
-"""The next, when stored relations mean something else for the same statements."""
+"""Incremented when stored relations change their meaning for the same statements."""
 
 
 def program_of(project: Project, executor: str | None = None) -> Json:
-    """`executor`: the one that is used, if not the project's."""
+    """Return the program of a project; `executor` overrides the project's."""
     return program_json(resources_of(project), executor or project.sections.executor)
 
 
@@ -40,7 +40,7 @@ def program_json(resources: Deployed, executor: str) -> Json:
 
 
 def read_program(program: Json, where: str) -> tuple[dict[str, Resource], str]:
-    """The resources and the executor; nothing and an empty text where nothing is recorded."""
+    """Return the resources and the executor; empty if no program is recorded."""
     if program is None:
         return {}, ""
     if not isinstance(program, dict):
@@ -55,7 +55,7 @@ def read_program(program: Json, where: str) -> tuple[dict[str, Resource], str]:
 
 
 def as_deployed(project: Project, program: Json, *, leaving: bool = False) -> Project:
-    """What is deployed, with the project's settings; the project itself if nothing is."""
+    """Return the deployed project with the project's settings; the project itself if none is."""
     resources, executor = read_program(program, project.store)
     if not resources:
         return project
@@ -63,7 +63,7 @@ def as_deployed(project: Project, program: Json, *, leaving: bool = False) -> Pr
 
 
 def check_program(project: Project, known: Json, executor: str | None = None) -> None:
-    """Refuse a project that is not the one deployed. None: nothing is recorded yet."""
+    """Reject a project that differs from the deployed one; `known` is None if none is recorded."""
     found = project_differences(project, known, executor)
     if found:
         raise InvalidError(
@@ -74,7 +74,7 @@ def check_program(project: Project, known: Json, executor: str | None = None) ->
 
 
 def project_differences(project: Project, known: Json, executor: str | None = None) -> list[str]:
-    """In a few words each; none if the project is what is deployed, or nothing is."""
+    """Describe each difference in a few words; empty if there is none, or nothing is deployed."""
     deployed, before = read_program(known, project.store)
     if not deployed:
         return []
@@ -99,7 +99,7 @@ def differences(before: Deployed, now: Deployed) -> list[str]:
 
 
 def _settings(before: Deployed, now: Deployed, key: str) -> str:
-    """Which settings of a view differ, and how."""
+    """Describe how the settings of a view differ."""
     old, new = before[key].settings, now[key].settings
     told = [
         f"{name} was {old.get(name) or default_of(name)}, not {new.get(name) or default_of(name)}"
@@ -110,10 +110,10 @@ def _settings(before: Deployed, now: Deployed, key: str) -> str:
 
 
 def identified(before: Deployed, now: Deployed, lineage: str, serial: int) -> dict[str, Resource]:
-    """The resources with their ids: of those that stay as they were the old one, else a new one.
+    """Return the resources with their ids: unchanged ones keep theirs, the others get new ones.
 
-    An id follows from lineage, key and serial, so whoever recovers a deploy can tell from the
-    manifest whether its action happened (D4).
+    An id is derived from lineage, key and serial, so the recovery of a deploy can tell from the
+    manifest whether an action happened (D4).
     """
     made = {}
     for key, resource in now.items():

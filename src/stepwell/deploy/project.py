@@ -1,12 +1,13 @@
-"""A project: `stepwell.yml` and the `*.sql` files beside it, as typed and checked values.
+"""A project: `stepwell.yml` and the `*.sql` files next to it, as typed and checked values.
 
     load_project(folder)  ->  Project: settings, statements in order, sources and sinks
 
-Reading one opens nothing and starts nothing, so it works offline (D10). All of it is checked: keys,
-values, references, statements, names of relations and columns, and the options of every source and
-sink, each by the connector itself. The first mistake is an error that shows its place.
+Loading a project opens nothing and starts nothing, so it works offline (D10). Everything is
+checked: keys, values, references, statements, names of relations and columns, and the options of
+every source and sink, which the connector itself checks. The first mistake raises an error that
+shows its position.
 
-References are resolved here, and the values stay in memory: `Project` shows none of them.
+References are resolved here. Their values stay in memory: `Project` shows none of them.
 """
 
 from __future__ import annotations
@@ -34,9 +35,8 @@ from stepwell.engine.ports import Sink, Source
 from stepwell.engine.settings import Settings
 from stepwell.env import Env
 from stepwell.errors import ConfigError
-from stepwell.query.source import Source as Text
-from stepwell.query.source import did_you_mean
-from stepwell.query.statements import (
+from stepwell.manifest.manifest import Manifest, Manifests
+from stepwell.sql.statements import (
     MaterializedView,
     Statement,
     Table,
@@ -44,10 +44,11 @@ from stepwell.query.statements import (
     fold,
     parse_statements,
 )
-from stepwell.state.manifest import Manifest, Manifests
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
 from stepwell.store.retry import LOOK_S
+from stepwell.text import Source as Text
+from stepwell.text import did_you_mean
 
 FILE = "stepwell.yml"
 
@@ -58,26 +59,26 @@ class Project:
     folder: Path
     target: str | None
     store: str
-    """An address, which never holds a secret; a path is absolute."""
+    """An address, which never contains a secret; a path is absolute."""
     sections: Sections
     statements: tuple[Statement, ...]
-    """Each behind what it reads."""
+    """In dependency order."""
     sql: str = field(repr=False)
-    """All of them as one text, for an executor."""
+    """All statements as one text, for an executor."""
     sql_name: str
-    """What messages about that text call it."""
+    """Name of that text in messages."""
     sources: tuple[Connection, ...]
     sinks: tuple[Connection, ...]
     reads: Mapping[str, tuple[str, ...]] = field(repr=False)
-    """What each view names, all in lower case."""
+    """The relations that each view names, all in lower case."""
     protected: frozenset[str]
-    """Tables and views, in lower case, and sources and sinks that must not be dropped."""
+    """Tables and views (in lower case), sources and sinks that must not be dropped."""
     references: References = field(repr=False, compare=False)
     tests: tuple[DeclaredTest, ...] = ()
     store_given: bool = False
-    """Whether the store is another than the one that stepwell.yml names."""
+    """Whether the store differs from the one in stepwell.yml."""
     patience_s: float = LOOK_S
-    """How long a store that does not answer is waited for: as whoever only reads does."""
+    """Longest wait for a store that does not answer; the default suits processes that only read."""
 
     @property
     def tables(self) -> Mapping[str, Table]:
@@ -88,7 +89,7 @@ class Project:
         return {s.name: s for s in self.statements if not isinstance(s, Table)}
 
     def table(self, name: str) -> Table:
-        """A table by its name, in any case."""
+        """Return a table by its name, in any case."""
         for table in self.tables.values():
             if fold(table.name) == fold(name):
                 return table
@@ -96,7 +97,7 @@ class Project:
         raise ConfigError(f"there is no table {name}", hint=hint)
 
     def view(self, name: str) -> MaterializedView:
-        """A materialized view by its name, in any case."""
+        """Return a materialized view by its name, in any case."""
         stored = [view for view in self.views.values() if isinstance(view, MaterializedView)]
         for view in stored:
             if fold(view.name) == fold(name):
@@ -116,7 +117,7 @@ class Project:
         raise ConfigError(f"there is no materialized view {name}", hint=hint)
 
     def reads_of(self, view: str) -> set[str]:
-        """Everything a view reads, directly or through other views, in lower case."""
+        """Return all relations that a view reads, directly or indirectly, in lower case."""
         reached: set[str] = set()
         todo = [fold(view)]
         while todo:
@@ -126,12 +127,12 @@ class Project:
         return reached
 
     def settings(self) -> Settings:
-        """What the engine is told about the project."""
+        """Return the engine's settings for this project."""
         tests = tuple(test.for_engine() for test in self.tests)
         return replace(self.sections.settings(), tests=tests)
 
     def make_sources(self, env: Env) -> list[Source]:
-        """New ones each time; whoever opens a pipeline with them closes them with it."""
+        """Make new sources each time; the pipeline opened with them closes them."""
         for item in self.sources:
             check_complete(item.options)
         return [
@@ -140,7 +141,7 @@ class Project:
         ]
 
     def make_sinks(self, env: Env) -> list[Sink]:
-        """All but those that are off."""
+        """Make all sinks except those that are off."""
         off = self.sinks_off(env)
         attached = [item for item in self.sinks if item.name not in off]
         for item in attached:
@@ -151,9 +152,7 @@ class Project:
         ]
 
     def sinks_off(self, env: Env) -> tuple[str, ...]:
-        """Sinks of the project that are not attached: in a clone, those of its parent; in
-        a copy, those of its original.
-        """
+        """Return the sinks that are off: in a clone its parent's, in a copy its original's."""
         manifest = self._manifest(env) if self.sinks else None
         if manifest is None:
             return ()
@@ -161,14 +160,14 @@ class Project:
         return tuple(item.name for item in self.sinks if item.name in off)
 
     def patient(self) -> Project:
-        """The same for whoever writes: stores are waited for as the project says."""
+        """Return the project for a writer, which waits for stores as stepwell.yml says."""
         return replace(self, patience_s=self.sections.store.patience_s)
 
     def open_store(self, env: Env) -> Store:
         return open_store(self.store, env, patience_s=self.patience_s)
 
     def open_journal_store(self, env: Env) -> Store | None:
-        """None: the journal lies beside the state.
+        """Open the store of the journal; None if the journal is in the same store as the state.
 
         The journal store of stepwell.yml belongs to the store of stepwell.yml. A clone in another
         store does not inherit it (C3): its manifest says where its journal is.
@@ -196,11 +195,11 @@ def load_project(
     variables: Mapping[str, str] | None = None,
     secrets: bool = True,
 ) -> Project:
-    """Read and check a project. `store` is used instead of the one that the project names.
+    """Read and check a project. `store` overrides the one that the project names.
 
-    `variables` are what the command line says; see `variables.py` for what comes after it. Without
-    `secrets` the options of a source or sink may refer to an environment variable or a file that is
-    not there: they are not checked then, and it is an error to make that source or sink.
+    `variables` come from the command line; `variables.py` describes the precedence. Without
+    `secrets`, the options of a source or sink may refer to a missing environment variable or file:
+    then they are not checked, and making that source or sink is an error.
     """
     folder = Path(os.path.abspath(Path(folder).expanduser()))
     root = read_document(_find(folder), FILE).mapping(FILE)
@@ -278,7 +277,7 @@ def _find(folder: Path) -> Path:
 
 
 def _with_target(root: Mapping[str, Node], target: str | None) -> Mapping[str, Node]:
-    """The project as it is for a target: what the target says wins, mapping by mapping."""
+    """Return the project's entries for a target: those of the target win, mapping by mapping."""
     targets = root["targets"].mapping("targets") if "targets" in root else {}
     entries = with_store_mapping({k: node for k, node in root.items() if k != "targets"})
     if target is None:
@@ -396,7 +395,7 @@ def _statements(texts: list[Text]) -> list[Statement]:
 
 
 def _joined(texts: list[Text], statements: tuple[Statement, ...]) -> tuple[str, str]:
-    """One text for the executor: the file as it is, so that lines in messages are right."""
+    """Join the statements for the executor. A single file is kept as it is, so that lines match."""
     if len(texts) == 1:
         starts = [statement.span.start for statement in statements]
         if starts == sorted(starts):

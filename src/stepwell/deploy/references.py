@@ -1,8 +1,7 @@
 """`${env:NAME}`, `${file:path}` and `${var:name}` in a project: resolved at start, never shown.
 
-A value that came from the environment or from a file is a `Secret`: a text like any other to
-whoever uses it, and its reference to whoever prints its `repr` into a message. `$${` is a plain
-`${`.
+A value from the environment or from a file is a `Secret`: it can be used like any other text, but
+its `repr`, which messages use, is the reference. `$${` is a plain `${`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 from stepwell.connectors.base_folder import opaque
 from stepwell.deploy.document import Node, Scalar
 from stepwell.errors import ConfigError
-from stepwell.query.source import Source, Span, did_you_mean
+from stepwell.text import Source, Span, did_you_mean
 
 FILE_BYTES_MAX = 64 * 1024
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}")
@@ -36,7 +35,7 @@ class Secret(str):
 
 
 class Missing(Secret):
-    """A text with a reference that leads nowhere: no value, until somebody needs one."""
+    """A text with an unresolvable reference: an error once its value is needed."""
 
     error: ConfigError
 
@@ -48,7 +47,7 @@ class Missing(Secret):
 
 
 def missing(value: object) -> Missing | None:
-    """The first reference in options that leads nowhere."""
+    """Return the first unresolvable reference in options."""
     if isinstance(value, Missing):
         return value
     items = value.values() if isinstance(value, Mapping) else value
@@ -58,21 +57,21 @@ def missing(value: object) -> Missing | None:
 
 
 def check_complete(options: Mapping[str, object]) -> None:
-    """Complain about a reference that leads nowhere: these options are about to be used."""
+    """Raise the error of an unresolvable reference: the options are about to be used."""
     found = missing(options)
     if found is not None:
         raise found.error
 
 
 def veiled(stored: str) -> str:
-    """A path as it is stored, with each reference made opaque: its value is not known."""
+    """Return a stored path with each reference made opaque: its value is not known."""
     return _REFERENCE.sub(lambda found: "${" if found[1] is None else opaque(found[1]), stored)
 
 
 class References:
-    """Where references lead to, for one project.
+    """Resolves the references of one project.
 
-    Without `required` an option may refer to what is not there; it is `Missing` then.
+    Without `required`, an option with an unresolvable reference is `Missing`.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class References:
         self._secrets: dict[str, str] = {}
 
     def resolve(self, node: Node) -> object:
-        """The value of a node as plain Python, with every reference in it resolved."""
+        """Return the value of a node as plain Python, with every reference resolved."""
         content = node.content
         if isinstance(content, Mapping):
             return {name: self.resolve(item) for name, item in content.items()}
@@ -99,13 +98,13 @@ class References:
         return self.scalar(node, required=self._required)
 
     def scalar(self, node: Node, *, required: bool = True) -> Scalar:
-        """The same of a single value. A variable that stands alone keeps its type."""
+        """Return a single value, resolved. A variable that stands alone keeps its type."""
         if not isinstance(node.content, str):
             return None if isinstance(node.content, (Mapping, tuple)) else node.content
         return self._text(node, variables=True, required=required)
 
     def resolve_stored(self, options: Mapping[str, object], what: str) -> dict[str, object]:
-        """Options as they were stored, with the references in them resolved."""
+        """Return stored options with their references resolved."""
         return {name: self._stored(value, what) for name, value in options.items()}
 
     def _stored(self, value: object, what: str) -> object:
@@ -119,7 +118,7 @@ class References:
         return value
 
     def redact(self, text: str) -> str:
-        """Text without the values of secrets; very short ones would hit what is none."""
+        """Replace the values of secrets in a text; very short ones would match other text."""
         for value, reference in self._secrets.items():
             if len(value) >= 4:
                 text = text.replace(value, reference)

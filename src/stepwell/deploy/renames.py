@@ -1,10 +1,10 @@
-"""Columns that get another name and keep their values: said in the file, or on the command line.
+"""Renamed columns, which keep their values: declared in the file, or on the command line.
 
     amount DECIMAL(12,2) RENAMED FROM total         stepwell deploy --rename orders.total=amount
 
-Without either, a column that is gone and one that is new are two columns. A rename that was done
-before counts for nothing, so that the clause may stand as long as anybody likes. One that does not
-fit what is deployed is refused before anything happens.
+Without either, a missing column and a new one are two different columns. A rename that was already
+deployed has no effect, so the clause may stay in the file. A rename that does not match the
+deployed table is refused before anything is changed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from stepwell.deploy.project import Project
 from stepwell.deploy.resources import Deployed, Resource, key_of
 from stepwell.deploy.table_change import TableChange, wrong_renames
 from stepwell.errors import ConfigError
-from stepwell.query.source import did_you_mean
-from stepwell.query.statements import Column, Table, fold
+from stepwell.sql.statements import Column, Table, fold
+from stepwell.text import did_you_mean, unquote_name
 
 _OPTION = re.compile(r"([^.=]+)\.([^.=]+)=([^.=]+)")
 
 
 def with_renames(wanted: Deployed, options: Sequence[str]) -> dict[str, Resource]:
-    """What is wanted, with renames such as `orders.total=amount` from the command line."""
+    """Add renames such as `orders.total=amount` from the command line to the wanted resources."""
     made = dict(wanted)
     for option in options:
         found = _OPTION.fullmatch(option.strip())
@@ -33,7 +33,7 @@ def with_renames(wanted: Deployed, options: Sequence[str]) -> dict[str, Resource
                 f"--rename {option} is not a rename",
                 hint="write TABLE.OLD=NEW, as in --rename orders.total=amount",
             )
-        name, old, new = (part.strip().strip("`") for part in found.groups())
+        name, old, new = (unquote_name(part.strip()) for part in found.groups())
         resource = made.get(key_of("table", name))
         table = None if resource is None else resource.statement()
         if resource is None or not isinstance(table, Table):
@@ -66,7 +66,7 @@ def with_renames(wanted: Deployed, options: Sequence[str]) -> dict[str, Resource
 
 
 def check_renames(project: Project, deployed: Deployed, wanted: Deployed) -> None:
-    """Refuse what does not fit what is deployed, where the file says it."""
+    """Reject renames that do not match the deployed tables, at their position in the file."""
     for statement in project.statements:
         key = key_of("table", statement.name)
         old, new = deployed.get(key), wanted.get(key)
@@ -81,7 +81,7 @@ def check_renames(project: Project, deployed: Deployed, wanted: Deployed) -> Non
 
 
 def likely_rename(table: Table, change: TableChange) -> str | None:
-    """What to say if a dropped column and a new one may be one and the same."""
+    """Return a hint if a dropped column and a new one may be the same."""
     pairs = [
         (old, new)
         for old in change.dropped

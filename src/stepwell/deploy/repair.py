@@ -1,8 +1,8 @@
-"""`state show` and `state repair`: the record of what was deployed, and a way out where it is bad.
+"""`state show` and `state repair`: inspect the deployment record, and replace a corrupt one.
 
-The manifest is the truth, so a record can always be written anew from it. What is replaced is kept
-beside, under `deploy/resources.json.wal.kept/<ulid>/`, for whoever wants to know what happened. A
-crash leaves copies, and the record as it was or as it is to be.
+The manifest is the truth, so the record can always be rebuilt from it. Replaced objects are kept
+under `deploy/resources.json.wal.kept/<ulid>/`, so that the cause can be investigated. A crash
+leaves copies, and either the old or the new record.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from stepwell.journal import paths
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is known about a deployed project. Nothing was written to find it out."""
+    """The state of a deployed project. Obtained without writing anything."""
 
     state: DeployState | None
-    """None: it cannot be read."""
+    """None if the record cannot be read."""
     recovery: Recovery | None
     problem: StepwellError | None
     owner: Owner | None
     lineage: str | None
     drift: tuple[str, ...] = field(default=())
-    """Keys of which record and manifest say different things."""
+    """Keys of resources that differ between the record and the manifest."""
     log: int = 0
-    """How many objects the log of a deploy has."""
+    """Number of objects in the log of a deploy."""
     first_run: bool = False
-    """Whether a first run made the pipeline; a record is written by the next deploy."""
+    """Whether a first run made the pipeline; the next deploy writes a record."""
 
 
 def look(project: Project, env: Env) -> Shown:
@@ -69,7 +69,7 @@ def look(project: Project, env: Env) -> Shown:
 
 
 def repair(project: Project, env: Env, *, wait_s: float, say: Say) -> DeployState:
-    """Write the record anew from the manifest, and remove the log; both are kept beside."""
+    """Rebuild the record from the manifest, and remove the log; copies of both are kept."""
     store = project.open_store(env)
     with leased(store, env, wait_s, say) as lease:
         seen = survey(project, env)

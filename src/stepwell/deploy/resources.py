@@ -1,8 +1,8 @@
-"""What a project deploys, one by one: tables, views, sources, sinks, as values that can be stored.
+"""Resources of a project: tables, views, sources and sinks, as values that can be stored.
 
 A resource is the same JSON in the manifest's program and in `resources.json`; design note 0015 has
-its fields. What came from the environment or a file is stored as the reference to it, never as the
-value. `deployed_project` goes the other way: from stored resources to a project that can be run.
+its fields. A value from the environment or a file is stored as its reference, never as the value.
+`deployed_project` is the other direction: from stored resources to a project that can be run.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from stepwell.deploy.connections import Connection
 from stepwell.deploy.data_tests import DeclaredTest
 from stepwell.deploy.project import Project
 from stepwell.deploy.references import Secret
-from stepwell.deploy.sections import SparkSection
+from stepwell.deploy.sections import ExecutorName, SparkSection
 from stepwell.errors import ConfigError, CorruptError, InvalidError
 from stepwell.model import checksum
-from stepwell.query.settings import changes_meaning, meaning
-from stepwell.query.source import Source, Tokens
-from stepwell.query.statements import Statement, Table, fold, parse_statements
+from stepwell.sql.settings import changes_meaning, meaning
+from stepwell.sql.statements import Statement, Table, fold, parse_statements
 from stepwell.store.sealed import Json
+from stepwell.text import Source, Tokens
 
 Kind = Literal["table", "view", "source", "sink"]
 KINDS: tuple[Kind, ...] = ("table", "view", "source", "sink")
@@ -34,21 +34,21 @@ class Resource:
     kind: Kind
     name: str
     checksum: str
-    """Of what counts: the tokens of a statement, the options of a connection."""
+    """Checksum of the tokens of a statement, or of the options of a connection."""
     reads: tuple[str, ...] = ()
-    """The keys of what it needs."""
+    """Keys of the resources that it needs."""
     protected: bool = False
     text: str = ""
-    """The statement of a table or view."""
+    """Statement of a table or view."""
     options: Mapping[str, Json] = field(default_factory=dict, repr=False)
-    """Of a source or sink, with references instead of secrets."""
+    """Options of a source or sink, with references instead of secrets."""
     id: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Of a view: those of Spark that change what its query means, where the project has any."""
+    """Spark settings that change the meaning of a view's query, if the project has any."""
     test: DeclaredTest | None = None
-    """Of a view of violations: the data test it was made for."""
+    """The data test of a view of violations."""
     renames: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Of a table: columns that had another name, from the new one to the old; in lower case."""
+    """Renamed columns of a table, from the new name to the old; in lower case."""
 
     @property
     def key(self) -> str:
@@ -56,14 +56,14 @@ class Resource:
 
     @property
     def relation(self) -> str:
-        """What a source fills or a sink follows."""
+        """Table that a source fills, or view that a sink follows."""
         return str(self.options["table" if self.kind == "source" else "view"])
 
     def statement(self) -> Statement:
         return _statement(f"the deployed {self.kind} {self.name}", self.text)
 
     def same(self, other: Resource | None) -> bool:
-        """Whether nothing is to be done about it."""
+        """Return whether the resource is unchanged."""
         return other is not None and (self.checksum, self.protected, self.test) == (
             other.checksum,
             other.protected,
@@ -75,12 +75,12 @@ Deployed = Mapping[str, Resource]
 
 
 def key_of(kind: Kind, name: str) -> str:
-    """Relations are found in any case; sources and sinks have names of their own."""
+    """Return the key of a resource. Names of relations are case-insensitive, others are not."""
     return f"{kind}.{fold(name) if kind in ('table', 'view') else name}"
 
 
 def shown(key: str) -> str:
-    """As messages call it.
+    """Return the name of a resource in messages.
 
     >>> shown("sink.revenue_out")
     'sink revenue_out'
@@ -89,7 +89,7 @@ def shown(key: str) -> str:
 
 
 def resources_of(project: Project) -> dict[str, Resource]:
-    """Everything a project declares, each behind what it needs."""
+    """Return all resources that a project declares, in dependency order."""
     kinds: dict[str, Kind] = {
         fold(s.name): "table" if isinstance(s, Table) else "view" for s in project.statements
     }
@@ -133,14 +133,14 @@ def resources_of(project: Project) -> dict[str, Resource]:
 
 
 def _meant(text: str, settings: Mapping[str, str]) -> str:
-    """The checksum of a statement under settings that change its meaning."""
+    """Return the checksum of a statement under settings that change its meaning."""
     if not settings:
         return text
     return checksum([text.encode(), json.dumps(settings, sort_keys=True).encode()])
 
 
 def _enforced(project: Project, resources: Deployed, *, leaving: bool) -> SparkSection:
-    """The project's settings of Spark, but for those that views were deployed with."""
+    """Return the project's Spark settings, except those that views were deployed with."""
     spark = project.sections.spark
     free = {name: value for name, value in spark.conf.items() if not changes_meaning(name)}
     views = [resource for resource in resources.values() if resource.kind == "view"]
@@ -156,13 +156,13 @@ def _enforced(project: Project, resources: Deployed, *, leaving: bool) -> SparkS
 def deployed_project(
     project: Project, resources: Deployed, executor: str, *, leaving: bool = False
 ) -> Project:
-    """The project as these resources declare it, with its own settings.
+    """Return the project with these resources and its own settings.
 
-    `leaving`: it is about to be changed, so a source or sink whose references lead nowhere any more
-    is left without options, or it could not be removed together with its secret.
+    With `leaving`, the project is about to be changed: a source or sink with unresolvable
+    references gets no options. Otherwise it could not be removed together with its secret.
     """
     ordered = in_order(resources)
-    # Those of the project's files are taken from there, where messages about them point.
+    # Statements that equal those in the project's files are taken from there: messages point there.
     written = {statement.name: statement for statement in project.statements}
     deployed = [r.statement() for r in ordered if r.kind in ("table", "view")]
     statements = tuple(
@@ -179,9 +179,12 @@ def deployed_project(
                 options = {"type": resource.options["type"]}
             item = Connection(resource.name, resource.relation, str(options["type"]), options)
             connections[resource.kind].append(item)
-    if executor not in ("spark", "reference"):
-        raise InvalidError(f"there is no executor {executor}", hint="spark or reference")
-    kind: Literal["spark", "reference"] = "spark" if executor == "spark" else "reference"
+    if executor not in ("spark", project.sections.executor):
+        raise InvalidError(
+            f"{project.store} was made with the executor {executor}, which is only for tests",
+            hint="give another store (`--store`), and let it take in everything again",
+        )
+    kind: ExecutorName = "spark" if executor == "spark" else "reference"
     return replace(
         project,
         sections=replace(
@@ -203,7 +206,7 @@ def deployed_project(
 
 
 def in_order(resources: Deployed) -> tuple[Resource, ...]:
-    """Each behind what it needs; otherwise as they stand, tables and views first."""
+    """Return the resources in dependency order, otherwise tables and views first, as given."""
     placed: dict[str, Resource] = {}
 
     def place(key: str) -> None:
@@ -221,7 +224,7 @@ def in_order(resources: Deployed) -> tuple[Resource, ...]:
 
 
 def needed(resources: Deployed, views: Iterable[str]) -> dict[str, Resource]:
-    """What has to be there to compute these views: every table, and the views they read."""
+    """Return the resources needed to compute these views: every table, and the views they read."""
     reached: set[str] = set()
     todo = list(views)
     while todo:
@@ -233,7 +236,7 @@ def needed(resources: Deployed, views: Iterable[str]) -> dict[str, Resource]:
 
 
 def dependants(resources: Deployed, keys: set[str]) -> set[str]:
-    """What needs one of these, directly or not; they themselves are not in it."""
+    """Return the resources that need one of these, directly or not, without these themselves."""
     reached = set(keys)
     for resource in in_order(resources):
         if reached & set(resource.reads):
@@ -252,7 +255,7 @@ def resources_from_json(content: Json, where: str) -> dict[str, Resource]:
 
 
 def to_json(resource: Resource) -> dict[str, Json]:
-    """As it is stored; `from_json` is its inverse."""
+    """Encode a resource for storage; `from_json` is the inverse."""
     common: dict[str, Json] = {
         "id": resource.id,
         "name": resource.name,
@@ -289,9 +292,10 @@ def from_json(key: str, item: Json, where: str) -> Resource:
 
 
 def statement_checksum(statement: Statement) -> str:
-    """Of its tokens: comments, line ends and indentation may change.
+    """Compute the checksum of a statement's tokens: comments and white space may change.
 
-    What a column was called before is left out: it may be said until it is deployed, or longer.
+    The old name of a renamed column is left out: the clause may stay in the file after the
+    deploy.
     """
     text = statement.source.part(statement.span)
     if isinstance(statement, Table):
@@ -316,7 +320,7 @@ def tokens_checksum(text: str) -> str:
 def _parts(text: str) -> Iterator[bytes]:
     tokens = Tokens(Source("", text))
     while (token := tokens.take()).kind != "end":
-        # Told apart by length: no two lists of tokens give the same bytes.
+        # Prefixed with its length, so that no two lists of tokens give the same bytes.
         body = token.text.encode()
         yield f"{token.kind} {len(body)} ".encode() + body
 
@@ -335,7 +339,7 @@ def _protected_names(resources: tuple[Resource, ...]) -> Iterator[str]:
 
 
 def _stored(value: Any) -> Any:
-    """Options as they are stored: a secret is its reference, and a plain `${` is marked as one."""
+    """Return options for storage: a secret becomes its reference, and a plain `${` is escaped."""
     if isinstance(value, Mapping):
         return {str(key): _stored(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,11 +1,12 @@
-"""The settings of stepwell.yml, section by section: every key, its kind and its default.
+"""The settings of stepwell.yml, section by section: every key, its type and its default.
 
-Each section is read from nodes, so that a wrong value is shown where it stands. Durations and sizes
-carry their unit: `60` alone could be seconds or minutes, and is refused.
+Each section is read from nodes, so that an error shows the position of a wrong value. Durations and
+sizes need a unit: `60` alone could be seconds or minutes, and is rejected.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,14 +14,17 @@ from typing import Literal, TypeVar, get_args
 
 from stepwell.deploy.document import Node, check_keys
 from stepwell.deploy.references import References
+from stepwell.durations import EXAMPLES, parse_duration, unit_hint
 from stepwell.engine.ports import Limits
 from stepwell.engine.push_keys import KEEP_S
 from stepwell.engine.settings import Settings
 from stepwell.engine.transaction import OnError
+from stepwell.execution.reference import EXECUTOR_VARIABLE
 from stepwell.journal.journal import Settings as JournalSettings
-from stepwell.query.source import did_you_mean
-from stepwell.state.collect import Settings as CollectSettings
+from stepwell.lsm.cache import BYTES_MAX
+from stepwell.manifest.gc import Settings as CollectSettings
 from stepwell.store.retry import PATIENCE_S, Retry
+from stepwell.text import did_you_mean
 
 ExecutorName = Literal["spark", "reference"]
 SparkValue = str | int | float | bool
@@ -34,7 +38,7 @@ ROOT: Mapping[str, tuple[str, ...]] = {
     "push": ("keep",),
     "checkpoint": ("every", "keep"),
     "gc": ("every", "grace"),
-    "executor": (),
+    "cache": ("path", "max_size"),
     "spark": ("master", "driver_memory", "conf"),
     "sources": (),
     "sinks": (),
@@ -43,14 +47,14 @@ ROOT: Mapping[str, tuple[str, ...]] = {
     "variables": (),
     "targets": (),
 }
-"""Every key of a project, and the keys in it. Sources, sinks, tests, variables and targets hold
-names.
+"""Every key of a project with the keys in it.
+
+Sources, sinks, tests, variables and targets contain names instead.
 """
 
 MEMORY_MB_LEAST = 512
 _OWN_KEYS = {"spark.master": "master", "spark.driver.memory": "driver_memory"}
-"""Settings of Spark that have a key of their own."""
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+"""Spark settings that have a key of their own."""
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
@@ -98,6 +102,13 @@ class SparkSection:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheSection:
+    path: str | None = None
+    """None for the default, below the user's cache directory."""
+    bytes_max: int = BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
 class Sections:
     journal: JournalSection
     transaction: TransactionSection
@@ -107,9 +118,10 @@ class Sections:
     spark: SparkSection
     executor: ExecutorName
     store: StoreSection = field(default_factory=StoreSection)
+    cache: CacheSection = field(default_factory=CacheSection)
 
     def settings(self) -> Settings:
-        """What the engine is told of it."""
+        """Return the engine's settings."""
         return Settings(
             limits=Limits(self.transaction.rows_max, self.transaction.bytes_max),
             latency_s_max=self.transaction.latency_s_max,
@@ -123,7 +135,7 @@ class Sections:
         )
 
     def collect(self) -> CollectSettings:
-        """What a collector is told of it."""
+        """Return the settings of the garbage collector."""
         return CollectSettings(
             grace_s=self.gc.grace_s,
             journal_keep_s=self.journal.keep_s,
@@ -132,8 +144,12 @@ class Sections:
 
 
 def check_shape(entries: Mapping[str, Node], what: str = "stepwell.yml") -> None:
-    """Complain about keys that nobody knows, also in targets that are not the chosen one."""
+    """Reject unknown keys, also in targets that are not selected."""
     known = {name: keys for name, keys in ROOT.items() if what == "stepwell.yml" or name in _OWN}
+    if "executor" in entries:
+        raise entries["executor"].key_error(
+            "executor is not a setting: Spark computes every pipeline", hint="remove it"
+        )
     check_keys(what, entries, known)
     entries = with_store_mapping(entries)
     for name, keys in known.items():
@@ -145,7 +161,7 @@ def check_shape(entries: Mapping[str, Node], what: str = "stepwell.yml") -> None
 
 
 def with_store_mapping(entries: Mapping[str, Node]) -> Mapping[str, Node]:
-    """`store: ADDRESS` is short for `store: {address: ADDRESS}`."""
+    """Expand `store: ADDRESS` to `store: {address: ADDRESS}`."""
     node = entries.get("store")
     if node is None or node.content is None or isinstance(node.content, Mapping):
         return entries
@@ -162,9 +178,8 @@ def read_sections(entries: Mapping[str, Node], references: References) -> Sectio
 
     journal, transaction = section("journal"), section("transaction")
     checkpoint, gc, spark = section("checkpoint"), section("gc"), section("spark")
-    store = section("store")
+    store, cache = section("store"), section("cache")
     usual = TransactionSection()
-    executor: ExecutorName = "spark"
     return Sections(
         JournalSection(
             journal.text("store", None), journal.seconds("keep", JournalSection().keep_s, least=0)
@@ -189,13 +204,19 @@ def read_sections(entries: Mapping[str, Node], references: References) -> Sectio
             spark.memory("driver_memory", SparkSection().driver_memory),
             spark.conf("conf"),
         ),
-        Reader("", entries, references).choice("executor", get_args(ExecutorName), executor),
+        _executor(),
         StoreSection(store.seconds("patience", StoreSection().patience_s, least=0)),
+        CacheSection(cache.text("path", None), cache.size("max_size", CacheSection().bytes_max)),
     )
 
 
+def _executor() -> ExecutorName:
+    """Spark, unless `stepwell.testing` has chosen the reference executor."""
+    return "reference" if os.environ.get(EXECUTOR_VARIABLE) == "reference" else "spark"
+
+
 class Reader:
-    """Reads the keys of one section, which messages put behind `prefix`."""
+    """Reads the keys of one section; messages show them with `prefix`."""
 
     def __init__(self, prefix: str, entries: Mapping[str, Node], references: References) -> None:
         self._prefix = prefix
@@ -215,7 +236,7 @@ class Reader:
         if node is None:
             return default
         if isinstance(value, str) and re.fullmatch(r"\d{1,18}", value, re.ASCII):
-            value = int(value)  # What comes from the environment is always a text.
+            value = int(value)  # A value from the environment is always a text.
         if type(value) is not int or value < least:
             raise self._wrong(node, key, f"a whole number of at least {least}")
         return value
@@ -224,11 +245,9 @@ class Reader:
         node, value = self._get(key)
         if node is None:
             return default
-        seconds = duration(str(value))
+        seconds = parse_duration(value)
         if seconds is None:
-            bare = not isinstance(value, bool) and re.fullmatch(r"\d+", str(value), re.ASCII)
-            hint = f"write {node.content}s, if seconds are meant" if bare else None
-            raise self._wrong(node, key, "a duration such as 500ms, 60s, 5m, 2h or 7d", hint)
+            raise self._wrong(node, key, f"a duration such as {EXAMPLES}", unit_hint(node.content))
         if seconds < least:
             raise self._wrong(node, key, f"at least {least:g}s")
         return seconds
@@ -243,7 +262,7 @@ class Reader:
         return int(found[1]) * _BYTES[found[2]]
 
     def memory(self, key: str, default: str) -> str:
-        """A size as Java is told it."""
+        """Return a memory size in Java's notation."""
         node, value = self._get(key)
         if node is None:
             return default
@@ -286,13 +305,3 @@ class Reader:
     def _wrong(self, node: Node, key: str, expected: str, hint: str | None = None) -> Exception:
         message = f"{self._prefix}{key} must be {expected}, found {node.shown}"
         return node.error(message, hint=hint)
-
-
-def duration(text: str) -> float | None:
-    """Seconds, or None for what is no duration.
-
-    >>> duration("500ms"), duration("7d"), duration("60")
-    (0.5, 604800.0, None)
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text, re.ASCII)
-    return None if found is None else float(found[1]) * _SECONDS[found[2]]

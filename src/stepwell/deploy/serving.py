@@ -1,9 +1,9 @@
 """The pipeline of `stepwell run`, which a deploy may change while it runs.
 
-Fresh views are computed beside the old ones from a checkpoint, while transactions go on, and follow
-the journal. Then the pipeline stands still between two transactions for the swap, and is opened
-anew, by the same process, as it is deployed. Tables whose rows are converted are not built beside:
-for those it stands still all the time. A crash leaves the old program or the new one.
+A shadow build computes the fresh views from a checkpoint and follows the journal while transactions
+go on. Then the pipeline pauses between two transactions for the swap, and the same process reopens
+it with the deployed program. There is no shadow build if rows of tables are converted: then the
+pipeline pauses for the whole change. A crash leaves either the old program or the new one.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 from typing import Any
 
 from stepwell.deploy.apply import changed_to_json
-from stepwell.deploy.changing import Changed, Changing
+from stepwell.deploy.migration import Building, Changed, Migration
 from stepwell.deploy.pipeline import ProjectPipeline
-from stepwell.deploy.plan import fingerprint
+from stepwell.deploy.plan import fingerprint, fresh_views, make_plan
 from stepwell.deploy.program import as_deployed, program_json, read_program
 from stepwell.deploy.project import Project
 from stepwell.deploy.resources import Resource
-from stepwell.engine.beside import KEEP_S
-from stepwell.engine.core import Core
-from stepwell.engine.events import ExecutorLost
+from stepwell.engine.events import ExecutorLost, Working
 from stepwell.engine.open import Seen
+from stepwell.engine.shadow_build import KEEP_S
+from stepwell.engine.writer_session import WriterSession
 from stepwell.env import Env
 from stepwell.errors import ConflictError, ExecutorLostError
 from stepwell.model import Claim
@@ -28,11 +28,11 @@ from stepwell.store.sealed import Json
 
 LOST_MAX = 3
 LOST_S = 3600.0
-"""How often an executor that was lost is replaced, within how long."""
+"""A lost executor is replaced at most `LOST_MAX` times within `LOST_S` seconds."""
 
 
 class RunningPipeline(ProjectPipeline):
-    """A `ProjectPipeline` that can be changed, and goes on with another executor."""
+    """A `ProjectPipeline` that can switch to another program and replace its executor."""
 
     def __init__(self, project: Project, env: Env, **options: Any) -> None:
         self._lost_at: list[float] = []
@@ -41,39 +41,60 @@ class RunningPipeline(ProjectPipeline):
     def __enter__(self) -> RunningPipeline:
         return self
 
-    def change(self, program: Json, before: str) -> dict[str, Any]:
-        """Compute another program from now on, as far as it can be made; for `deploy`.
+    def fail(self, error: BaseException) -> None:
+        """End `run` with this error, from any thread: a thread that it needs has died."""
+        self._fail(error)
 
-        `before` is the fingerprint of what the deploy found.
+    def change(
+        self, program: Json, before: str, building: Building = lambda name: None
+    ) -> dict[str, Any]:
+        """Switch to another program, as far as it can be built; called by `deploy`.
+
+        `before` is the fingerprint of the program that the deploy has seen. `building` is called
+        with the name of each relation before it is computed; listeners of this pipeline receive the
+        progress.
         """
         done: list[Changed] = []
         wanted, _ = read_program(program, "the deploy")
-        changing = Changing(self.project, self._env, self._make, spark=self._spark)
+        fresh: tuple[str, ...] = ()
+
+        def on_building(name: str) -> None:
+            building(name)
+            if name in fresh:
+                session.events.emit(Working("deploying", fresh.index(name), len(fresh), "view"))
+
+        changing = Migration(
+            self.project, self._env, self._make, spark=self._spark, building=on_building
+        )
         with self._turn("deploy"):
-            core = self._core
-            core.boundary()
-            deployed, executor = self._expected(core, before)
-            checkpoint = core.checkpoint(f"deploy-{self._env.new_id()}", KEEP_S)
-            manifest = core.manifest
-        beside = changing.build_beside(core, manifest, checkpoint, deployed, wanted, executor)
+            session = self._session
+            session.reach_boundary()
+            deployed, executor = self._expected(session, before)
+            checkpoint = session.checkpointer.checkpoint(f"deploy-{self._env.new_id()}", KEEP_S)
+            manifest = session.manifest
+        plan = make_plan("", deployed, wanted, executor=executor, deployed_executor=executor)
+        fresh = fresh_views(plan)
+        shadow = changing.build_shadow(session, manifest, checkpoint, deployed, wanted, executor)
 
-        def make(core: Core) -> Core:
-            self._expected(core, before)
-            if beside is None:
-                core.delete_checkpoint(checkpoint.id)
-            changed = changing.change(core, deployed, wanted, executor, beside)
+        def make(session: WriterSession) -> WriterSession:
+            self._expected(session, before)
+            if shadow is None:
+                session.checkpointer.delete_checkpoint(checkpoint.id)
+            changed = changing.change(session, deployed, wanted, executor, shadow)
             done.append(changed)
+            if fresh:
+                session.events.emit(Working("deploying", len(fresh), len(fresh), "view"))
             if changed.transaction is None:
-                return core
-            core.close()
-            return self._opened(program_json(changed.resources, executor), core.writer.claim)
+                return session
+            session.close()
+            return self._opened(program_json(changed.resources, executor), session.writer.claim)
 
-        self.exchange(make)
+        self._exchange(make)
         return changed_to_json(done[0])
 
-    def _expected(self, core: Core, before: str) -> tuple[dict[str, Resource], str]:
-        """What is deployed, if it is what the deploy has found."""
-        deployed, executor = read_program(core.manifest.program, self.project.store)
+    def _expected(self, session: WriterSession, before: str) -> tuple[dict[str, Resource], str]:
+        """Return the deployed resources; `ConflictError` if the deploy has seen others."""
+        deployed, executor = read_program(session.manifest.program, self.project.store)
         if fingerprint(deployed, executor) != before:
             raise ConflictError(
                 f"{self.project.store} is not what this deploy has found any more",
@@ -82,10 +103,10 @@ class RunningPipeline(ProjectPipeline):
         return deployed, executor
 
     def _replace_executor(self, why: str) -> None:
-        """Start another, and replay what the manifest does not hold; not without end.
+        """Start another executor and replay the journal above the manifest; limited by `LOST_MAX`.
 
-        The pipeline is claimed anew, unless somebody else has claimed it meanwhile. A crash leaves
-        what every crash does.
+        The pipeline is claimed again, unless another process has claimed it meanwhile. A crash here
+        is like any other crash.
         """
         now = self._env.uptime()
         self._lost_at = [at for at in self._lost_at if now - at < LOST_S] + [now]
@@ -97,20 +118,20 @@ class RunningPipeline(ProjectPipeline):
                 hint="what was acknowledged is in the journal, and the next run replays it. Has "
                 "the machine run out of memory? Look into the log of the system",
             )
-        core, program = self._core, self._core.manifest.program
-        core.events.emit(ExecutorLost(why, times, LOST_MAX))
+        session, program = self._session, self._session.manifest.program
+        session.events.emit(ExecutorLost(why, times, LOST_MAX))
         self._standing = self.status()
 
-        def make(core: Core) -> Core:
-            core.abandon(ExecutorLostError(why))
-            return self._opened(program, core.writer.claim)
+        def make(session: WriterSession) -> WriterSession:
+            session.abandon(ExecutorLostError(why))
+            return self._opened(program, session.writer.claim)
 
         self._swap(make)
 
-    def _opened(self, program: Json, claim: Claim) -> Core:
-        """`claim`: our last one. Whoever has claimed the pipeline since keeps it."""
+    def _opened(self, program: Json, claim: Claim) -> WriterSession:
+        """Open a session; `claim` is our last one. A process that has claimed it since keeps it."""
         project = as_deployed(self.project, program)
-        core = Core(
+        session = WriterSession(
             self.store,
             self._env,
             self._make(project, self._spark),
@@ -119,10 +140,11 @@ class RunningPipeline(ProjectPipeline):
             journal_store=project.open_journal_store(self._env),
             settings=project.settings(),
             listener=self._listener,
+            metrics=self._metrics,
             create=False,
             program=program,
             writer=self.writer_id,
             seen=Seen(claim),
         )
         self.project = project
-        return core
+        return session

@@ -1,4 +1,4 @@
-"""Whether a source that has taken something can go on at another path."""
+"""Whether a source that has read input can continue at another path."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from stepwell.deploy.resources import Resource
 
 
 def path_refusal(old: Resource, new: Resource, folder: Path) -> str | None:
-    """Why a source that has taken something must not get its new path; None if it may. Pure.
+    """Return why a source that has read input must not change its path; None if it may. Pure.
 
-    `folder` is the project's, where relative paths start.
+    `folder` is the project's folder, where relative paths start.
     """
     before, now = old.options.get("path"), new.options.get("path")
     kinds = {old.options.get("type"), new.options.get("type")}

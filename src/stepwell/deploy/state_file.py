@@ -1,15 +1,15 @@
-"""The record of what was deployed: `resources.json`, brought up to date from the log of a deploy.
+"""The deployment record: `resources.json`, brought up to date from the log of a deploy.
 
-The manifest's program is what *is* deployed; this is the deployer's record of it, with a serial
-that moves only together with the save that persists it. A save is one compare-and-swap, so a crash
-leaves the old record or the new one. What a crash leaves in the log is merged by `recover`:
+The manifest's program is what *is* deployed. This file is the deployer's record of it, with a
+serial that changes only together with the save that persists it. A save is one compare-and-swap, so
+a crash leaves either the old record or the new one. `recover` merges the log that a crash leaves:
 
     no record in it                  discarded, the serial stays
-    serial = committed + 1           outcomes, and intents that the manifest shows to have happened
-    serial <= committed              dropped: it was saved, and not removed any more
-    serial > committed + 1, another lineage, damage in the middle        refused, nothing is touched
+    serial = committed + 1           merge outcomes, and intents that the manifest shows as done
+    serial <= committed              dropped: it was saved, but not removed
+    serial > committed + 1, another lineage, corruption in the middle    refused, nothing is touched
 
-Recovering twice changes nothing more: after the save the log is stale.
+Recovery is idempotent: after the save the log is stale.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from stepwell.store.sealed import Json, read_sealed, seal
 
 FORMAT = "stepwell-resources/1"
 FEATURES: frozenset[str] = frozenset()
-"""What a record may need of whoever reads it. One that this version lacks is refused by name."""
+"""Features that a record may require of its reader. A record with an unknown one is rejected."""
 
 Resources = Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True)
 class DeployState:
-    """A record as it was read. `etag` is None for one that was never saved."""
+    """A record as it was read. `etag` is None if it was never saved."""
 
     lineage: str | None = None
     serial: int = 0
@@ -46,31 +46,32 @@ class DeployState:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What is to be done about a log, decided and not done yet."""
+    """The decision about a log, before it is carried out."""
 
     state: DeployState
-    """As it is to be."""
+    """The state after recovery."""
     save: bool
     log: Found | None
     said: str | None
     adopted: tuple[str, ...] = ()
-    """Keys of actions without an outcome which the manifest shows to have happened."""
+    """Keys of actions without a logged outcome that happened according to the manifest."""
 
 
 def read_state(store: Store) -> DeployState:
-    """The committed record; an empty one if nothing was ever deployed. Reads only."""
+    """Read the committed record; empty if nothing was ever deployed. Only reads."""
     try:
         return _read_state(store)
     except CorruptError as error:
         problem = error.message.removeprefix(f"{error.object}: ")
-        hint = f"the pipeline is not harmed. {REPAIR} writes the record anew from the manifest"
+        hint = f"the pipeline is not harmed. {REPAIR} rebuilds the record from the manifest"
         raise CorruptError(error.object, problem, hint=hint) from error
 
 
 def serial_above(state: DeployState, version: int) -> int:
-    """A serial that no deploy had, where the record is lost; ids follow from serials (D4).
+    """Return a serial that no deploy had, for a lost record; ids are derived from serials (D4).
 
-    Every deploy commits a manifest, so the number of its latest version is no smaller than any.
+    Every deploy commits a manifest, so the latest manifest version is at least as large as any
+    serial.
     """
     return max(state.serial, version) + 1
 
@@ -99,9 +100,9 @@ def _read_state(store: Store) -> DeployState:
 
 
 def save_state(store: Store, env: Env, state: DeployState) -> DeployState:
-    """Replace the record that was read. `ConflictError` if it is not the one any more.
+    """Replace the record that was read; `ConflictError` if it has changed since.
 
-    A crash leaves the old record or the new one, whole.
+    A crash leaves either the old record or the new one, whole.
     """
     resources = dict(sorted(state.resources.items()))
     data = seal(
@@ -123,7 +124,7 @@ def save_state(store: Store, env: Env, state: DeployState) -> DeployState:
                 store.replace_if(paths.RESOURCES, data, state.etag)
         except ConflictError:
             found = store.get(paths.RESOURCES)
-            # It may be our own, sent twice because the first answer was lost.
+            # It may be our own write, sent twice because the first answer was lost.
             if found is not None and found.data == data:
                 return found.etag
             raise ConflictError(
@@ -139,7 +140,7 @@ def save_state(store: Store, env: Env, state: DeployState) -> DeployState:
 
 
 def merge(resources: Resources, records: tuple[Record, ...]) -> dict[str, Json]:
-    """The resources after these actions, in order."""
+    """Apply these actions to the resources, in order."""
     merged = dict(resources)
     for record in records:
         if record.value is None:
@@ -150,9 +151,9 @@ def merge(resources: Resources, records: tuple[Record, ...]) -> dict[str, Json]:
 
 
 def decide(store: Store, state: DeployState, lineage: str | None, actual: Resources) -> Recovery:
-    """What is to be done about the log. Reads only, so that `plan` may ask, too.
+    """Decide how to recover from a log. Only reads, so that `plan` can use it, too.
 
-    `lineage` is the pipeline's, `actual` what its manifest says is deployed.
+    `lineage` is the pipeline's; `actual` are the deployed resources according to its manifest.
     """
     if state.lineage is not None and lineage is not None and state.lineage != lineage:
         raise _refused(store, paths.RESOURCES, "lineage", lineage, state.lineage)
@@ -201,7 +202,7 @@ def decide(store: Store, state: DeployState, lineage: str | None, actual: Resour
 
 
 def recover(store: Store, env: Env, decided: Recovery) -> DeployState:
-    """Do what was decided: save, then remove the log. Killed in between, it is stale."""
+    """Carry out a recovery: save, then remove the log. If killed in between, the log is stale."""
     state = decided.state
     if decided.save:
         state = save_state(store, env, state)

@@ -1,12 +1,12 @@
-"""What becomes of a table's rows when its columns change: kept, converted, or refused.
+"""The effect of changed columns on a table's rows: kept, converted, or refused.
 
-Columns are told by their names, unless one is said to have had another name. A new one is NULL (or
-its default, if that is a plain value) in the rows that are there; one that is gone takes its values
-with it; a type may become a wider one, which holds every value of the old. Anything else might lose
-or change a value, and is refused.
+Columns are identified by name, unless a rename is declared. A new column is NULL in existing rows,
+or its default if that is a plain value. A dropped column loses its values. A type may become a
+wider one, which holds every value of the old type. Any other change might lose or change a value,
+and is refused.
 
-Rows are written again only if their values change: a type, a default, or how a key tells them
-apart. Columns that come as NULL, go or move are a matter of which column of a run is which.
+Rows are rewritten only if their values change: a type, a default, or the key that identifies them.
+Columns that are added as NULL, dropped or moved only change the mapping of a run's columns.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from stepwell.query.source import did_you_mean
-from stepwell.query.statements import Column, Table, fold
-from stepwell.query.types import stored_type
+from stepwell.plan.numbers import INTEGER_BITS, decimal_width, holds, value_width
+from stepwell.plan.types import stored_type
+from stepwell.sql.statements import Column, Table, fold
+from stepwell.text import did_you_mean
 
-_WHOLE = ("tinyint", "smallint", "int", "bigint")
+_WHOLE = tuple(INTEGER_BITS)
 _WIDER: dict[str, frozenset[str]] = {
     **{name: frozenset(_WHOLE[place + 1 :]) for place, name in enumerate(_WHOLE)},
     "float": frozenset({"double"}),
     "date": frozenset({"timestamp_ntz"}),
 }
-_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
-_DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
 _TEXT = re.compile(r"(?:var)?char\((\d+)\)")
 _PLAIN = re.compile(r"NULL|TRUE|FALSE|-?\d+(\.\d+)?|'(?:[^'\\]|'')*'", re.IGNORECASE)
 
@@ -36,20 +35,20 @@ class TableChange:
     added: tuple[Column, ...] = ()
     dropped: tuple[Column, ...] = ()
     widened: tuple[tuple[Column, Column], ...] = ()
-    """Each as it was and as it is to be."""
+    """Pairs of the old and the new column."""
     key: bool = False
-    """Whether the rows are told apart by other columns than before."""
+    """Whether other columns than before identify the rows."""
     moved: bool = False
-    """Whether the columns stand in another order."""
+    """Whether the columns are in another order."""
     renamed: tuple[tuple[Column, Column], ...] = ()
-    """Each as it was and as it is to be."""
+    """Pairs of the old and the new column."""
     places: tuple[int | None, ...] = ()
-    """For each column, which one it was among the old ones; None: it is new."""
+    """Position of each column among the old ones; None for a new column."""
     refused: str | None = None
 
     @property
     def columns(self) -> bool:
-        """Whether what reads the table may find other columns in it."""
+        """Whether readers of the table may see other columns."""
         return bool(self.added or self.dropped or self.moved or self.renamed or self.retyped)
 
     @property
@@ -61,13 +60,13 @@ class TableChange:
 
     @property
     def rewrites(self) -> bool:
-        """Whether the rows that are there have to be written again."""
+        """Whether existing rows have to be rewritten."""
         filled = any(default_value(column) is not None for column in self.added)
         return bool(self.retyped or self.key or filled)
 
     @property
     def reshapes(self) -> bool:
-        """Whether stored rows have their columns elsewhere than the table has them now."""
+        """Whether the columns of stored rows are at other positions than those of the table."""
         return self.places != tuple(range(len(self.places))) or bool(self.dropped)
 
     def __str__(self) -> str:
@@ -83,7 +82,7 @@ class TableChange:
 
 
 def table_change(old: Table, new: Table, renames: Mapping[str, str] | None = None) -> TableChange:
-    """From one declaration to another. `renames`: from new names to old ones, in lower case."""
+    """Compare two declarations. `renames` maps new names to old ones, in lower case."""
     wrong = [problem for problem, _, _ in wrong_renames(old, new, renames or {})]
     was = renames_done(old, renames or {}) if not wrong else {}
     before = {fold(c.name): c for c in old.columns}
@@ -105,7 +104,7 @@ def table_change(old: Table, new: Table, renames: Mapping[str, str] | None = Non
 
 
 def renames_done(old: Table, renames: Mapping[str, str]) -> dict[str, str]:
-    """Those that a deploy has to do: of columns that are there under their old name alone."""
+    """Return the renames that a deploy has to do: those of columns that have only the old name."""
     before = {fold(column.name) for column in old.columns}
     return {now: was for now, was in renames.items() if was in before and now not in before}
 
@@ -113,9 +112,9 @@ def renames_done(old: Table, renames: Mapping[str, str]) -> dict[str, str]:
 def wrong_renames(
     old: Table, new: Table, renames: Mapping[str, str]
 ) -> list[tuple[str, str, str | None]]:
-    """What is wrong with renames: each problem, the new name it is about, and a hint.
+    """Return invalid renames: each problem, the new name it is about, and a hint.
 
-    One that was done before is not wrong: what says so may stand on.
+    A rename that was already deployed is valid: its clause may stay in the file.
     """
     before = {fold(column.name): column.name for column in old.columns}
     found: list[tuple[str, str, str | None]] = []
@@ -142,7 +141,7 @@ def wrong_renames(
 
 
 def default_value(column: Column) -> str | None:
-    """The plain value a new column has in rows that are there; None: NULL."""
+    """Return the plain value of a new column in existing rows; None for NULL."""
     default = column.default
     return None if default is None or default.strip().upper() == "NULL" else default.strip()
 
@@ -184,15 +183,10 @@ def _is_wider(old: str, new: str) -> bool:
     """
     if new in _WIDER.get(old, ()):
         return True
-    decimal = _DECIMAL.fullmatch(new)
+    decimal = decimal_width(new)
     if decimal is not None:
-        precision, scale = int(decimal[1]), int(decimal[2])
-        if old in _DIGITS:
-            return precision - scale >= _DIGITS[old]
-        before = _DECIMAL.fullmatch(old)
-        return before is not None and (
-            scale >= int(before[2]) and precision - scale >= int(before[1]) - int(before[2])
-        )
+        before = value_width(old)
+        return before is not None and holds(decimal, before)
     text = _TEXT.fullmatch(old)
     if text is not None:
         longer = _TEXT.fullmatch(new)

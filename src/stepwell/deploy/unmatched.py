@@ -1,6 +1,6 @@
-"""Sources whose path matches no file: most often a mistake, which would show as an empty table.
+"""Sources whose path matches no file: usually a mistake, which would show as an empty table.
 
-A warning and no error, because files may come later.
+A warning, not an error, because files may come later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stepwell.errors import ConfigError
 
 
 def unmatched_sources(project: Project, env: Env) -> list[ConfigError]:
-    """One for each source of files that finds none now."""
+    """Return a warning for each file source that matches no file now."""
     found = []
     for source in project.sources:
         if source.type != "files" or missing(source.options) is not None:

@@ -1,13 +1,13 @@
-"""Where the value of a variable comes from: the first of these that has one.
+"""Precedence of the values of a variable: the first of these that has one.
 
     --var name=value        on the command line
     STEPWELL_VAR_name       in the environment
-    stepwell.vars.yml       beside stepwell.yml; for one machine, not for everybody
+    stepwell.vars.yml       next to stepwell.yml; for one machine, not shared
     targets.T.variables     of the chosen target
-    variables               in stepwell.yml, the default, which is also the declaration
+    variables               in stepwell.yml: the default, and the declaration
 
-A variable that stepwell.yml does not declare is a mistake, wherever it comes from. What comes from
-the command line or the environment is a text; `true`, `false` and whole numbers are what they seem.
+A variable that stepwell.yml does not declare is an error, wherever it comes from. A value from the
+command line or the environment is a text, except `true`, `false` and whole numbers.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 
 from stepwell.deploy.document import Node, Scalar, read_document
 from stepwell.errors import ConfigError
-from stepwell.query.source import Source, Span, did_you_mean
+from stepwell.text import Source, Span, did_you_mean
 
 FILE = "stepwell.vars.yml"
 PREFIX = "STEPWELL_VAR_"
 
 
 def given_variables(pairs: Sequence[str]) -> dict[str, str]:
-    """What `--var` says."""
+    """Parse the values of `--var`."""
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -41,7 +41,7 @@ def resolved_variables(
     environ: Mapping[str, str],
     given: Mapping[str, str],
 ) -> dict[str, Node]:
-    """Every declared variable with its value. `declared` has the target's values already."""
+    """Return every declared variable with its value. `declared` includes the target's values."""
     values = dict(declared)
     path = folder / FILE
     if path.is_file():

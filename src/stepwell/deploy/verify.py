@@ -1,10 +1,10 @@
-"""Verification of what deploys leave: the record, the log of one under way, the lease (K11).
+"""Verification of the objects of deploys: the record, the log in progress, the lease (K11).
 
-`state/verify` looks at the pipeline itself; these objects lie beside it and are of no use to it, so
-their damage never stops a pipeline, only the next deploy. A deploy that is at work changes them all
-the time: what is amiss counts once nothing has changed while it was looked at.
+`manifest/verify` checks the pipeline itself, which does not use these objects: their corruption
+never stops a pipeline, only the next deploy. A deploy in progress changes them all the time, so a
+finding counts only if nothing has changed during the check.
 
-Two losses leave no trace: the last object of a log, which may never have been written; and the
+Two losses leave no trace: the last object of a log, which may never have been written, and the
 record of a clone, which begins without one.
 """
 
@@ -21,8 +21,8 @@ from stepwell.deploy.state_file import decide, read_state
 from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError
 from stepwell.journal import paths
-from stepwell.state.manifest import Manifest, Manifests
-from stepwell.state.verify import Finding, Report
+from stepwell.manifest.manifest import Manifest, Manifests
+from stepwell.manifest.verify import Finding, Report
 from stepwell.store.base import Store
 
 _TRIES = 5
@@ -31,7 +31,7 @@ _DEPLOY = "at the next deploy, which refuses to begin; not for the pipeline"
 
 
 def verify_deployed(store: Store, env: Env, report: Report) -> Report:
-    """The report of a pipeline, and what is to be said of its deploys. Reads only."""
+    """Add findings about the deploys to the report of a pipeline. Only reads."""
     for attempt in range(_TRIES):
         listed, found = store.list(_FOLDER), _findings(store, env)
         if not found or attempt == _TRIES - 1 or store.list(_FOLDER) == listed:
@@ -60,7 +60,7 @@ def _findings(store: Store, env: Env) -> tuple[Finding, ...]:
         manifest = None if latest is None else latest.manifest
         deployed = read_program(None if manifest is None else manifest.program, store.uri)[0]
     except (CorruptError, InvalidError):
-        return ()  # Said of the pipeline already; it is the truth that a record is compared with.
+        return ()  # Reported for the pipeline; a record is checked against a valid manifest.
     if manifest is None:
         return ()
     ids = [resource.id for resource in deployed.values() if resource.id]
@@ -74,7 +74,7 @@ def _findings(store: Store, env: Env) -> tuple[Finding, ...]:
         lambda: check_lease(store),
         "at the next deploy, which waits until it is sure that nobody holds it; not for the "
         "pipeline",
-        "stepwell deploy writes it anew",
+        "stepwell deploy rebuilds it",
     )
     return tuple(found)
 

@@ -1,1 +1,1 @@
-"""How other processes of this machine ask the one that runs a pipeline, instead of fencing it."""
+"""Lets other processes of this machine use a running pipeline without fencing it."""

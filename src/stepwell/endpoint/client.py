@@ -1,7 +1,7 @@
-"""The side of every other process: asks the one that runs the pipeline, if one does.
+"""Client side of the endpoint: sends requests to the process that runs the pipeline.
 
-No call waits without end. A process that works on a request says so every second; one that has said
-nothing for `timeout_s` is stopped, or as good as, and is named.
+No call waits forever. A process that works on a request sends a heartbeat every second. A process
+that has been silent for `timeout_s` is stopped or hangs, and the error names it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypedDict
 
 import pyarrow as pa
 
@@ -27,9 +27,10 @@ from stepwell.endpoint.wire import (
     receive,
     send,
 )
-from stepwell.engine.ports import BadRow
+from stepwell.engine.answer import Answer
 from stepwell.engine.pushed import Receipt, Rows
 from stepwell.errors import UnavailableError, UnknownOutcomeError
+from stepwell.lsm.dead_letter import BadRow
 from stepwell.model import Transaction
 
 TIMEOUT_S = 30.0
@@ -40,12 +41,16 @@ _LOOK_FIRST = (
 )
 _RETRY_S = 0.05
 
-Opening = Mapping[str, Any]
-"""`stage` and `percent`: how far a process is that opens a pipeline."""
+
+class Opening(TypedDict):
+    """Progress of a process that is opening a pipeline."""
+
+    stage: str
+    percent: int
 
 
 class Client:
-    """A connection to a process that runs a pipeline, or opens it. For one thread."""
+    """A connection to the process that runs or opens a pipeline. Not thread-safe."""
 
     def __init__(
         self, connection: socket.socket, *, timeout_s: float = TIMEOUT_S, pid: int | None = None
@@ -54,50 +59,40 @@ class Client:
         self._timeout_s = timeout_s
         self.pid = pid
         self.opening: Opening | None = None
-        """How far it was when it was last heard of; None: it is open."""
+        """Progress in the last message received; None once the pipeline is open."""
         self.on_opening: Callable[[Opening], None] = lambda opening: None
-        """Told while an answer has to wait for the pipeline to be opened."""
+        """Called with the progress while an answer waits for the pipeline to open."""
         connection.settimeout(timeout_s)
 
-    def hello(self) -> None:
-        """Find out whether it answers at all, before anything is asked of it."""
+    def _hello(self) -> None:
+        """Check that the process answers at all, before sending any request."""
         header = self._ask({"op": "hello"}).header
         self.pid, self.opening = int(header["pid"]), header.get("opening")
 
     def ready(self) -> None:
-        """Wait until it has opened the pipeline."""
+        """Wait until the process has opened the pipeline."""
         self._ask({"op": "ready"})
 
-    def status(self) -> Mapping[str, Any]:
-        """Its `Status` as JSON, and `pid`; or, while it opens, `opening` and `pid`."""
+    def status(self) -> Mapping[str, object]:
+        """Return the pipeline's `Status` as JSON, with the `pid` of the process that runs it.
+
+        While that process is still opening the pipeline, return only `opening` (stage and percent)
+        and `pid`.
+        """
         header = self._ask({"op": "status"}).header
         if "opening" in header:
             return {"opening": header["opening"], "pid": header["pid"]}
         return {**header["status"], "pid": header["pid"]}
 
-    def query(self, sql: str) -> tuple[Transaction, pa.Table]:
+    def query(self, sql: str) -> Answer:
+        """Answer one SELECT over tables and views, as of the last transaction."""
         answer = self._ask({"op": "query", "sql": sql})
-        return Transaction(int(answer.header["transaction"])), answer.tables[0]
+        return Answer(Transaction(int(answer.header["transaction"])), answer.tables[0])
 
-    def explain(self, view: str) -> tuple[str, Mapping[str, Any]]:
-        """As text, and as JSON."""
+    def explain(self, view: str) -> tuple[str, Mapping[str, object]]:
+        """Explain how a materialized view is maintained, as text and as JSON."""
         header = self._ask({"op": "explain", "view": view}).header
         return header["text"], header["json"]
-
-    def change(self, program: Mapping[str, Any], before: str) -> Mapping[str, Any]:
-        """Have another program computed; `before` says which one it is to be changed from.
-
-        `UnknownOutcomeError` if the process went away before it answered.
-        """
-        try:
-            send(self._connection, {"op": "change", "program": program, "before": before})
-            answer = self._answer()
-        except Gone as gone:
-            raise UnknownOutcomeError(
-                self._lost(gone), hint="deploy again: it finds out what has happened"
-            ) from gone
-        changed: Mapping[str, Any] = answer.header["changed"]
-        return changed
 
     def push(
         self,
@@ -109,8 +104,10 @@ class Client:
         bad: Sequence[BadRow] = (),
         key: str | None = None,
     ) -> Receipt:
-        """Durable when it returns. `UnknownOutcomeError` if the process went away before: with a
-        `key` the same push can be sent again.
+        """Put rows into a table, as `Pipeline.push` does. The rows are durable when it returns.
+
+        Raises `UnknownOutcomeError` if the process went away before it answered. A push with a
+        `key` can then be sent again.
         """
         request, tables = push_request("push", table, (rows, delete, discard), bad, key=key)
         try:
@@ -126,9 +123,9 @@ class Client:
     def transaction(self, *, key: str | None = None) -> RemoteTransaction:
         """Begin an explicit transaction, once no other one is open; use it in a `with`.
 
-        While it is open everybody else waits, so it is rolled back if nothing is asked of it for 30
-        seconds, after 10 minutes, and when this client goes away. It needs the connection for
-        itself: ask nothing else of this client before it has ended.
+        All other writes wait for it to end. It is therefore rolled back after 30 seconds without a
+        request, after 10 minutes, and when this client disconnects. It needs the connection to
+        itself: call nothing else on this client before the transaction has ended.
         """
         self._ask({"op": "begin", "key": key})
         return RemoteTransaction(self._exchange, self.close, key)
@@ -138,20 +135,24 @@ class Client:
             send(self._connection, request, tables)
         except Gone:
             with suppress(Gone):
-                self._answer()  # It may have said why it hung up.
+                self._answer()  # The process may have said why it hung up.
             raise
         return self._answer()
 
-    def checkpoint(self, name: str | None, keep_s: float | None) -> str:
-        """The id of the new checkpoint."""
+    def checkpoint(self, name: str | None = None, *, keep_s: float | None = None) -> str:
+        """Take a checkpoint, as `Pipeline.checkpoint` does; return its id."""
         answer = self._ask({"op": "checkpoint", "name": name, "keep_s": keep_s})
         return str(answer.header["id"])
 
     def compact(self, *, detach: bool = False) -> bool:
+        """Compact the runs of each relation into one; return False if there was nothing to do."""
         return bool(self._ask({"op": "compact", "detach": detach}).header["compacted"])
 
     def tail(self, view: str) -> Iterator[tuple[Transaction, pa.Table] | None]:
-        """Changes as they are committed, with a None now and then; ends with the process."""
+        """Yield the changes of a view as they are committed, and None from time to time.
+
+        The iterator ends when the process does.
+        """
         try:
             send(self._connection, {"op": "tail", "view": view})
             while "end" not in (answer := self._answer()).header:
@@ -171,11 +172,12 @@ class Client:
         self.close()
 
     def stop(self) -> None:
-        """End what is waited for, as if the other side had gone; from any thread or signal."""
+        """Disconnect and so end a waiting call. Safe in any thread or signal handler."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
+        """Disconnect."""
         self._connection.close()
 
     def _ask(self, request: Mapping[str, object]) -> Message:
@@ -189,7 +191,7 @@ class Client:
                 f"the process that runs the pipeline went away: {gone}", hint="try again"
             ) from gone
 
-    def _answer(self) -> Message:
+    def _answer(self, building: Callable[[str], None] = lambda name: None) -> Message:
         while True:
             answer = receive(self._connection, ANSWER_BYTES_MAX)
             if "error" in answer.header:
@@ -199,6 +201,8 @@ class Client:
             self.opening = answer.header["beat"]
             if self.opening is not None:
                 self.on_opening(self.opening)
+            if "building" in answer.header:
+                building(str(answer.header["building"]))
 
     def _lost(self, gone: Gone) -> str:
         if isinstance(gone, Silent):
@@ -209,10 +213,33 @@ class Client:
         return _unanswered(self.pid or _peer(self._connection), self._timeout_s)
 
 
-def connect(store_uri: str, timeout_s: float = TIMEOUT_S) -> Client | None:
-    """The process that runs the pipeline of a store on this machine; None if there is none.
+def change_program(
+    client: Client,
+    program: Mapping[str, object],
+    before: str,
+    building: Callable[[str], None] = lambda name: None,
+) -> Mapping[str, object]:
+    """Switch the process to another program; `before` is the fingerprint of the current one.
 
-    It has answered. `UnavailableError` if it does not within `timeout_s`, which names it.
+    `building` is called with the name of each relation before it is computed. Raises
+    `UnknownOutcomeError` if the process went away before it answered.
+    """
+    try:
+        send(client._connection, {"op": "change", "program": program, "before": before})
+        answer = client._answer(building)
+    except Gone as gone:
+        raise UnknownOutcomeError(
+            client._lost(gone), hint="deploy again: it finds out what has happened"
+        ) from gone
+    changed: Mapping[str, object] = answer.header["changed"]
+    return changed
+
+
+def connect(store_uri: str, timeout_s: float = TIMEOUT_S) -> Client | None:
+    """Connect to the process on this machine that runs the pipeline of a store; None if none.
+
+    The process has answered once when this returns. Raises `UnavailableError`, which names the
+    process, if it does not answer within `timeout_s`.
     """
     path = socket_path(store_uri)
     if not path.exists():
@@ -227,12 +254,12 @@ def connect(store_uri: str, timeout_s: float = TIMEOUT_S) -> Client | None:
                 connection.connect(str(path))
                 break
             except BlockingIOError:
-                # So many wait to be accepted that there is no room for one more.
+                # The listen backlog is full.
                 if not left:
                     raise _unanswered(None, timeout_s) from None
                 waited.wait(_RETRY_S)
     except (ConnectionRefusedError, FileNotFoundError):
-        connection.close()  # A process that was killed has left its socket.
+        connection.close()  # The socket was left behind by a killed process.
         return None
     except UnavailableError:
         connection.close()
@@ -242,7 +269,7 @@ def connect(store_uri: str, timeout_s: float = TIMEOUT_S) -> Client | None:
         raise UnavailableError(f"{path} cannot be reached: {error.strerror}") from error
     client = Client(connection, timeout_s=timeout_s)
     try:
-        client.hello()
+        client._hello()
     except BaseException:
         client.close()
         raise
@@ -263,7 +290,7 @@ def _unanswered(pid: int | None, timeout_s: float) -> UnavailableError:
 
 
 def _peer(connection: socket.socket) -> int | None:
-    """The process at the other end of a Unix socket, as far as the system tells."""
+    """Return the pid of the process at the other end of a Unix socket, if the system tells."""
     try:
         if sys.platform == "darwin":
             return connection.getsockopt(0, 0x002)  # SOL_LOCAL, LOCAL_PEERPID

@@ -1,13 +1,14 @@
-"""The connections of an endpoint: who waits, who is read, who is worked for, and by which threads.
+"""Connections of an endpoint: their phases, and the threads that serve them.
 
-One thread accepts, and watches all that say nothing: silence costs no thread. A request is read and
-answered by a worker; workers are reused, and there are never more than `WORKERS_MAX`. Nobody is
-locked out for long: of too many silent connections the one silent longest is closed, and a worker
-that reads from a peer that does not go on is freed for whoever comes.
+One thread accepts connections and watches all idle ones, so an idle connection costs no thread. A
+worker thread reads and answers each request. Workers are reused, and there are never more than
+`WORKERS_MAX`. No client is locked out for long: if there are too many idle connections, the one
+that has been idle longest is closed, and a worker that reads from a stalled peer is freed for the
+next client.
 
-While a request is worked on, the accepting thread says every second that it is. Running out of file
-descriptors, memory or threads is met by closing what is idle, and trying again: it must never end
-the endpoint.
+While a request is worked on, the accepting thread sends a heartbeat every second. When file
+descriptors, memory or threads run out, the endpoint closes idle connections and tries again;
+exhaustion must never end the endpoint.
 """
 
 from __future__ import annotations
@@ -42,26 +43,26 @@ WORKERS_MAX = 64
 IDLE_MAX = 256
 BEAT_S = 1.0
 _READ_S_MAX = 10.0
-"""How long a peer may be silent in the middle of a request."""
+"""Longest silence of a peer in the middle of a request."""
 _SEND_S_MAX = 60.0
 _STALLED_S = 2.0
-"""A peer that is read for so long gives way, if all workers are taken."""
+"""A peer that has been read from for this long is cut off if all workers are busy."""
 _WORKER_IDLE_S = 10.0
 _PAUSE_S = 0.2
 _RESTARTS = 3
 _SHORT_OF = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 Phase = Literal["idle", "reading", "working", "answering", "waiting"]
-"""`waiting`: a worker keeps it between two requests, for a transaction that is open."""
+"""`waiting`: a worker keeps the connection between two requests of an open transaction."""
 
 
 class Connection:
-    """One peer. Its phase says which thread may use the socket."""
+    """One peer. The phase determines which thread may use the socket."""
 
     def __init__(self, peer: socket.socket, at: float) -> None:
         self.socket = peer
         self.since = at
-        """When its phase began."""
+        """Start of the current phase."""
         self.phase: Phase = "idle"
         self._lock = threading.Lock()
 
@@ -70,24 +71,24 @@ class Connection:
             self.phase, self.since = phase, at
 
     def send(self, header: Header, tables: Sequence[pa.Table | None] = ()) -> None:
-        """Answer; from now on no beat comes between."""
+        """Send an answer; no heartbeat is sent from here on, so none can interleave with it."""
         with self._lock:
             self.phase = "answering"
         self.socket.settimeout(_SEND_S_MAX)
         send(self.socket, header, tables)
 
     def beat(self, message: bytes) -> None:
-        """Say that it is worked on; never waits."""
+        """Send a heartbeat; never blocks."""
         with self._lock:
             if self.phase != "working":
                 return
             with suppress(OSError, ValueError):
                 writable = select.select([], [self.socket], [], 0)[1]
                 if writable and self.socket.send(message) != len(message):
-                    self.cut()  # Half a message would be taken for the beginning of the answer.
+                    self.cut()  # The peer would take a partial message for the start of the answer.
 
     def cut(self) -> None:
-        """End it, whoever uses it: the next read or write of it fails."""
+        """Shut the socket down, whichever thread uses it: its next read or write fails."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
@@ -97,7 +98,7 @@ class Connection:
 
 
 class Connections:
-    """Serves a listener until it is closed. `answer` is called by workers, one request each."""
+    """Serves a listener until closed. Workers call `answer` once for each request."""
 
     def __init__(
         self,
@@ -107,7 +108,10 @@ class Connections:
         beat: Callable[[], Header],
         failed: threads.Failed,
     ) -> None:
-        """`listen` gives the listener: again, if it gets one; another, if its name was lost."""
+        """`listen(None)` creates the listener.
+
+        `listen(listener)` returns the same listener, or a new one if its path was removed.
+        """
         self._listen = listen
         self._listener = listen(None)
         self._env = env
@@ -120,14 +124,14 @@ class Connections:
         self._woken.setblocking(False)
         self._lock = threading.Condition()
         self._idle: dict[Connection, None] = {}
-        """In the order in which they fell silent. Used by the accepting thread only."""
+        """Ordered by the time they became idle. Used by the accepting thread only."""
         self._returned: deque[Connection] = deque()
         self._jobs: deque[Connection] = deque()
         self._busy: set[Connection] = set()
         self.workers = 0
         self._free = 0
         self._beaten = env.uptime()
-        # Made once: a process that has run out of descriptors could not make another.
+        # Created once: a process that has run out of descriptors could not create another.
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
@@ -144,12 +148,12 @@ class Connections:
         return self._ending.is_set()
 
     def stop(self) -> None:
-        """Accept and read nothing more."""
+        """Stop accepting connections and reading requests."""
         self._ending.set()
         self._wake()
 
     def close(self, wait_s: float) -> None:
-        """The same, and wait for answers under way."""
+        """Stop, and wait up to `wait_s` for answers in progress."""
         self.stop()
         self._thread.join()
         self._selector.close()
@@ -158,7 +162,7 @@ class Connections:
             self._lock.notify_all()
             for connection in self._busy:
                 with suppress(OSError):
-                    # Whoever reads sees the end; answers can still be sent.
+                    # A reader sees the end of the stream; answers can still be sent.
                     connection.socket.shutdown(socket.SHUT_RD)
             self._lock.wait_for(lambda: not self._busy, wait_s)
         for connection in (*self._idle, *self._returned):
@@ -190,7 +194,7 @@ class Connections:
                 peer, _ = self._listener.accept()
             except OSError as error:
                 if error.errno in _SHORT_OF:
-                    # Whoever asked stays in the queue, and gets in when there is room again.
+                    # The client stays in the backlog and is accepted once there is room again.
                     self._drop_silent()
                     self._ending.wait(_PAUSE_S)
                 elif error.errno not in (errno.ECONNABORTED, errno.EAGAIN, errno.EINTR):
@@ -231,7 +235,7 @@ class Connections:
             ]
             if stalled:
                 min(stalled, key=lambda other: other.since).cut()
-                return  # Its worker comes for the next job.
+                return  # The worker of the connection just cut takes the next job.
             self._jobs.remove(connection)
             self._busy.discard(connection)
         self._refuse(connection)
@@ -240,7 +244,7 @@ class Connections:
         try:
             threads.start("stepwell-request", self._work, failed=self._worker_failed)
         except RuntimeError:
-            return self.workers > 0  # The system gives no more; those there are come for it.
+            return self.workers > 0  # No more threads to be had; an existing worker will take it.
         self.workers += 1
         return True
 
@@ -283,7 +287,8 @@ class Connections:
         answered: Connection | None = None
         while True:
             with self._lock:
-                # Free before its peer can ask again: for that another worker would be hired.
+                # Count this worker as free before its peer can send again, or another one would be
+                # hired.
                 self._free += 1
                 if answered is not None:
                     self._busy.discard(answered)
@@ -313,7 +318,7 @@ class Connections:
         self._failed(error)
 
     def _serve(self, connection: Connection) -> bool:
-        """Read a request and answer it; whether another one may come."""
+        """Read a request and answer it; return whether another one may follow."""
         try:
             connection.socket.settimeout(_READ_S_MAX)
             request = receive(connection.socket, REQUEST_BYTES_MAX)
@@ -322,6 +327,6 @@ class Connections:
         connection.enter("working", self._env.uptime())
         try:
             self._answer(connection, request)
-        except Exception:  # noqa: BLE001 - it hung up, or cannot be told: only its connection ends
+        except Exception:  # noqa: BLE001 - the peer hung up or is out of reach: only this ends
             return False
         return not self.ending

@@ -1,13 +1,14 @@
-"""Where the endpoint of a pipeline is: a Unix socket whose name follows from the store's address.
+"""Location of a pipeline's endpoint: a Unix socket named after the store's address.
 
     <temporary directory>/stepwell-<user>/<checksum of the address>.sock
     <temporary directory>/stepwell-<user>/<checksum of the address>.lock
 
-The directory belongs to the user and is closed to all others (0700), which is what guards the
-endpoint: whoever can connect could also open the store's files. It is checked each time, because
-anybody may make a directory of that name first. A process that was killed leaves its socket, to
-which nobody can connect; the next one replaces it. Of several that start at once the one that locks
-the other file has the endpoint; the system frees that lock with the process, however it ends.
+The directory belongs to the user and is closed to all others (0700). This guards the endpoint: a
+process that can connect could also open the store's files. The directory is checked each time,
+because any user may create a directory of that name first. A killed process leaves its socket
+behind, which refuses connections; the next process replaces it. If several processes start at once,
+the one that locks the other file owns the endpoint. The system releases that lock when the process
+ends, however it ends.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from stepwell.model import checksum
 
 
 def socket_path(store_uri: str) -> Path:
-    """The socket of the pipeline in a store. Touches nothing."""
+    """Return the path of the socket of the pipeline in a store. Touches nothing."""
     scheme, _, path = store_uri.partition("://")
-    # The same directory by another name, through a link, is the same pipeline.
+    # A link to the directory leads to the same pipeline.
     address = f"file://{os.path.realpath(path)}" if scheme == "file" else store_uri
     folder = Path(tempfile.gettempdir()) / f"stepwell-{os.getuid()}"
-    # A socket's whole path has to fit into about 100 bytes.
+    # The whole path of a socket has to fit into about 100 bytes.
     return folder / f"{checksum([address.encode()])[:20]}.sock"
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder of a socket, for this user alone."""
+    """Create the folder of a socket, accessible to this user only."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     check_folder(path)
 
 
 def check_folder(path: Path) -> None:
-    """Raise if the folder of a socket is not this user's alone."""
+    """Raise if the folder of a socket is accessible to other users."""
     folder = path.parent
     found = os.lstat(folder)
     ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
@@ -52,9 +53,9 @@ def check_folder(path: Path) -> None:
 
 
 def take_lock(path: Path, *, force: bool) -> int | None:
-    """Lock the endpoint at a path; a descriptor to close, or None if another process has it.
+    """Lock the endpoint at a path; return a descriptor to close, or None if another process has it.
 
-    `force` is for whoever has taken the pipeline over from a process that still has the lock.
+    `force` is for a process that has taken the pipeline over from one that still holds the lock.
     """
     lock = path.with_suffix(".lock")
     name = lock.with_suffix(f".lock-{os.getpid()}") if force else lock
@@ -65,7 +66,7 @@ def take_lock(path: Path, *, force: bool) -> int | None:
             if force:
                 os.replace(name, lock)
                 return descriptor
-            # Perhaps it was replaced between the two calls, and another one counts now.
+            # The file may have been replaced between the two calls; then the new one counts.
             if os.stat(name).st_ino == os.fstat(descriptor).st_ino:
                 return descriptor
         except BlockingIOError:

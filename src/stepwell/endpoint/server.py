@@ -1,10 +1,10 @@
-"""The side of the process that runs a pipeline: answers others, from its first moment on.
+"""Server side of the endpoint: answers other processes as soon as the pipeline's process starts.
 
 Requests are `hello`, `ready`, `status`, `query`, `push`, `explain`, `tail`, `checkpoint`,
 `compact`, `change`, and `begin` of an explicit transaction (`transactions.py`). They use the same
-`Pipeline` as the loop, and take turns with it. Until that is open, `hello` and `status` say how far
-it is, and all others wait. A request that fails is answered with its error, and changes nothing for
-anybody else.
+`Pipeline` as the ingest loop, and take turns with it. Until the pipeline is open, `hello` and
+`status` report the progress of opening, and all other requests wait. A request that fails is
+answered with its error and affects no other request.
 """
 
 from __future__ import annotations
@@ -18,34 +18,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-import pyarrow as pa
-
 from stepwell.endpoint.connections import Connection, Connections
 from stepwell.endpoint.place import make_folder, socket_path, take_lock
 from stepwell.endpoint.transactions import OpenTransaction, pushed_parts, serve_transaction
-from stepwell.endpoint.wire import Gone, Header, Message, error_json
+from stepwell.endpoint.wire import Gone, Header, Message, encode, error_json
+from stepwell.engine.answer import Answer
 from stepwell.engine.pushed import Receipt
 from stepwell.engine.status import Status
 from stepwell.engine.tail import Tail
 from stepwell.env import Env
 from stepwell.errors import ClaimedError, InvalidError, StepwellError, UnavailableError
-from stepwell.model import Transaction
-from stepwell.state.manifest import CheckpointRef
+from stepwell.manifest.manifest import CheckpointRef
 
 _BACKLOG = 128
 _BEAT_S = 1.0
-"""How often a tail without changes says that it is alive."""
+"""Interval of the heartbeats of a tail without changes."""
 _END_S_MAX = 5.0
-"""How long the end waits for requests under way."""
-
-
-class Asked(Protocol):
-    """What `ask` gives."""
-
-    @property
-    def transaction(self) -> Transaction: ...
-    @property
-    def rows(self) -> pa.Table: ...
+"""Longest wait of `close` for requests in progress."""
 
 
 class Explained(Protocol):
@@ -53,19 +42,21 @@ class Explained(Protocol):
 
 
 class Served(Protocol):
-    """What is asked of a pipeline here."""
+    """The part of a pipeline that the endpoint uses."""
 
     @property
     def stopping(self) -> bool: ...
     def status(self) -> Status: ...
-    def ask(self, sql: str) -> Asked: ...
+    def query(self, sql: str) -> Answer: ...
     def explain(self, view: str) -> Explained: ...
     def tail(self, view: str) -> Tail: ...
     def compact(self, *, detach: bool = False) -> bool: ...
     def checkpoint(
         self, name: str | None = None, *, keep_s: float | None = None
     ) -> CheckpointRef | None: ...
-    def change(self, program: Any, before: str) -> Mapping[str, object]: ...
+    def change(
+        self, program: Any, before: str, building: Callable[[str], None]
+    ) -> Mapping[str, object]: ...
     def push(
         self,
         table: str,
@@ -80,7 +71,7 @@ class Served(Protocol):
 
 
 class Endpoint:
-    """Reachable from the moment it is made until it is closed; answers once it is to `serve`."""
+    """Reachable from construction until `close`; answers all requests after `serve`."""
 
     def __init__(
         self,
@@ -90,7 +81,10 @@ class Endpoint:
         *,
         take_over: bool = False,
     ) -> None:
-        """`ClaimedError` if another process of this machine has the endpoint, and may keep it."""
+        """Raise `ClaimedError` if another process of this machine has the endpoint.
+
+        With `take_over` the endpoint is taken from that process.
+        """
         self._pipeline = pipeline
         self._env = env
         self._pid, self._host = env.pid, env.host
@@ -98,7 +92,7 @@ class Endpoint:
         self._serving = threading.Condition()
         self._closing = False
         self.failed: Callable[[BaseException], None] | None = None
-        """Told what a thread of this endpoint died of."""
+        """Called with the error that a thread of this endpoint died of."""
         self.error: BaseException | None = None
         self.path = socket_path(store_uri)
         make_folder(self.path)
@@ -116,11 +110,11 @@ class Endpoint:
             raise
 
     def opening(self, stage: str, percent: int) -> None:
-        """Say how far the pipeline is, for those who ask meanwhile."""
+        """Set the progress of opening, for clients that ask in the meantime."""
         self._opening = {"stage": stage, "percent": percent}
 
     def serve(self, pipeline: Served, failed: Callable[[BaseException], None]) -> None:
-        """Answer from now on; `failed` is told if a thread of the endpoint dies, or has."""
+        """Answer all requests from now on; `failed` is called if a thread dies or has died."""
         with self._serving:
             self._pipeline, self.failed = pipeline, failed
             self._serving.notify_all()
@@ -128,7 +122,7 @@ class Endpoint:
             failed(self.error)
 
     def close(self) -> None:
-        """Take no more requests, and let those under way end."""
+        """Accept no more requests, and let those in progress finish."""
         with suppress(OSError):
             # A process that took over has put its own socket there.
             if os.stat(self.path).st_ino == self._inode:
@@ -144,7 +138,7 @@ class Endpoint:
             self._locked = -1
 
     def _listener(self, listener: socket.socket | None) -> socket.socket:
-        """A listener at our path: the one there is, unless something has removed its name."""
+        """Return a listener at our path: the given one, unless its name was removed."""
         if listener is not None and (self._closing or os.path.lexists(self.path)):
             return listener
         try:
@@ -154,7 +148,7 @@ class Endpoint:
         except (StepwellError, OSError):
             if listener is None:
                 raise
-            return listener  # It is tried again in a second.
+            return listener  # Tried again in a second.
         return made
 
     def _thread_failed(self, error: BaseException) -> None:
@@ -166,7 +160,7 @@ class Endpoint:
         return {"beat": self._opening if self._pipeline is None else None}
 
     def _ready(self) -> Served:
-        """The pipeline, once it is open."""
+        """Wait until the pipeline is open, and return it."""
         with self._serving:
             self._serving.wait_for(lambda: self._pipeline is not None or self._closing)
             if self._pipeline is None or self._closing:
@@ -200,7 +194,7 @@ class Endpoint:
             connection.send({"error": error_json(error)})
         except Gone:
             raise
-        except Exception as error:  # noqa: BLE001 - told to whoever asked; the loop goes on
+        except Exception as error:  # noqa: BLE001 - reported to the client; the loop goes on
             told = StepwellError(f"unexpected {type(error).__name__}: {error}")
             connection.send({"error": error_json(told)})
 
@@ -220,7 +214,7 @@ class Endpoint:
             connection.send({"status": asdict(pipeline.status()), "pid": self._pid})
 
     def _query(self, connection: Connection, request: Message) -> None:
-        answer = self._ready().ask(_text(request, "sql"))
+        answer = self._ready().query(_text(request, "sql"))
         connection.send({"transaction": answer.transaction}, [answer.rows])
 
     def _push(self, connection: Connection, request: Message) -> None:
@@ -256,7 +250,11 @@ class Endpoint:
 
     def _change(self, connection: Connection, request: Message) -> None:
         program, before = request.header.get("program"), _text(request, "before")
-        connection.send({"changed": self._ready().change(program, before)})
+
+        def building(name: str) -> None:
+            connection.beat(encode({"beat": None, "building": name}))
+
+        connection.send({"changed": self._ready().change(program, before, building)})
 
     def _tail(self, connection: Connection, request: Message) -> None:
         tail = self._ready().tail(_text(request, "view"))
@@ -265,7 +263,7 @@ class Endpoint:
             while not self._closing:
                 changed = tail.take(_BEAT_S)
                 if changed is None:
-                    connection.send({})  # Whoever has hung up is found out by this.
+                    connection.send({})  # This detects a client that has hung up.
                 else:
                     connection.send({"transaction": changed[0]}, [changed[1]])
         finally:
@@ -274,7 +272,7 @@ class Endpoint:
 
 
 def _listen(path: Path, pid: int) -> socket.socket:
-    """A socket under its name at once: made under another one, and renamed."""
+    """Listen at a path. The socket is created under another name and renamed atomically."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     own = path.with_suffix(f".{pid}")
     try:

@@ -1,18 +1,19 @@
-"""Explicit transactions of other processes: each lives on its connection, and ends with it.
+"""Explicit transactions of other processes: each belongs to its connection and ends with it.
 
     client                          server
-    begin, perhaps with a key  ->   takes its turn of the pipeline; everybody else waits from now on
-    push, any number           ->   recorded as it comes, visible to nobody
-    commit or abort            ->   done; the connection is as any other again
+    begin, optionally with a key -> takes its turn of the pipeline; all other writes wait from here
+    push, any number             -> recorded at once, not visible yet
+    commit or abort              -> done; the connection is an ordinary one again
 
-A transaction whose connection ends before `commit` was asked for is rolled back: its client was
-killed, or left. So is one whose client asks for nothing for `IDLE_S_MAX`, and one that is open for
-`OPEN_S_MAX`: it is in the way of everybody else. The client is told why, and its connection ends,
-so that nothing it sends later is taken for something else.
+A transaction whose connection ends before `commit` was requested is rolled back: its client was
+killed or left. A transaction is also rolled back if its client sends no request for `IDLE_S_MAX`,
+or if it is open for `OPEN_S_MAX`, because it blocks all other writes. The client is told the
+reason, and its connection is closed, so that nothing it sends later is mistaken for another
+request.
 
-A `commit` that was asked for is carried out, whether or not its client is there to hear of it. If
-the process dies meanwhile, the outcome is unknown to the client; repeated with its key, the
-transaction is taken once (J14).
+A requested `commit` is carried out even if its client has gone. If the process dies during the
+commit, the client does not know the outcome. If the client repeats the transaction with its key,
+the transaction is applied once (J14).
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ from stepwell.endpoint.wire import (
     error_json,
     receive,
 )
-from stepwell.engine.ports import BadRow
 from stepwell.engine.pushed import Rows, as_table
 from stepwell.env import Env
 from stepwell.errors import InvalidError, StepwellError, UnavailableError, UnknownOutcomeError
+from stepwell.lsm.dead_letter import BadRow
 from stepwell.model import Transaction
 
 IDLE_S_MAX = 30.0
 OPEN_S_MAX = 600.0
 _READ_S_MAX = 10.0
-"""How long a client may be silent in the middle of a request."""
+"""Longest silence of a client in the middle of a request."""
 _LOOK_S = 0.2
 _LOOK_FIRST = (
     "it may be committed, or not: look with stepwell query before repeating it; a transaction "
@@ -52,7 +53,7 @@ _REPEAT = "repeat it with the same key: if it is committed already, it is not ta
 
 
 class OpenTransaction(Protocol):
-    """What is asked of an explicit transaction here."""
+    """The part of an explicit transaction that the endpoint uses."""
 
     def push(
         self,
@@ -70,14 +71,14 @@ class OpenTransaction(Protocol):
 def push_request(
     op: str, table: str, parts: Sequence[Rows | None], bad: Sequence[BadRow], **more: object
 ) -> tuple[Header, list[Any]]:
-    """A push as it goes over the wire; `pushed_parts` is its inverse."""
+    """Encode a push for the wire; the inverse of `pushed_parts`."""
     told = [(item.where, item.reason, item.text) for item in bad]
     header = {"op": op, "table": table, "bad": told, **more}
     return header, [as_table(part) for part in parts]
 
 
 def pushed_parts(request: Message) -> tuple[str, Any, dict[str, Any]]:
-    """Of a push the table, the rows to put, and all else by its name."""
+    """Return the table, the rows to put, and the other arguments of a push by name."""
     if len(request.tables) != 3:
         raise InvalidError("a push has three tables: rows to put, to delete, and to discard")
     table = request.header.get("table")
@@ -90,7 +91,7 @@ def pushed_parts(request: Message) -> tuple[str, Any, dict[str, Any]]:
     return table, put, {"delete": delete, "discard": discard, "bad": bad}
 
 
-# The side of the process that runs the pipeline
+# Server side
 
 
 def serve_transaction(
@@ -101,8 +102,8 @@ def serve_transaction(
 ) -> None:
     """Serve one transaction to its end, in the thread that holds its turn.
 
-    `Gone` if its connection is of no use any more; it is rolled back then. `ending` says whether
-    the process is about to end: it does not wait for a client.
+    Raises `Gone`, after rolling the transaction back, if the connection is no longer usable.
+    `ending` tells whether the process is about to end; the process does not wait for a client.
     """
     transaction = begin()
     over = False
@@ -115,13 +116,14 @@ def serve_transaction(
             over = _answer(connection, transaction, request)
     finally:
         if not over:
-            # If the journal does not take the entry now, it will before the next one.
+            # If the abort cannot be written to the journal now, it is written before the next
+            # entry.
             with suppress(StepwellError):
                 transaction.abort()
 
 
 def _next(connection: Connection, env: Env, until: float, ending: Callable[[], bool]) -> Message:
-    """The next request; `Gone` if none comes in time, and the client is told why it ends."""
+    """Return the next request; `Gone` if none comes in time, after telling the client why."""
     now = env.uptime()
     connection.enter("waiting", now)
     told: StepwellError
@@ -138,7 +140,7 @@ def _next(connection: Connection, env: Env, until: float, ending: Callable[[], b
     except Silent as silent:
         told = _rolled_back(f"its client stopped inside a request: {silent}")
     except StepwellError as error:
-        # Not a message, or too large a one: what follows it cannot be read either.
+        # Not a message, or one that is too large: the bytes after it cannot be read either.
         told = error
     with suppress(Gone, OSError):
         connection.send({"error": error_json(told)})
@@ -146,7 +148,7 @@ def _next(connection: Connection, env: Env, until: float, ending: Callable[[], b
 
 
 def _has_come(connection: Connection) -> bool:
-    """Whether a request has begun to arrive, or the connection has ended; waits a moment."""
+    """Return whether a request or the end of the connection has arrived; waits a moment."""
     connection.socket.settimeout(_LOOK_S)
     try:
         connection.socket.recv(1, socket.MSG_PEEK)
@@ -158,7 +160,7 @@ def _has_come(connection: Connection) -> bool:
 
 
 def _answer(connection: Connection, transaction: OpenTransaction, request: Message) -> bool:
-    """Do what is asked for; whether the transaction has ended."""
+    """Carry out a request; return whether the transaction has ended."""
     op, over = request.header.get("op"), False
     answer: Header = {}
     try:
@@ -166,7 +168,7 @@ def _answer(connection: Connection, transaction: OpenTransaction, request: Messa
             table, rows, others = pushed_parts(request)
             transaction.push(table, rows, **others)
         elif op == "commit":
-            over = True  # Also when it fails: it was taken back then.
+            over = True  # Also if the commit fails: the transaction was rolled back then.
             answer = {"transaction": transaction.commit()}
         elif op == "abort":
             over = True
@@ -179,16 +181,16 @@ def _answer(connection: Connection, transaction: OpenTransaction, request: Messa
     return over
 
 
-# The side of the client
+# Client side
 
 Exchange = Callable[[Header, Sequence[Any]], Message]
-"""Sends a request and gives its answer; `Gone` if there is none, any other error as it came."""
+"""Sends a request and returns its answer; `Gone` if there is none; raises any error it carries."""
 
 
 class RemoteTransaction:
-    """An explicit transaction in the process that runs the pipeline. For one thread.
+    """An explicit transaction in the process that runs the pipeline. Not thread-safe.
 
-    As a context it commits at the end, and aborts when its body raises.
+    As a context manager it commits at the end, and aborts if the body raises.
     """
 
     def __init__(self, exchange: Exchange, hang_up: Callable[[], None], key: str | None) -> None:
@@ -206,7 +208,7 @@ class RemoteTransaction:
         discard: Rows | None = None,
         bad: Sequence[BadRow] = (),
     ) -> None:
-        """Add rows, and before them deletes. Visible to nobody before the commit."""
+        """Add deletes, then rows. Not visible before the commit."""
         self._check()
         header, tables = push_request("transaction_push", table, (rows, delete, discard), bad)
         try:
@@ -215,16 +217,16 @@ class RemoteTransaction:
             self._end()
             raise _rolled_back(f"the process that runs the pipeline went away: {gone}") from gone
         except UnavailableError:
-            # It was too slow, and rolled back; or the journal cannot be written, and it may as
-            # well be.
+            # The transaction timed out and was rolled back, or the journal cannot be written and
+            # the transaction can be given up.
             self._end()
             raise
 
     def commit(self) -> Transaction:
-        """Make all of it visible at once; durable when it returns.
+        """Make the whole transaction visible at once. It is durable when this returns.
 
-        `UnknownOutcomeError` if the process went away before it answered: with a key, the same
-        transaction can be repeated.
+        Raises `UnknownOutcomeError` if the process went away before it answered. A transaction with
+        a key can then be repeated.
         """
         self._check()
         self._over = True
@@ -239,13 +241,13 @@ class RemoteTransaction:
         return Transaction(int(answer.header["transaction"]))
 
     def abort(self) -> None:
-        """Take all of it back."""
+        """Roll the whole transaction back."""
         self._check()
         self._over = True
         try:
             self._exchange({"op": "abort"}, ())
         except Gone:
-            self._hang_up()  # It is rolled back all the same.
+            self._hang_up()  # The server rolls it back all the same.
 
     def _check(self) -> None:
         if self._over:
@@ -269,7 +271,7 @@ class RemoteTransaction:
         if error is None:
             self.commit()
             return
-        with suppress(StepwellError):  # Why the body failed is what its caller wants to know.
+        with suppress(StepwellError):  # The caller wants to know why the body failed.
             self.abort()
 
 

@@ -1,13 +1,13 @@
-"""What goes over the socket: a JSON header with a few Arrow tables behind it, sizes first.
+"""Wire format of the endpoint: sizes, a JSON header, and up to 16 Arrow tables.
 
     4 bytes   length of the header, big-endian
     header    JSON: {"format": 3, "parts": [sizes; -1: none], ...}
     parts     Arrow IPC streams, one after another
 
-While a request is worked on, `{"beat": ...}` comes every second: a process that says nothing for
-longer is stopped, or as good as.
+While a request is worked on, the server sends `{"beat": ...}` every second. A process that is
+silent for longer is stopped or hangs.
 
-Both sides bound what they read before they read it. Nothing is unpickled: a table is Arrow's, the
+Both sides check sizes against a limit before they read. Nothing is unpickled: tables are Arrow, the
 rest is JSON, and every table is validated.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 import stepwell.errors as errors
-from stepwell.engine.arrow_input import read_table
+from stepwell.endpoint.arrow_input import read_table
 from stepwell.errors import CorruptError, InvalidError, StepwellError
 
 FORMAT = 3
@@ -31,7 +31,7 @@ HEADER_BYTES_MAX = 16 * 2**20
 REQUEST_BYTES_MAX = 1 * 2**30
 ANSWER_BYTES_MAX = 16 * 2**30
 ERROR_CHARACTERS_MAX = 8192
-"""An error may quote what it was given, which may be as large as a message can be."""
+"""An error may quote its input, which may be as large as a message can be."""
 _DETAILS = (
     *("epoch", "host", "pid", "time", "object", "field", "file", "line", "column"),
     *("table", "rows", "transaction", "not_applied"),
@@ -47,11 +47,11 @@ class Message:
 
 
 class Gone(Exception):  # noqa: N818 - not an error: the other side has hung up
-    """The connection ended between two messages, or inside of one."""
+    """The connection ended between two messages, or inside one."""
 
 
 class Silent(Gone):
-    """Nothing came for as long as was waited; the connection is of no use any more."""
+    """The peer was silent until the timeout; the connection is no longer usable."""
 
 
 def send(connection: socket.socket, header: Header, tables: Sequence[pa.Table | None] = ()) -> None:
@@ -69,7 +69,7 @@ def send(connection: socket.socket, header: Header, tables: Sequence[pa.Table | 
 
 
 def encode(header: Header, sizes: Sequence[int] = ()) -> bytes:
-    """A message up to its tables, which have these sizes."""
+    """Encode a message without its tables, which have the given sizes."""
     head = json.dumps({**header, "format": FORMAT, "parts": list(sizes)}, default=str).encode()
     if len(head) > HEADER_BYTES_MAX:
         raise InvalidError(f"a message of {len(head):,} bytes is too large")
@@ -77,7 +77,7 @@ def encode(header: Header, sizes: Sequence[int] = ()) -> bytes:
 
 
 def receive(connection: socket.socket, bytes_max: int) -> Message:
-    """The next message; `Gone` if none comes any more."""
+    """Receive the next message; `Gone` if the connection has ended."""
     (length,) = struct.unpack(">I", _read(connection, 4))
     if length > HEADER_BYTES_MAX:
         raise CorruptError("endpoint", f"a header of {length:,} bytes is too large")
@@ -100,7 +100,7 @@ def receive(connection: socket.socket, bytes_max: int) -> Message:
 
 
 def error_json(error: StepwellError) -> dict[str, object]:
-    """An error for the other side, with what a program wants to know of it. Always a few KB."""
+    """Encode an error for the other side, with the details for programs. Always a few KB."""
     details = {name: _cut(getattr(error, name)) for name in _DETAILS if hasattr(error, name)}
     kind = type(error).__name__
     known = (
@@ -117,7 +117,7 @@ def error_json(error: StepwellError) -> dict[str, object]:
 
 
 def _cut(value: object) -> object:
-    """A text without its middle, if it is long: both ends of a message say what is wrong."""
+    """Cut the middle out of a long text: both ends of a message say what is wrong."""
     if value is None or isinstance(value, bool | int | float):
         return value
     text, half = str(value), ERROR_CHARACTERS_MAX // 2
@@ -125,11 +125,11 @@ def _cut(value: object) -> object:
 
 
 def error_from(content: Mapping[str, Any]) -> StepwellError:
-    """The same error on this side."""
+    """Rebuild on this side the error that `error_json` encoded."""
     kind = getattr(errors, str(content.get("type")), StepwellError)
     if not isinstance(kind, type) or not issubclass(kind, StepwellError):
         kind = StepwellError
-    # Not through its own constructor: each kind has another, and the message is made already.
+    # Bypass the constructor: each class has its own, and the message is already formatted.
     made = kind.__new__(kind)
     StepwellError.__init__(made, str(content.get("message")), hint=content.get("hint"))
     for name, value in dict(content.get("details") or {}).items():

@@ -1,16 +1,15 @@
-"""Data tests: views of violations that a pipeline maintains, counts, and may refuse to add to.
+"""Data tests: views of violations that a pipeline maintains, counts, and may refuse to extend.
 
 A data test is a materialized view whose rows are violations, so it is evaluated incrementally like
 any other view. The engine adds three things:
 
-    count    how many violations there are, kept beside the dead letters in the manifest
-    report   what a transaction added, in its `Committed` event
-    gate     `on_violation: fail` refuses a transaction with more, before it is recorded
+    count    the number of violations, stored in the manifest
+    report   the violations that a transaction added, in its `Committed` event
+    gate     `on_violation: fail` refuses a transaction that adds some, before it is recorded
 
 A gate compares numbers: a transaction is refused if it leaves more violations than there were. So
-violations that were there before a test was deployed do not stop a pipeline, and can be changed and
-corrected one by one. Replay passes no gate: what is recorded was accepted under the tests of its
-time.
+violations that existed before a test was deployed do not stop a pipeline, and can be corrected one
+by one. Replay passes no gate: recorded input was accepted under the tests of its time.
 """
 
 from __future__ import annotations
@@ -22,25 +21,26 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stepwell.engine.ports import WEIGHT, Executed
 from stepwell.errors import InvalidError
+from stepwell.execution.executor import Executed
+from stepwell.lsm.change import WEIGHT
 
 OnViolation = Literal["warn", "dead_letter", "fail"]
 _SHOWN_MAX = 3
-"""Violations that an error spells out."""
+"""The number of violations that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataTest:
     name: str
     violations: str
-    """The materialized view that holds them."""
+    """The materialized view that holds the violations."""
     on_violation: OnViolation = "warn"
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What one transaction did to one test."""
+    """The violations that one transaction added to one test."""
 
     test: str
     view: str
@@ -49,7 +49,7 @@ class Violation:
 
 
 def net_change(test: DataTest, executed: Executed) -> int:
-    """By how much the number of violations changes."""
+    """The change in the number of violations."""
     change = _change(test, executed)
     return 0 if change is None else int(pc.sum(change.column(WEIGHT)).as_py() or 0)
 
@@ -81,7 +81,7 @@ def refuse_violations(tests: Iterable[DataTest], executed: Executed) -> None:
             f"data test {test.name} fails: {count:,} "
             f"{'violation' if count == 1 else 'violations'}: {shown}{more}",
             hint="nothing was taken in: correct the rows, or deploy the test with "
-            "on_violation: warn to let them in",
+            "on_violation: warn to accept them",
         )
 
 

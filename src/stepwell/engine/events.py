@@ -1,7 +1,7 @@
-"""What a pipeline says about its progress: typed values, given to one listener.
+"""Events that report a pipeline's progress: typed values, passed to one listener.
 
-The command line, the user interface and the tests are equal listeners. Events report; they do not
-decide: a listener that raises is not heard again, and changes nothing.
+The command line, the user interface and the tests are equal listeners. Events do not influence the
+pipeline: a listener that raises is not called again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stepwell.model import Epoch, Position, Transaction
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The pipeline is ours, replayed, and serves."""
+    """The pipeline was claimed and replayed, and serves."""
 
     lineage: str
     epoch: Epoch
@@ -28,19 +28,19 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class OpeningAt:
-    """How far the opening of the pipeline is."""
+    """Progress of opening the pipeline."""
 
     stage: str
     percent: int
     done: int = 0
-    """Of this stage alone, where that is known."""
+    """Progress within the stage, where it is known."""
     total: int = 0
     unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """How far work is that may take long, such as compacting."""
+    """Progress of long work, such as compaction."""
 
     what: str
     done: int
@@ -50,17 +50,17 @@ class Working:
 
 @dataclass(frozen=True, slots=True)
 class TransactionAt:
-    """How far the transaction under way is: of each view that is computed, a share of its rows."""
+    """Progress of the current transaction: its rows, in proportion to the views computed."""
 
     transaction: Transaction
     done: int
     rows: int
-    """Those that were taken in."""
+    """Input rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Transactions up to this one were fed again; `together` says how many at once."""
+    """Transactions up to this one were replayed, `together` of them as one."""
 
     transaction: Transaction
     together: int
@@ -78,20 +78,20 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A transaction is recorded, applied, and on its way to the sinks."""
+    """A transaction was recorded and applied, and is on its way to the sinks."""
 
     transaction: Transaction
     time: datetime
     rows: int
     rejected: int
     views: tuple[str, ...]
-    """Those that changed."""
+    """Views that changed."""
     tables: tuple[str, ...] = ()
-    """Those of which rows were rejected."""
+    """Tables with rejected rows."""
     violations: tuple[Violation, ...] = ()
-    """What the transaction added to data tests."""
+    """Violations of data tests that the transaction added."""
     seconds: float = 0.0
-    """How long it took, from reading its input on."""
+    """Duration, including the time to read its input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A sink holds a transaction, and those before it that came with it in one commit."""
+    """A sink committed a transaction, together with `transactions - 1` before it."""
 
     sink: str
     transaction: Transaction
@@ -114,7 +114,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class SinkFailed:
-    """A sink did not take a transaction. It stays in the outbox; the pipeline goes on."""
+    """A sink failed to commit a transaction, which stays in the outbox; the pipeline goes on."""
 
     sink: str
     transaction: Transaction
@@ -122,12 +122,12 @@ class SinkFailed:
     error: str
     retry_in_s: float
     stops: bool
-    """Trying again is of no use: the pipeline takes nothing more in."""
+    """Retrying does not help: the pipeline takes in no more input."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFailed:
-    """A source could not be polled. The others go on; it is tried again."""
+    """A source could not be polled. It is retried; the others go on."""
 
     source: str
     error: str
@@ -154,31 +154,31 @@ class Checkpointed:
 
 @dataclass(frozen=True, slots=True)
 class FlushFailed:
-    """Nothing is lost: what was not flushed is in the journal, and will be tried again."""
+    """A flush failed, and is retried. Nothing is lost: the journal holds every transaction."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
-class ChoreFailed:
-    """Work beside the transactions failed. Nothing is lost; it is tried again."""
+class BackgroundTaskFailed:
+    """A background task failed, and is retried. Nothing is lost."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorLost:
-    """What computes the views has ended. Another is started, and the journal replayed."""
+    """The executor was lost. Another one is started, and the journal is replayed."""
 
     why: str
     time: int
-    """The how manieth time lately."""
+    """How often this has happened recently."""
     times_max: int
 
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Objects that nothing needs were removed."""
+    """Garbage was removed."""
 
     objects: int
     bytes: int
@@ -186,14 +186,14 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class CollectFailed:
-    """Nothing that is needed was removed, and the pipeline goes on; it is tried again later."""
+    """Garbage collection failed, and is retried later. No referenced object was removed."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class StoreUnavailable:
-    """A store does not answer. Calls wait, and are made again until then."""
+    """A store does not answer. Calls are retried until `until`."""
 
     store: str
     since: datetime
@@ -211,7 +211,7 @@ class StoreAvailable:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Something was asked for that has to wait: for a transaction's boundary, or for a sink."""
+    """A request has to wait for the end of a transaction, or for a sink."""
 
     what: str
     until: str
@@ -219,7 +219,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The loop has ended, at a boundary."""
+    """The loop ended between two transactions."""
 
     transaction: Transaction
     transactions: int
@@ -240,7 +240,7 @@ Event: TypeAlias = (
     | Flushed
     | Checkpointed
     | FlushFailed
-    | ChoreFailed
+    | BackgroundTaskFailed
     | ExecutorLost
     | Collected
     | CollectFailed
@@ -252,15 +252,28 @@ Event: TypeAlias = (
 Listener = Callable[[Event], None]
 
 
+def all_of(*listeners: Listener | None) -> Listener | None:
+    """One listener for several: one that raises is not heard again, the others are."""
+    each = [Events(listener) for listener in listeners if listener is not None]
+    if not each:
+        return None
+
+    def listen(event: Event) -> None:
+        for events in each:
+            events.emit(event)
+
+    return listen
+
+
 class Events:
-    """Gives events to a listener as long as it takes them."""
+    """Passes events to a listener, until the listener raises."""
 
     def __init__(self, listener: Listener | None = None) -> None:
         self._listener = listener
 
     @property
     def heard(self) -> bool:
-        """Whether anybody listens: what is told for its own sake need not be made otherwise."""
+        """Whether there is a listener; without one, progress need not be computed."""
         return self._listener is not None
 
     def emit(self, event: Event) -> None:
@@ -268,5 +281,5 @@ class Events:
             return
         try:
             self._listener(event)
-        except Exception:  # noqa: BLE001 - what a listener does must not undo what was recorded
+        except Exception:  # noqa: BLE001 - a listener must not fail a transaction that is recorded
             self._listener = None

@@ -1,11 +1,11 @@
-"""A view whose columns change under a sink that goes on: what becomes of the rows the sink holds.
+"""Schema evolution: the columns of a view change, and a sink that follows it continues.
 
-The rows that the sink holds are taken to the new columns by name: a column that the view lost goes,
-one that it gained is NULL, one with a wider type is cast. A decimal that fits into the old type
-keeps that one. What the view has beyond that is an ordinary difference, in the new columns. The
-first part of the difference, and no other, says which columns the sink had before, in the metadata
-of its schema. So a sink alters its table with that transaction only, and never touches a column
-that is not Stepwell's. The first part may have no rows.
+The sink's rows are mapped to the new columns by name: a column that the view lost is dropped, a
+column it gained is NULL, a column with a wider type is cast. A decimal that fits into the old type
+keeps it. The rest is an ordinary difference in the new columns. Only the first part of the
+difference names the sink's previous columns, in its schema metadata. So a sink alters its table
+only with that transaction, and never touches a column that is not Stepwell's. The first part may
+have no rows.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from stepwell.engine.pieces import Difference
-from stepwell.engine.ports import WEIGHT, Pieces
-from stepwell.engine.widening import are_decimals, common_type, holds, is_wider
 from stepwell.errors import InvalidError
+from stepwell.lsm.change import WEIGHT
+from stepwell.lsm.table_diff import Difference, Pieces
+from stepwell.lsm.widening import are_decimals, common_type, holds, is_wider
 
 _BEFORE = b"stepwell.columns_before"
 
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """What differs between the columns of a view before and after."""
+    """The difference between two schemas of a view."""
 
     gained: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Evolution:
 
 
 def evolution(before: pa.Schema, after: pa.Schema) -> Evolution:
-    """The difference; `InvalidError` if a column's values do not all fit into its new type."""
+    """Compare two schemas; `InvalidError` if a column's new type cannot hold all old values."""
     widened = []
     for field in after:
         if field.name not in before.names:
@@ -48,9 +48,9 @@ def evolution(before: pa.Schema, after: pa.Schema) -> Evolution:
             widened.append(field.name)
         elif not is_same(old, field.type):
             raise InvalidError(
-                f"column {field.name} was {old} and is {field.type} now, which not every value of "
-                "the old type fits into",
-                hint="keep its type, or give the column another name",
+                f"column {field.name} changes from {old} to {field.type}, which cannot hold every "
+                "value of the old type",
+                hint="keep its type, or rename the column",
             )
     return Evolution(
         tuple(name for name in after.names if name not in before.names),
@@ -60,7 +60,7 @@ def evolution(before: pa.Schema, after: pa.Schema) -> Evolution:
 
 
 class EvolvingDifference:
-    """A difference in new columns, of which the first part says what the columns were before."""
+    """A difference in new columns, whose first part names the previous columns."""
 
     def __init__(self, change: Difference, before: pa.Schema, after: pa.Schema) -> None:
         self._change = change
@@ -74,12 +74,12 @@ class EvolvingDifference:
         yield from parts
 
     def count(self, rows_max: int) -> int:
-        """How many parts there are; at least one, which tells the sink of its new columns."""
+        """The number of parts; at least one, which tells the sink of its new columns."""
         return max(1, self._change.count(rows_max))
 
 
 def evolved(rows: Pieces, after: pa.Schema) -> Pieces:
-    """The rows of a view as a sink holds them once its columns are others."""
+    """The rows of a view, mapped to new columns as the sink maps them."""
     fields = [_target(rows.schema, field) for field in after]
     schema = pa.schema(fields)
 
@@ -97,13 +97,13 @@ def evolved(rows: Pieces, after: pa.Schema) -> Pieces:
 
 
 def columns_before(change: pa.Table) -> tuple[str, ...] | None:
-    """The columns that the sink had before this change, if they are to be others from here on."""
+    """The sink's columns before this change; None if the change does not alter them."""
     found = (change.schema.metadata or {}).get(_BEFORE)
     return None if found is None else tuple(json.loads(found))
 
 
 def _target(before: pa.Schema, field: pa.Field) -> pa.Field:
-    """The column that rows are taken to; where there are no rows the new type may be unknown."""
+    """The column that rows are mapped to. Without rows the new type may be unknown."""
     field = field.with_nullable(True)
     if field.name in before.names and not is_wider(before.field(field.name).type, field.type):
         return field.with_type(before.field(field.name).type)
@@ -111,9 +111,9 @@ def _target(before: pa.Schema, field: pa.Field) -> pa.Field:
 
 
 def is_same(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether a sink keeps the type of its column: it holds every value of the view's new type.
+    """Whether a sink's column can keep its type, because it holds every value of the new type.
 
-    Where there are no rows, or only NULL, the reference executor knows no type.
+    Without rows, or with NULL only, the reference executor knows no type.
     """
     if pa.types.is_null(old) or pa.types.is_null(new):
         return True
@@ -121,10 +121,10 @@ def is_same(old: pa.DataType, new: pa.DataType) -> bool:
 
 
 def with_inferred_decimals(before: pa.Schema, after: pa.Schema) -> pa.Schema:
-    """The columns of a view whose types were inferred from its rows.
+    """Widen the decimals of a schema that was inferred from rows.
 
-    Such a decimal is as wide as the widest of its values, which says nothing about the next one. It
-    gets the type that holds those before as well, if there is one.
+    An inferred decimal is only as wide as its widest value. It gets the type that holds the
+    previous values, too, if there is one.
     """
     for place, field in enumerate(after):
         if field.name in before.names:

@@ -1,12 +1,12 @@
 """Explicit transactions: begin, push, take, commit, abort (J10).
 
-An explicit transaction keeps its turn of the pipeline from its beginning to its end: nobody else
-takes anything in meanwhile. Its steps are recorded as they come, and nothing is computed from them
-before `commit`, whose entry makes them count. A crash before that entry rolls all of it back (J4).
+An explicit transaction holds the pipeline from its beginning to its end, so that no other input is
+taken in. Its steps are recorded as they arrive, and computed by `commit`, whose entry makes them
+count. A crash before that entry rolls back all of it (J4).
 
-The key of a transaction stands in the entry that commits it, with a digest of all that was pushed.
-Where the key is known already, nothing is recorded: the pushes are only compared, and `commit`
-gives the number of the first one (J14).
+The key of a transaction is in the entry that commits it, with a digest of all pushes. If the key is
+known already, nothing is recorded: the pushes are only compared, and `commit` returns the number of
+the first transaction with that key (J14).
 """
 
 from __future__ import annotations
@@ -16,40 +16,45 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 
-from stepwell.engine.core import Core
-from stepwell.engine.payload import Intake, digest_of
-from stepwell.engine.ports import BadRow
+from stepwell.engine.payload import digest_of
+from stepwell.engine.ports import Intake
 from stepwell.engine.push_keys import PushKey
 from stepwell.engine.pushed import Rows
 from stepwell.engine.transaction import Done, Step
+from stepwell.engine.writer_session import WriterSession
 from stepwell.errors import InvalidError, StepwellError
+from stepwell.lsm.dead_letter import BadRow
 from stepwell.model import NO_CHECKSUM, Checksum, Transaction, checksum
 
 Read = Callable[[str, Rows | None, Rows | None, Rows | None, Sequence[BadRow]], Intake]
 
 
 class ExplicitTransaction:
-    """Safe to use from several threads; their steps follow each other."""
+    """An explicit transaction: several pushes that become visible together, or not at all.
+
+    Used in a `with`, it commits at the end and rolls back if the body raises. Thread-safe: pushes
+    from several threads are serialized.
+    """
 
     def __init__(
         self,
-        core: Core,
+        session: WriterSession,
         read: Read,
         ended: Callable[[Done | None], None],
-        give_back: Callable[[], None],
+        release: Callable[[], None],
         key: str | None = None,
     ) -> None:
-        """`read` makes an intake of what is pushed. `ended` is called once it has ended, still in
-        its turn, with what it committed.
+        """`read` makes an intake of pushed rows. `ended` is called at the end with the committed
+        transaction, before `release` releases the pipeline.
         """
-        self._core = core
+        self._session = session
         self._read = read
         self._ended_by = ended
-        self._give_back = give_back
+        self._release = release
         self._key = key
         self._digest: Checksum = NO_CHECKSUM
-        """Of all that was pushed so far, in order."""
-        self._repeats = core.state.open is None
+        """Digest of all pushes so far, in order."""
+        self._repeats = session.state.open is None
         self._lock = threading.RLock()
         self._over = False
 
@@ -62,52 +67,52 @@ class ExplicitTransaction:
         discard: Rows | None = None,
         bad: Sequence[BadRow] = (),
     ) -> None:
-        """Add rows, and before them deletes. Durable, and not visible before the commit."""
+        """Add rows, after deletes. Durable when this returns, visible after the commit."""
         with self._mine():
             intake = self._read(table, rows, delete, discard, bad)
-            if not intake.taken.rows:
+            if not intake.rows:
                 return
             if not self._repeats:
-                self._core.add(Step.of([intake]))
+                self._session.add(Step.of([intake]))
             if self._key is not None:
                 together = self._digest + digest_of(intake)
                 self._digest = checksum([together.encode()])
 
     def take(self, rows_max: int | None = None) -> int:
-        """Add what the sources have now, within limits; how many rows. Abort rewinds them."""
+        """Add input from the sources, within limits; return the number of rows. Abort rewinds."""
         with self._mine():
             if self._key is not None:
                 raise InvalidError(
-                    "a transaction with a key takes in what is pushed only: sources are not "
-                    "repeated",
+                    "a transaction with a key takes in pushed rows only: input from sources cannot "
+                    "be repeated",
                     hint="begin it without a key",
                 )
-            step = self._core.poll(rows_max)
+            step = self._session.poll(rows_max)
             if step is None:
                 return 0
-            self._core.add(step)
+            self._session.add(step)
             return step.rows
 
     def commit(self) -> Transaction:
-        """Make all of it visible at once; the number of the transaction.
+        """Make all of it visible at once; return the number of the transaction.
 
-        When it raises, the transaction was taken back, unless it is `UnknownOutcomeError`.
+        If this raises, the transaction was rolled back, unless it raises `UnknownOutcomeError`.
         """
         with self._mine():
             try:
                 known, done = self._close()
             except BaseException:
-                with suppress(StepwellError):  # Why it was not committed counts.
+                with suppress(StepwellError):  # The first error matters.
                     self._abort()
                 raise
             self._end(done)
-            return self._core.state.transaction if known is None else known
+            return self._session.state.transaction if known is None else known
 
     def _close(self) -> tuple[Transaction | None, Done | None]:
-        """Commit it, or find the transaction that it repeats."""
+        """Commit, or find the transaction that this one repeats."""
         key = None if self._key is None else PushKey(self._key, self._digest)
         if self._repeats and key is not None:
-            known = self._core.answer(key)
+            known = self._session.answer(key)
             if known is None:
                 raise InvalidError(
                     f"the key {key.key!r} has expired while this transaction was open; nothing "
@@ -115,19 +120,19 @@ class ExplicitTransaction:
                     hint="begin it again",
                 )
             return known.transaction, None
-        if self._core.state.open is not None:
-            self._core.state.open.key = key
-        return None, self._core.close_open()
+        if self._session.state.open is not None:
+            self._session.state.open.key = key
+        return None, self._session.commit()
 
     def abort(self) -> None:
-        """Take all of it back: no trace in tables, views and sinks; sources are rewound."""
+        """Roll back: no trace in tables, views and sinks; sources are rewound."""
         with self._mine():
             self._abort()
 
-    def take_back(self) -> bool:
-        """For a pipeline that is closed: end this, and leave the turn to the caller.
+    def _take_back(self) -> bool:
+        """End this transaction without releasing the pipeline, which its closer now holds.
 
-        False: it has ended already, and given its turn back.
+        False if it has ended already and released the pipeline.
         """
         with self._lock:
             was_open, self._over = not self._over, True
@@ -135,10 +140,10 @@ class ExplicitTransaction:
 
     def _abort(self) -> None:
         try:
-            if self._core.state.open is not None:
-                self._core.abort()
+            if self._session.state.open is not None:
+                self._session.abort()
         finally:
-            # Even if the journal does not take the entry now: it will before the next one.
+            # Even if the append failed: the next transaction tries it again first.
             self._end(None)
 
     def _end(self, done: Done | None) -> None:
@@ -146,7 +151,7 @@ class ExplicitTransaction:
         try:
             self._ended_by(done)
         finally:
-            self._give_back()
+            self._release()
 
     @contextmanager
     def _mine(self) -> Iterator[None]:
@@ -169,5 +174,5 @@ class ExplicitTransaction:
         if error is None:
             self.commit()
             return
-        with suppress(StepwellError):  # Why the body failed is what its caller wants to know.
+        with suppress(StepwellError):  # The error of the body matters.
             self.abort()

@@ -1,14 +1,14 @@
-"""Making the manifest hold what is in memory, so that replay need not.
+"""Flush: write the state in memory to the store, so that opening need not replay it.
 
-    1 outbox files       of output that a sink does not hold yet
-    2 runs               of what no run holds yet: rows, keys of pushes, names that were taken
-    3 checkpoint         if one is wanted: the state that the next step commits, as an object
-    4 manifest commit    runs, replay position, transaction, progress, checkpoint: all, or nothing
+    1 outbox files       for output that a sink does not hold yet
+    2 runs               for rows, push keys and taken names that are in no run yet
+    3 checkpoint         if requested: an object with the state that the next step commits
+    4 manifest commit    runs, replay position, transaction, progress, checkpoint: all or nothing
 
-A crash, or an error, before 4 leaves files that nothing refers to: the journal still has all of it.
-Memory forgets that something is unflushed only after 4, so the two agree after every error (K1).
-A flush reaches to the end of the journal, barriers included, so after one the replay range is empty
-(C1); a checkpoint is taken even if there was nothing else to write.
+A crash or an error before 4 leaves unreferenced files; the journal still holds everything. Memory
+counts as flushed only after 4, so the two agree after every error (K1). A flush reaches the end of
+the journal, barriers included, so the replay range is empty afterwards (C1). A checkpoint is taken
+even if there is nothing else to write.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from stepwell.engine.transaction import State
 from stepwell.env import Env
 from stepwell.errors import UnknownOutcomeError, ensure
 from stepwell.journal.entry import Cursor
-from stepwell.state.checkpoint import (
+from stepwell.manifest.checkpoint import (
     KEEP,
     adding,
     find_checkpoint,
     write_checkpoint,
 )
-from stepwell.state.manifest import Change, Manifest, Stored
-from stepwell.state.progress import DeadLetters, Progress, SourceAt, Violations
-from stepwell.state.timeline import diverged
+from stepwell.manifest.manifest import Change, Manifest, Stored
+from stepwell.manifest.progress import DeadLetters, Progress, SourceAt, Violations
+from stepwell.manifest.timeline import diverged
 from stepwell.store.base import Store
 
 
@@ -43,14 +43,14 @@ class Commit(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A checkpoint that is wanted, and which ones without a name are to stay with it."""
+class CheckpointSpec:
+    """The checkpoint to take, and which unnamed checkpoints to keep besides."""
 
     name: str | None = None
     keep_s: float | None = None
     keep: int = KEEP
     reach_s: float = 0.0
-    """How far back every transaction is to be reached from one of them."""
+    """For how long every past transaction must be reachable from a checkpoint."""
 
 
 def flush(
@@ -60,36 +60,39 @@ def flush(
     before: Manifest,
     cursor: Cursor,
     commit: Commit,
-    wanted: Wanted | None = None,
+    checkpoint: CheckpointSpec | None = None,
     *,
     always: bool = False,
 ) -> Stored | None:
-    """Flush everything up to a place in the journal; None if the manifest has it all.
+    """Flush everything up to a cursor; None if the manifest is up to date.
 
-    `cursor` is the end of a transaction, and the last that memory holds. `env` draws ids above the
-    floor, and in rising order. A checkpoint that is wanted is the last of the manifest's.
-    `always`: the runs are others, though they hold the same.
+    `cursor` is the end of the last transaction in memory. `env` generates ids above the floor, in
+    rising order. A checkpoint becomes the last one in the manifest. `always`: commit even if only
+    the runs changed, as after a compaction.
     """
     state.check()
     ensure(state.open is None, "a flush comes between two transactions")
     progress = _progress(state, store, env)
-    if wanted is None and not always and _holds(before, state, cursor, progress):
+    # None if nothing was computed: the manifest's description still fits the runs.
+    described = state.executor.described()
+    is_described = described is None or before.described is not None
+    held = is_described and _holds(before, state, cursor, progress)
+    if checkpoint is None and not always and held:
         return None
+    lap = state.phases.start()
     stored = state.executor.flush()
     runs = (*stored, *state.pushes.flush())
-    # Nothing is said where nothing was computed: the runs are those that were described before.
-    described = state.executor.described()
     origin = state.origin
-    # They are named again by this commit.
+    # This commit names them again.
     revived = frozenset(run.path for run in origin.state.all_runs) if origin else frozenset()
-    # Whatever this writer has written so far is in `runs`, or is rubbish; but for what a chore
-    # writes meanwhile.
-    floor = state.executor.below() or env.new_id()
+    # Every file this writer has written is named in `runs` or is garbage, except for those of a
+    # running background task.
+    floor = state.executor.id_floor() or env.new_id()
     begun = state.diverged
 
     def change(manifest: Manifest) -> Manifest:
         if origin is not None and not origin.is_beginning:
-            # Whoever let it go meanwhile may have collected its files.
+            # If it was deleted in the meantime, its files may have been collected.
             find_checkpoint(manifest, origin.id, store.uri)
         timelines = manifest.timelines
         if begun is not None:
@@ -105,30 +108,33 @@ def flush(
             described=described or manifest.described,
         )
 
-    if wanted is None:
+    if checkpoint is None:
         after = commit(change, "flush", revived)
     else:
-        ref = write_checkpoint(store, env, change(before), name=wanted.name, keep_s=wanted.keep_s)
-        add = adding(ref, wanted.keep, wanted.reach_s)
+        ref = write_checkpoint(
+            store, env, change(before), name=checkpoint.name, keep_s=checkpoint.keep_s
+        )
+        add = adding(ref, checkpoint.keep, checkpoint.reach_s)
         after = commit(lambda manifest: add(change(manifest)), "checkpoint", revived)
     state.origin = state.diverged = None
     try:
         for names in state.taken.values():
-            names.flushed()
-        state.executor.flushed(stored)
-        state.pushes.flushed()
+            names.on_flushed()
+        state.executor.on_flushed(stored)
+        state.pushes.on_flushed()
     except BaseException as error:
         state.broken = UnknownOutcomeError(
-            f"the manifest was committed, but memory was not told: {error}",
+            f"the manifest was committed, but memory was not updated: {error}",
             hint="open the pipeline again",
         )
         raise
+    lap("flush")
     state.events.emit(Flushed(state.transaction, cursor.position, len(runs)))
     return after
 
 
 def _progress(state: State, store: Store, env: Env) -> Progress:
-    kept = [outbox.keep() for outbox in state.outboxes if not outbox.new]
+    kept = [outbox.write_files() for outbox in state.outboxes if not outbox.new]
     names = {source: taken.flush(store, env) for source, taken in sorted(state.taken.items())}
     return Progress(
         sources=tuple(

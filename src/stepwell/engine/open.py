@@ -1,21 +1,22 @@
-"""Opening a pipeline for writing: claim it, fence the writer before, replay, serve.
+"""Open a pipeline for writing: claim it, fence the previous writer, replay, serve.
 
 Opening for writing is itself a write (F2): it takes the next epoch in the manifest and the next
-position in the journal, and so fences whoever had the pipeline. Looking at one without disturbing
-its writer is what `Manifests.latest` and `JournalReader` are for.
+position in the journal, and so fences the previous writer. To read a pipeline without disturbing
+its writer, use `Manifests.latest` and `JournalReader`.
 
-    1 read the latest manifest; none: only if the prefix is empty (K4)
-    2 is this its journal store, and the end of it whole? is the manifest the latest that was
-      known, are its files there? (K6) is put-if-absent honoured? (F9)
+    1 read the latest manifest; if there is none, the prefix must be empty (K4)
+    2 check that this is its journal store and that the end of the journal is intact, that the
+      manifest is not older than its high-water mark and its files exist (K6), and that the store
+      honours put-if-absent (F9)
     3 claim: epoch + 1, by compare-and-swap
-    4 barrier at the first free position above the replay position read *after* the claim
-    5 check the epoch once more; if the store was put back or moved, begin a timeline
+    4 put a barrier at the first free position above the replay position read *after* the claim
+    5 check the epoch again; if the store was moved or restored from a backup, begin a timeline
     6 replay exactly (replay position, barrier]
-    7 record what is new about the journal, which checks the epoch once more
-    8 collect superseded manifests, if many have gathered; serve
+    7 record changes of the journal reference, which checks the epoch again
+    8 collect superseded manifests if there are many; serve
 
-A crash at any point leaves an epoch claimed, a barrier put, or neither; nothing that was
-acknowledged is lost, and the next opening starts from 1.
+A crash at any point leaves a claimed epoch, a barrier, or neither. Nothing that was acknowledged is
+lost, and the next opening starts from 1.
 """
 
 from __future__ import annotations
@@ -40,11 +41,18 @@ from stepwell.journal.entry import Cursor, Draft, Recorded
 from stepwell.journal.identity import Identity, write_identity
 from stepwell.journal.journal import Journal, Settings
 from stepwell.journal.log import Log
-from stepwell.model import Claim, Epoch, Position
-from stepwell.state.adopt import last_transaction, pin_here, settling
-from stepwell.state.checkpoint import Damage, check_files, files_of, refuse_damaged
-from stepwell.state.history import History, collect_history
-from stepwell.state.manifest import (
+from stepwell.manifest.adopt import last_transaction, pin_here, settling
+from stepwell.manifest.checkpoint import Damage, check_files, files_of, refuse_damaged
+from stepwell.manifest.high_water_mark import compare, mark_fresh, raise_high_water_mark
+from stepwell.manifest.history import History, collect_history
+from stepwell.manifest.layout import (
+    Standing,
+    check_standing,
+    in_the_way,
+    mark_place,
+    own_journal,
+)
+from stepwell.manifest.manifest import (
     Change,
     Holder,
     JournalRef,
@@ -54,44 +62,37 @@ from stepwell.state.manifest import (
     Stored,
     claimed_by,
 )
-from stepwell.state.places import (
-    Standing,
-    check_standing,
-    in_the_way,
-    mark_place,
-    own_journal,
-)
-from stepwell.state.runs import store_of
-from stepwell.state.witness import compare, mark_fresh, raise_witness
+from stepwell.manifest.run_object import store_of
+from stepwell.model import Claim, Epoch, Position
 from stepwell.store.base import Store
 from stepwell.store.probe import probe
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen of a pipeline by whoever then decided to open it.
+    """What the caller saw of a pipeline before it decided to open it.
 
-    Between the look and the claim lie seconds in which Spark starts, and in which another process
-    may claim the pipeline. So the claim is made only if what was seen is still so.
+    Spark takes seconds to start, during which another process may claim the pipeline. So the claim
+    succeeds only if what the caller saw still holds.
     """
 
     claim: Claim | None
-    """The last one; None: there was no pipeline."""
+    """The last claim; None if there was no pipeline."""
     check: Callable[[], None] = lambda: None
-    """Asked right before the claim; raises `ClaimedError` if something else has changed."""
+    """Called right before the claim; raises `ClaimedError` if something else has changed."""
 
 
 class Writer:
-    """A pipeline held for writing. Once it is fenced or poisoned, everything on it fails."""
+    """A pipeline held for writing. Once it is fenced or poisoned, every call fails."""
 
     def __init__(self, holder: Holder, journal: Journal, barrier: Position) -> None:
         self._holder = holder
         self._journal = journal
         self.barrier = barrier
         self.tidied = False
-        """Whether this opening found enough that was superseded to collect it."""
+        """Whether this opening collected superseded manifests."""
         self.uncollected: StepwellError | None = None
-        """Why this opening did not collect superseded manifests, if it should have."""
+        """Why this opening failed to collect superseded manifests, if it did."""
 
     @property
     def epoch(self) -> Epoch:
@@ -99,17 +100,17 @@ class Writer:
 
     @property
     def claim(self) -> Claim:
-        """The claim of this writer, whatever became of it."""
+        """The claim of this writer, even if it was fenced since."""
         return self._holder.claim
 
     @property
     def manifest(self) -> Manifest:
-        """The latest manifest this writer knows; fails once the writer is fenced."""
+        """The latest manifest this writer knows; raises once the writer is fenced."""
         return self.held.manifest
 
     @property
     def held(self) -> Stored:
-        """The same, with the number of its version."""
+        """The latest manifest, with its version number."""
         self._journal.check()
         return self._holder.current
 
@@ -143,21 +144,20 @@ class Writer:
             raise
         except BaseException as error:
             if self._holder.under_way:
-                # Also an interrupt from the keyboard: memory and store may disagree from here on.
+                # A keyboard interrupt, too: memory and store may disagree from here on.
                 self._journal.end(
                     UnknownOutcomeError(
                         f"an earlier commit to the manifest ({doing}) has an unknown outcome: "
                         f"{getattr(error, 'message', error)}",
-                        hint="open the pipeline again: it will see whether it was made",
+                        hint="open the pipeline again: it finds out whether the commit was made",
                     )
                 )
             raise
 
     def close(self) -> None:
-        """Leave in good order. If the manifest holds everything, record that the journal may go.
+        """Release the pipeline. If the manifest holds everything, record that the journal is done.
 
-        Waits for an append under way. A writer that was fenced, poisoned or closed before has
-        nothing to leave.
+        Waits for a running append. Does nothing if the writer was fenced, poisoned or closed.
         """
         try:
             tip = self._journal.close(
@@ -169,16 +169,16 @@ class Writer:
             self._commit(
                 lambda m: replace(m, journal=replace(m.journal, closed=True)), "close the journal"
             )
-            self.bear_witness()
+            self.raise_high_water_mark()
 
-    def bear_witness(self) -> None:
-        """Note beside the journal which version there is; without the note nothing else is lost."""
+    def raise_high_water_mark(self) -> None:
+        """Record the manifest's version next to the journal. Best effort: nothing depends on it."""
         with suppress(StepwellError):
-            raise_witness(self._journal.log, self._holder.current.id)
+            raise_high_water_mark(self._journal.log, self._holder.current.id)
 
 
 class Opening:
-    """A pipeline that is ours, and whose old writer is fenced, but which does not serve yet.
+    """A pipeline that is claimed and whose previous writer is fenced, but which does not serve yet.
 
     Replay it to the end, then `serve`. A long replay may commit on the way.
     """
@@ -199,11 +199,11 @@ class Opening:
 
     @property
     def barrier(self) -> Position:
-        """The last position that is replayed."""
+        """The last position to replay."""
         return self._writer.barrier
 
     def replay(self) -> Iterator[Recorded]:
-        """What must be replayed, in order."""
+        """The entries to replay, in order."""
         for recorded in self._writer.journal.replay():
             self._entries += 1
             yield recorded
@@ -213,12 +213,11 @@ class Opening:
         return self._writer.commit(change, doing, revived)
 
     def serve(self) -> Writer:
-        """Record what is new about the journal, which checks the epoch once more; tidy up."""
-        ensure(self._replayed, "a pipeline serves only once it has been replayed")
+        """Record changes of the journal reference, which checks the epoch; collect; serve."""
+        ensure(self._replayed, "a pipeline serves after it was replayed")
         ref, tip = self._journal, self._writer.journal.tip
         if not self._entries:
-            # Only barriers lay there. Without this, a pipeline that is opened again and again would
-            # read all of them each time.
+            # There were only barriers. Without this commit, each opening would read all of them.
             self.commit(lambda m: replace(m, journal=ref, replay=tip), "open the pipeline")
         elif self.manifest.journal != ref:
             self.commit(lambda m: replace(m, journal=ref), "attach the journal store")
@@ -228,7 +227,7 @@ class Opening:
             gone = collect_history(self._manifests, self._writer.held, self._history)
             self._writer.tidied = bool(gone)
         except StepwellError as error:
-            # The pipeline is open and whole; what was not collected costs time and space only.
+            # The pipeline is open and intact; garbage costs only time and space.
             self._writer.uncollected = error
         return self._writer
 
@@ -243,7 +242,7 @@ def open_writer(
     history: History | None = None,
     create: bool = True,
 ) -> Writer:
-    """Take over a pipeline and replay it: `take_over` for those who need nothing in between."""
+    """Take over a pipeline, replay it and serve, without work in between."""
     opening = take_over(
         store,
         env,
@@ -273,12 +272,12 @@ def take_over(
 ) -> Opening:
     """Steps 1 to 5: claim a pipeline and fence its writer. In an empty store, begin one.
 
-    Without `create` an empty store is refused: where a pipeline is expected, a disk may be missing.
-    `repair`: the manifest's own files may be damaged, and are not used. `replay_from`: an earlier
-    place than the manifest's, that of a checkpoint.
-    `consider` is given the manifest before the claim, None where there is none yet, and may refuse.
-    `writer` is the id of the handle that claims. `seen`: only if that is still so; `ClaimedError`
-    if not, with nothing changed.
+    Without `create` an empty store is refused: where a pipeline is expected, a mount may be
+    missing. With `repair` the manifest's files may be damaged, and are not used; `replay_from` is
+    then the cursor of a checkpoint, before the manifest's. `consider` is called with the manifest
+    before the claim (None if there is none) and may refuse. `writer` is the id of the handle that
+    claims. With `seen`, raises `ClaimedError` and changes nothing if another process has claimed
+    the pipeline since.
     """
     settings = settings or Settings()
     journal_store = journal_store or store
@@ -306,7 +305,7 @@ def take_over(
         seen.check()
     place = mark_place(store, None if found is None else found.manifest)
     if found is not None and check_standing(found.manifest, store) is not Standing.HERE:
-        # Before the claim: who cannot pin must not fence a writer. A surplus pin costs space only.
+        # Before the claim, so that a failure does not fence the writer. A surplus pin costs space.
         pin_here(found.manifest, place.uri, store, env)
     holder = _hold(manifests, found, place, writer, seen)
     claimed = holder.current.manifest
@@ -334,9 +333,9 @@ def take_over(
 
 
 def _settle(writer: Writer, store: Store, log: Log, place: Place, env: Env) -> None:
-    """The store was put back from a backup, or moved: from here on it is another history (F13).
+    """Begin a timeline in a store that was moved or restored from a backup (F13).
 
-    Behind the barrier, so that the journal ends where it is read to end.
+    After the barrier, so that no other writer can extend the journal that is read here.
     """
     manifest = writer.manifest
     since = last_transaction(log, manifest.replay, manifest.transaction)
@@ -345,9 +344,9 @@ def _settle(writer: Writer, store: Store, log: Log, place: Place, env: Env) -> N
 
 
 def begin_pipeline(store: Store, env: Env, *, journal_store: Store | None = None) -> Manifest:
-    """Begin a pipeline where there is none, and say what is there now: whoever began it.
+    """Begin a pipeline if there is none, and return the manifest, whichever process began it.
 
-    A crash leaves a pipeline that holds nothing, or none.
+    A crash leaves an empty pipeline, or none.
     """
     manifests = Manifests(store, env)
     found = manifests.latest()
@@ -362,11 +361,11 @@ def begin_pipeline(store: Store, env: Env, *, journal_store: Store | None = None
 def _look_ahead(
     manifests: Manifests, journal_store: Store, found: Stored, env: Env, *, repair: bool
 ) -> tuple[Stored, Position]:
-    """Is all there that this needs, and of a format that we read? Say where the journal ends.
+    """Check that every needed object exists and can be read; return where the journal ends.
 
-    Asked before the claim: who cannot open a pipeline must not fence the writer that has it. The
-    latest manifest must not be older than its witness, and its files must be there with their sizes
-    (K6); a repair does without both.
+    This comes before the claim: a process that cannot open a pipeline must not fence its writer.
+    The latest manifest must not be older than the high-water mark, and its files must exist with
+    their sizes (K6); a repair skips both checks.
     """
     while True:
         log = Log(journal_store, found.manifest.lineage)
@@ -381,7 +380,7 @@ def _look_ahead(
                 log.read(last)
             return found, last
         except CorruptError:
-            # Its writer may have flushed, collected and trimmed meanwhile.
+            # Its writer may have flushed, collected and trimmed in the meantime.
             newer = manifests.latest()
             if newer is None or newer.id == found.id:
                 raise
@@ -393,13 +392,13 @@ def _damage(store: Store, manifest: Manifest, env: Env) -> tuple[Damage, ...]:
 
 
 def _only_if_empty(manifests: Manifests, store: Store, journal_store: Store) -> Stored | None:
-    """No manifest: a new pipeline only if there is nothing else either (K4)."""
+    """Refuse to begin a pipeline in a store that is not empty (K4)."""
     for place in (store,) if journal_store is store else (store, journal_store):
         others = in_the_way(place)
         if not others:
             continue
         found = manifests.latest()
-        if found is not None:  # Somebody began it just now.
+        if found is not None:  # Another process began it just now.
             return found
         raise CorruptError(
             f"{store.uri}/{paths.MANIFESTS}",
@@ -412,14 +411,14 @@ def _only_if_empty(manifests: Manifests, store: Store, journal_store: Store) -> 
 
 
 def _attach(journal_store: Store, held: Stored, env: Env) -> str:
-    """The id of the journal; a fresh journal store is marked as ours."""
+    """Mark a fresh journal store as part of this pipeline; return the id of the journal."""
     manifest = held.manifest
     identity = own_journal(journal_store, manifest)
     if identity is not None:
         return identity.id
     first = journal_store.list(paths.JOURNAL, limit=1)
     if first and paths.parse(first[0].path).kind == "entry":
-        identity = own_journal(journal_store, manifest)  # Somebody attached it just now?
+        identity = own_journal(journal_store, manifest)  # Did another process attach it just now?
         if identity is None:
             raise CorruptError(
                 f"{journal_store.uri}/{paths.IDENTITY}",
@@ -443,7 +442,7 @@ def _hold(
         try:
             return manifests.begin(writer, place)
         except (ConflictError, CollectedError):
-            pass  # Somebody else was first, or at it since; then it is a pipeline like any other.
+            pass  # Another process was first: claim its pipeline like any other.
     expected = None if seen is None else seen.claim
     if seen is not None and expected is None:
         found = found or manifests.latest()

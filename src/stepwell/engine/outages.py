@@ -1,4 +1,4 @@
-"""Outages of a pipeline's stores: told as events, shown in its status, cut short when it ends."""
+"""Outages of a pipeline's stores: reported as events and in the status, cut short when it ends."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class OutageStatus:
     store: str
     since: str
     until: str
-    """When the calls that wait give up."""
+    """When the waiting calls give up."""
     error: str
 
 
 class Outages:
-    """Those of some stores; a store that is not patient has none."""
+    """The outages of some stores. A store that does not retry has none."""
 
     def __init__(self, stores: Iterable[Store], events: Events) -> None:
         self._events = events
@@ -31,7 +31,7 @@ class Outages:
             if isinstance(store, PatientStore) and store.patience not in self._all:
                 self._all.append(store.patience)
                 store.patience.listener = self._tell
-                store.patience.relax()  # Whoever used the store before has ended.
+                store.patience.relax()  # An earlier session may have hurried it.
 
     def status(self) -> tuple[OutageStatus, ...]:
         found = [patience.outage for patience in self._all]
@@ -42,7 +42,7 @@ class Outages:
         )
 
     def hurry(self) -> None:
-        """Wait no longer than a moment from now on: the process is asked to end."""
+        """Make waiting calls give up soon: the process is about to end."""
         for patience in self._all:
             patience.hurry()
 

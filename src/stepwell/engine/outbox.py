@@ -1,31 +1,29 @@
-"""The outbox of one sink: what it has yet to receive, in order, each transaction once.
+"""The outbox of one sink: the output it has yet to receive, in order, each transaction once.
 
                 offer                        write ok
     (nothing) --------> pending, in order ------------> delivered
                           |       ^
-             write failed |       | last() answered: drop what it holds, go on with the rest
+             write failed |       | last() answered: drop what it holds, send the rest
                           v       |
-                        unsure, waiting
+                        uncertain, waiting
 
 * A write that failed may have happened. So after a failure, and when a pipeline is opened, the
-  sink is asked which mark it holds before anything is sent (J7).
+  outbox asks the sink for its mark before it sends anything (J7).
 * Every write carries the mark that the sink is believed to hold, and the sink compares (J16). If it
-  holds another, it is asked, and its answer must be one that this pipeline has caused:
-  `sink_history` decides.
-* A sink that is down fills its outbox and stops nobody else. When the outbox is full the pipeline
-  takes no more input; status says so.
-* A sink that lags, and can (`Coalesces`), receives several transactions in one commit, bounded in
-  rows and bytes. They stay apart in the outbox: the sink may turn out to hold any of their marks,
-  because another writer of this history grouped them differently.
-* Transactions are offered in rising order; a guard raises otherwise. Output of another pipeline or
-  of a copy, a sink that lost what it was given, or one that is ahead of its pipeline, stops the
-  pipeline before it takes more in; nothing is ever dropped silently.
+  holds another mark, the outbox asks for it, and `sink_history` decides whether this pipeline can
+  have caused it.
+* A sink that is down fills its outbox and delays no other sink. When the outbox is full, the
+  pipeline takes in no more input, and its status says so.
+* A sink that lags and supports it (`Coalesces`) receives several transactions in one commit,
+  bounded in rows and bytes. They stay separate in the outbox: the sink may hold any of their marks,
+  because another writer of this history may have grouped them differently.
+* Transactions are offered in rising order; a guard checks it. A sink that holds output of another
+  pipeline or of a copy, lost output, or is ahead of its pipeline, stops the pipeline before it
+  takes in more; nothing is ever dropped silently.
 
-What is pending when the replay position passes it is kept in files which the manifest names
-(`keep`). The alternative, not to flush past what a sink lacks, would let one sink that is down for
-a day make the journal, and the next opening, a day long.
-
-How those files lie in the store is the matter of `kept`.
+A flush writes pending output to files that the manifest names (`write_files`, `outbox_files.py`).
+The alternative, not to flush past output that a sink lacks, would let a sink that is down for a day
+make the journal, and the next opening, a day long.
 """
 
 from __future__ import annotations
@@ -39,11 +37,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stepwell.durations import backoff_s
 from stepwell.engine.events import Events, Published, SinkFailed
 from stepwell.engine.evolution import columns_before
-from stepwell.engine.kept import read_kept, write_kept, write_many_kept
-from stepwell.engine.pieces import in_parts, weighted
-from stepwell.engine.ports import WEIGHT, Coalesces, Pieces, Sink
+from stepwell.engine.outbox_files import read_outbox_file, write_outbox_file, write_outbox_files
+from stepwell.engine.ports import Coalesces, Sink
 from stepwell.engine.sink_history import refusal, refuse_foreign, refuse_new
 from stepwell.env import Env
 from stepwell.errors import (
@@ -56,19 +54,20 @@ from stepwell.errors import (
     ensure,
 )
 from stepwell.journal.entry import Cursor
+from stepwell.lsm.change import WEIGHT
+from stepwell.lsm.table_diff import Pieces, in_parts, weighted
+from stepwell.manifest.progress import Delivered, SinkAt, Undelivered, mark_without_entry
+from stepwell.manifest.timeline import Timeline, Timelines, diverged, timeline_of
 from stepwell.model import Transaction
-from stepwell.state.progress import Delivered, SinkAt, Undelivered, mark_without_entry
-from stepwell.state.timeline import Timeline, Timelines, diverged, timeline_of
 from stepwell.store.base import Store
-from stepwell.store.retry import pause_s
 
 _STOPS = (InvalidError, CorruptError, BugError, FencedError)
-"""Errors of a sink that trying again does not mend."""
+"""Errors of a sink that retrying does not fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxSettings:
-    """How much may wait for a sink, and how patiently it is tried again."""
+    """How much may wait for a sink, and how it is retried."""
 
     transactions_max: int = 1000
     bytes_max: int = 64 * 1024 * 1024
@@ -76,10 +75,10 @@ class OutboxSettings:
     wait_s_max: float = 30.0
     commit_rows_max: int = 500_000
     commit_bytes_max: int = 64 * 1024 * 1024
-    """How much of several transactions goes to a sink in one commit; a larger one goes alone."""
+    """How much goes to a sink in one commit; a larger transaction goes alone."""
     part_rows_max: int = 500_000
-    """More than that comes in parts: the view with which a new sink begins, what a restore or
-    another program makes of it.
+    """Larger changes are sent in parts: the view that a new sink starts with, and the difference
+    of a restore or of a program swap.
     """
 
 
@@ -88,12 +87,12 @@ class SinkStatus:
     name: str
     view: str
     delivered: Transaction
-    """The last transaction it is known to hold; 0: none."""
+    """The last transaction that the sink is known to hold; 0 if none."""
     pending: int
     pending_bytes: int
     full: bool
     error: str | None
-    """Why the last attempt failed, if it did."""
+    """Why the last attempt failed; None if it succeeded."""
     retry_in_s: float
     stopped: bool
 
@@ -113,7 +112,7 @@ class _Parcel:
 
 
 class Outbox:
-    """Safe to use from several threads. While one of them sends, others can fill it."""
+    """Thread-safe. While one thread sends, others can offer."""
 
     def __init__(
         self,
@@ -131,15 +130,15 @@ class Outbox:
         settings: OutboxSettings | None = None,
         events: Events | None = None,
     ) -> None:
-        """`at` and `kept` are what the manifest knows of this sink, `since` up to where.
+        """`at` and `kept` are the manifest's record of this sink, up to transaction `since`.
 
-        `timelines` are those of the pipeline, the present one last. `recorded` says of a mark
-        beyond `since` whether the journal has its entry: what the replay leads up to.
-        `again` are marks whose file was lost, and which a repair will offer once more.
+        `timelines` are those of the pipeline, the current one last. `recorded` tells for a mark
+        after `since` whether the journal has its entry, so that replay will reach it. `again` are
+        marks whose file was lost, and which a repair will offer again.
         """
         self.sink = sink
         self.new = at is None
-        """Whether the pipeline has never had this sink: it begins with the whole view."""
+        """Whether the sink is new to the pipeline, and starts with the whole view."""
         self.held = None if at is None else at.held
         """The mark that the sink is believed to hold."""
         self.stopped: StepwellError | None = None
@@ -152,7 +151,7 @@ class Outbox:
         self._events = events or Events()
         self._lock = threading.RLock()
         self._sending = threading.Lock()
-        """Held while the sink is asked or written to, which may take long; taken first."""
+        """Held during calls to the sink, which may take long; acquired before `_lock`."""
         parcels = [_Parcel(item.mark, item.size, None, item) for item in kept]
         self._parcels = deque(sorted(parcels, key=lambda parcel: parcel.transaction))
         self._known = Transaction(0) if self.new else since
@@ -167,36 +166,36 @@ class Outbox:
 
     @property
     def delivered(self) -> Transaction:
-        """The last transaction that the sink is known to hold; 0: none."""
+        """The last transaction that the sink is known to hold; 0 if none."""
         held = self.held
         return Transaction(0) if held is None else held.transaction
 
     def mark(self, transaction: Transaction, closed: Cursor) -> Delivered:
-        """The mark of a transaction that the entry just before `closed` closes."""
+        """The mark of a transaction whose closing entry ends at `closed`."""
         timeline = timeline_of(self._timelines, transaction)
         return Delivered(self._lineage, timeline, transaction, closed.position, closed.checksum)
 
     def diverge(self, timeline: Timeline) -> None:
-        """What is offered from here on belongs to another timeline."""
+        """Begin a timeline, to which later offers belong."""
         self._timelines = diverged(self._timelines, timeline)
 
-    # Filling it
+    # Offering
 
     def wants(self, transaction: Transaction) -> bool:
-        """Whether the output of a transaction that is replayed may have to be sent."""
+        """Whether the output of a replayed transaction may have to be sent."""
         wanted = transaction > self._offered or transaction in self._again
         return not self.new and transaction > self.delivered and wanted
 
     def offer(self, mark: Delivered, change: pa.Table, kept: Undelivered | None = None) -> None:
-        """Take a change in. What the sink is known to hold is dropped.
+        """Add a change, unless the sink is known to hold it.
 
-        One that is `kept` in a file already is not held in memory.
+        A change that is in a file already (`kept`) is not held in memory.
         """
         transaction = mark.transaction
         with self._lock:
             if transaction <= self._known:
-                # A repair replays it; what is left of it to send is kept in files, if not lost.
-                # Under a number may also stand what no entry tells of: the view a sink began with.
+                # A repair replays this. Its pending output is in files, unless they were lost. A
+                # number may also belong to output without an entry: a new sink's first view.
                 if self._again.get(transaction) == mark:
                     del self._again[transaction]
                     if transaction > self.delivered:
@@ -208,7 +207,7 @@ class Outbox:
                 f"sink {self.sink.name} is offered transactions in rising order: "
                 f"{transaction} came after {self._offered}",
             )
-            ensure(change.num_rows > 0, f"sink {self.sink.name} is offered changes, not nothing")
+            ensure(change.num_rows > 0, f"sink {self.sink.name} is offered changes with rows")
             self._offered = transaction
             if transaction > self.delivered and kept is not None:
                 self._parcels.append(_Parcel(mark, kept.size, None, kept))
@@ -216,21 +215,21 @@ class Outbox:
                 self._parcels.append(_Parcel(mark, change.nbytes, change))
 
     @contextmanager
-    def held_back(self) -> Iterator[None]:
-        """Nothing is sent meanwhile, and nothing ever again if it fails: what is offered here does
-        not count before a manifest names it.
+    def hold_back(self) -> Iterator[None]:
+        """Send nothing inside this context, and never again if it raises: what is offered here
+        does not count before a manifest names it.
         """
         self._held_back = True
-        with self._sending:  # Wait for what is being sent now, and only for that.
+        with self._sending:  # Wait for the commit that is being sent now, and only for that.
             pass
         yield
         self._held_back = False
 
     def begin(self, transaction: Transaction, view: Pieces, tip: Cursor) -> None:
-        """A sink that is new to the pipeline receives the view as it is, under the last number.
+        """Offer a new sink the whole view, under the number of the last transaction.
 
-        A large view comes in parts, under the last numbers there are: no sink has to commit all of
-        it at once, and after a crash it goes on with the part it lacks.
+        A large view is offered in parts, under the last numbers: the sink need not commit all of it
+        at once, and after a crash it continues with the part it lacks.
         """
         rows_max = self._settings.part_rows_max
         with self._lock:
@@ -242,10 +241,10 @@ class Outbox:
     def offer_parts(
         self, last: Transaction, parts: Iterable[pa.Table], count: int, tip: Cursor
     ) -> None:
-        """Take in a change that comes in so many parts, under as many numbers up to the last.
+        """Offer a change in `count` parts, under as many numbers up to `last`.
 
-        If there are several, each is in a file before the next one is made: only one is in memory.
-        Nobody names the files before the next flush does. `tip` is the end of the journal.
+        If there are several, each is written to a file before the next is made, so that only one
+        is in memory. The next flush names the files. `tip` is the end of the journal.
         """
         end, timeline = (tip.position, tip.checksum), timeline_of(self._timelines, last)
         number = last - count
@@ -254,18 +253,18 @@ class Outbox:
             kept = None
             mark = mark_without_entry(self._lineage, timeline, Transaction(number), end)
             if count > 1:
-                kept = write_kept(self._store, self._env, self.sink.name, mark, part)
+                kept = write_outbox_file(self._store, self._env, self.sink.name, mark, part)
             self.offer(mark, part, kept)
         ensure(number == last or not count, f"sink {self.sink.name} is offered {count} parts")
 
     @property
     def missing(self) -> tuple[Transaction, ...]:
-        """Transactions that the sink lacks, whose file was lost and which no replay has offered."""
+        """Transactions that the sink lacks, whose file is lost and which replay did not offer."""
         return tuple(sorted(number for number in self._again if number > self.delivered))
 
     @property
     def certain(self) -> bool:
-        """Whether the sink has said how far it got, and nothing failed since."""
+        """Whether the sink has reported its mark, and no call failed since."""
         return self._certain
 
     @property
@@ -280,18 +279,18 @@ class Outbox:
     def retry_in_s(self) -> float:
         return max(0.0, self._until - self._env.uptime()) if self._parcels else 0.0
 
-    # Emptying it
+    # Delivering
 
     def ask(self) -> None:
-        """Ask the sink how far it got, if it answers; for opening a pipeline.
+        """Ask the sink for its mark; used when a pipeline is opened.
 
-        Raises what stops a pipeline. A sink that does not answer is asked again before it is sent
-        anything.
+        Raises errors that stop a pipeline. A sink that does not answer is asked again before
+        anything is sent to it.
         """
         with self._sending:
             self._attempt(self._ask)
             if isinstance(self.stopped, CorruptError):
-                # What is damaged is the sink, and not the pipeline.
+                # The sink is damaged, not the pipeline.
                 raise InvalidError(
                     f"sink {self.sink.name} cannot say how far it got: {self.stopped.message}",
                     hint=self.stopped.hint,
@@ -300,17 +299,17 @@ class Outbox:
                 raise self.stopped
 
     def settle(self, transaction: Transaction) -> None:
-        """After replay: a sink cannot hold what the pipeline has not done."""
+        """After replay: refuse a sink that is ahead of the pipeline."""
         with self._lock:
             if self.delivered > transaction:
                 raise refusal(self.sink.name, self.held, self.held, transaction, self._timelines)
             self._settled = True
 
     def deliver(self, go_on: Callable[[], bool] = lambda: True) -> bool:
-        """Send what is pending until it is all sent, or something fails. Never raises for a sink.
+        """Send pending output until none is left or a call fails. Never raises for a sink.
 
-        `go_on` is asked before each commit; what is left then stays. Says whether nothing is
-        pending any more.
+        `go_on` is called before each commit; False leaves the rest pending. Returns whether
+        nothing is pending.
         """
         while go_on():
             with self._sending:
@@ -323,8 +322,8 @@ class Outbox:
         with self._lock:
             if self.stopped is not None or self._held_back or self._env.uptime() < self._until:
                 return False
-            # One that has not answered yet is asked also if nothing waits for it: what it holds
-            # may stop the pipeline, and the sooner the better.
+            # A sink that has not answered yet is asked even if nothing is pending: its mark may
+            # stop the pipeline, and should do so early.
             return bool(self._parcels) or not self._certain
 
     def _attempt(self, step: Callable[[], None]) -> bool:
@@ -343,7 +342,7 @@ class Outbox:
 
     def _send(self) -> None:
         batch = self._next()
-        # From here until the sink has answered, nobody knows.
+        # Uncertain from here until the sink has answered.
         self._certain = False
         try:
             if len(batch) > 1 and isinstance(self.sink, Coalesces):
@@ -351,8 +350,8 @@ class Outbox:
             else:
                 self.sink.write(self.held, *batch[0])
         except ConflictError:
-            # It holds another mark than we believe: an earlier attempt of ours that landed late,
-            # or something that stops the pipeline.
+            # The sink holds another mark than expected: of an earlier attempt that landed late, or
+            # one that stops the pipeline.
             before = self.held
             self._ask()
             if self.held == before:
@@ -365,7 +364,7 @@ class Outbox:
         self._events.emit(Published(self.sink.name, self.delivered, rows, len(batch)))
 
     def _next(self) -> list[tuple[Delivered, pa.Table]]:
-        """The transactions of the next commit: one, or several that the sink takes together."""
+        """The transactions of the next commit: one, or several if the sink coalesces."""
         with self._lock:
             first, *rest = self._parcels
         change = self._load(first)
@@ -376,17 +375,17 @@ class Outbox:
             try:
                 more = self._load(parcel)
             except StepwellError:
-                break  # It is met again when it is the first, and those before it have gone.
+                break  # The error is raised when this transaction is the first.
             rows, size = rows + more.num_rows, size + more.nbytes
             if rows > self._settings.commit_rows_max or size > self._settings.commit_bytes_max:
                 break
             if not more.schema.equals(change.schema) or columns_before(more) is not None:
-                break  # The view was changed in between.
+                break  # The program was swapped in between.
             batch.append((parcel.mark, more))
         return batch
 
     def _hold(self, found: Delivered | None) -> None:
-        """With the lock: the sink holds this mark, and so all that waited for it up to there."""
+        """Record the sink's mark, and drop output up to it. Requires the lock."""
         self.held = found
         while self._parcels and self._parcels[0].transaction <= self.delivered:
             self._parcels.popleft()
@@ -400,7 +399,7 @@ class Outbox:
             sent = [*(parcel.mark for parcel in self._parcels), *self._again.values()]
             last = max(self._offered, self.delivered)
         if not self._settled and found is not None and found.transaction > self._known:
-            # The pipeline is being opened: replay is to lead up to this mark, and on from there.
+            # The pipeline is being opened: replay will reach this mark.
             fits = found.transaction >= self.delivered and self._recorded(found)
         else:
             fits = found == self.held or found in sent
@@ -413,7 +412,7 @@ class Outbox:
     def _failed(self, error: Exception) -> None:
         settings = self._settings
         with self._lock:
-            wait = pause_s(self._failures, settings.wait_s_first, settings.wait_s_max, self._env)
+            wait = backoff_s(self._failures, settings.wait_s_first, settings.wait_s_max, self._env)
             self._failures += 1
             self._until = self._env.uptime() + wait
             self._certain = False
@@ -428,17 +427,17 @@ class Outbox:
             )
         self._events.emit(failed)
 
-    # Keeping it
+    # Flushing
 
-    def keep(self) -> tuple[SinkAt, tuple[Undelivered, ...]]:
-        """Write what is pending to files; what the manifest is to say of this sink."""
+    def write_files(self) -> tuple[SinkAt, tuple[Undelivered, ...]]:
+        """Write pending output to files; return the manifest's record of this sink."""
         fresh = {p.transaction: p for p in list(self._parcels) if p.kept is None}
 
         def on_written(kept: Undelivered) -> None:
             fresh[kept.transaction].kept = kept
 
         changes = [(parcel.mark, self._load(parcel)) for parcel in fresh.values()]
-        write_many_kept(self._store, self._env, self.sink.name, changes, on_written)
+        write_outbox_files(self._store, self._env, self.sink.name, changes, on_written)
         with self._lock:
             pending = list(self._parcels)
             at = SinkAt(self.sink.name, self.held)
@@ -448,10 +447,10 @@ class Outbox:
         if parcel.change is None:
             if parcel.kept is None:
                 raise BugError("a parcel is in memory or in a file")
-            parcel.change = read_kept(self._store, parcel.kept)
+            parcel.change = read_outbox_file(self._store, parcel.kept)
         return parcel.change
 
-    # Looking at it
+    # Status
 
     def status(self) -> SinkStatus:
         with self._lock:

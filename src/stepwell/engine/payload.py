@@ -1,40 +1,42 @@
-"""What came in, as it stands in a journal entry: by reference, or with its data.
+"""Input as a journal entry records it: by reference, or with its data.
 
-    reference   {"position": ..., "reference": ...}   where the source stands afterwards, and from
-                                                      what it reads the same rows again (J8);
-                                                      "names" too, if it took things by name
-    data        Arrow IPC streams one after another, each with `part` in its schema's metadata:
-                put, delete, discard, bad; only those that hold rows. A last column `$position`
-                of delete says where each record stood, if that is known
+    reference   {"position": ..., "reference": ...}   the position of the source afterwards, and
+                                                      the reference from which it reads the same
+                                                      rows again (J8); also "names", if it took any
+    data        Arrow IPC streams one after another, each with `part` in its schema metadata:
+                put, delete, discard, bad; only those that hold rows. An optional last column
+                `$position` of delete has the position of each record
 
-Rows that were pushed have no position. If they came with a key, `reference` is that, with a digest
-of the push: {"key": ..., "digest": ...}. The key of an explicit transaction stands in the entry
-that closes it, in a line that takes nothing in. The position stands beside the reference, so that
-replaying the journal is enough to know where every source is.
+Pushed rows have no position. If they came with a key, `reference` is the key with a digest of the
+push: {"key": ..., "digest": ...}. The key of an explicit transaction is in the entry that closes
+it, in a line without input. The position is recorded next to the reference, so that replaying the
+journal restores the position of every source.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
-from stepwell.engine.checksum import add_checksums, checksum_rows
-from stepwell.engine.ports import BadRow, Change, Source, Taken, Told
+from stepwell.engine.ports import Intake, Source, Told
 from stepwell.engine.push_keys import PushKey
 from stepwell.errors import CorruptError, InvalidError, ReplayMismatchError
 from stepwell.journal.entry import Input
+from stepwell.lsm.change import Change
+from stepwell.lsm.checksum import add_checksums, checksum_rows
+from stepwell.lsm.dead_letter import BadRow
 from stepwell.model import NO_CHECKSUM, Checksum, checksum, is_checksum
 from stepwell.store.sealed import Json
 
 PUSHED = "push"
-"""The name under which rows are recorded that came by `push` and not from a source."""
+"""The source name under which pushed rows are recorded."""
 
 POSITION = "$position"
-"""A last column that rows to be deleted may have when they are pushed: where each record stood. No
-column of a table can have such a name.
+"""An optional last column of pushed deletes, with the position of each record. No column of a
+table can have this name.
 """
 
 _PART = b"part"
@@ -47,40 +49,30 @@ _BAD = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Intake:
-    """What one source, or one push, gave to a step."""
-
-    source: str
-    table: str
-    taken: Taken
-    key: str | None = None
-    """Given with a push, so that it can be repeated."""
-
-    def record(self) -> Input:
-        """The line of the journal entry for it."""
-        taken, sums = self.taken, _sums(self.taken)
-        reference: str | None = None
-        if self.source != PUSHED:
-            names = {"names": taken.names} if taken.names else {}
-            position = {"position": taken.position, "reference": taken.reference}
-            reference = _dumps({**position, **names})
-        elif self.key is not None:
-            digest = _digest(self.table, taken, sums)
-            reference = _dumps({"key": self.key, "digest": digest})
-        return Input(
-            source=self.source,
-            table=self.table,
-            rows=taken.rows,
-            checksum=add_checksums([sum for _, _, sum in sums]),
-            reference=reference,
-            data=encode_taken(taken) if taken.reference is None else None,
-        )
+def input_line(intake: Intake) -> Input:
+    """The line of the journal entry that records an intake."""
+    sums = _sums(intake)
+    reference: str | None = None
+    if intake.source != PUSHED:
+        names = {"names": intake.names} if intake.names else {}
+        position = {"position": intake.position, "reference": intake.reference}
+        reference = _dumps({**position, **names})
+    elif intake.key is not None:
+        digest = _digest(intake, sums)
+        reference = _dumps({"key": intake.key, "digest": digest})
+    return Input(
+        source=intake.source,
+        table=intake.table,
+        rows=intake.rows,
+        checksum=add_checksums([sum for _, _, sum in sums]),
+        reference=reference,
+        data=encode_rows(intake) if intake.reference is None else None,
+    )
 
 
 def digest_of(intake: Intake) -> Checksum:
-    """The digest of a push: the same for the same rows in the same table, in any order."""
-    return _digest(intake.table, intake.taken, _sums(intake.taken))
+    """The digest of a push: equal for the same rows of the same table, in any order."""
+    return _digest(intake, _sums(intake))
 
 
 def key_line(key: PushKey) -> Input:
@@ -90,7 +82,7 @@ def key_line(key: PushKey) -> Input:
 
 
 def recorded_key(item: Input) -> PushKey | None:
-    """The key in a line; None: it has none."""
+    """The key in a line; None if it has none."""
     if item.source != PUSHED or item.reference is None:
         return None
     found = _loads(item, "key", "digest")
@@ -101,27 +93,27 @@ def recorded_key(item: Input) -> PushKey | None:
 
 
 def read_again(item: Input, source: Source | None) -> Intake:
-    """What was recorded, from the entry itself or from the source. Not compared yet."""
+    """Read recorded input again, from the entry or from the source. Not compared yet."""
     if item.data is not None:
         change, bad = decode_data(item.data, f"the data of source {item.source}")
         position, names = _standing(item)
         change, deleted = split_positions(change)
-        taken = Taken(change, item.rows, position, None, bad, deleted, names)
-        return Intake(item.source, item.table, taken)
+        source_table = item.source, item.table
+        return Intake(*source_table, change, item.rows, position, None, bad, deleted, names)
     if source is None:
         raise ReplayMismatchError(
             f"source {item.source} of table {item.table} is recorded in the journal, but the "
             "pipeline has no such source",
-            hint="put the source back until the pipeline has been opened and flushed once",
+            hint="add the source again until the pipeline has been opened and flushed once",
         )
-    taken = source.read(_loads(item, "position", "reference")["reference"])
-    # Where the source stood is recorded, too: it may not know any more.
+    intake = source.read(_loads(item, "position", "reference")["reference"])
+    # The recorded position and names count: the source may not know them any more.
     position, names = _standing(item)
-    return Intake(item.source, item.table, replace(taken, position=position, names=names))
+    return replace(intake, source=item.source, table=item.table, position=position, names=names)
 
 
 def _standing(item: Input) -> tuple[Json, tuple[str, ...]]:
-    """Where the source stands after what was recorded, and the names that it took."""
+    """The recorded position of the source, and the names it took."""
     if item.source == PUSHED or item.reference is None:
         return None, ()
     recorded = _loads(item, "position", "reference")
@@ -129,7 +121,7 @@ def _standing(item: Input) -> tuple[Json, tuple[str, ...]]:
 
 
 def split_positions(change: Change) -> tuple[Change, Told | None]:
-    """A change without the column `$position`, and what that column tells."""
+    """A change without the column `$position`, and a function that describes its deletes."""
     rows = change.delete
     if rows is None or not rows.num_columns or rows.column_names[-1] != POSITION:
         return change, None
@@ -141,35 +133,32 @@ def split_positions(change: Change) -> tuple[Change, Told | None]:
     return replace(change, delete=rows.drop_columns([POSITION])), told
 
 
-def checksum_taken(taken: Taken) -> Checksum:
-    """Of all rows that came in, whatever is done with them.
-
-    A row that is discarded came in as one that is deleted, and counts as such.
-    """
-    return add_checksums([sum for _, _, sum in _sums(taken)])
+def checksum_intake(intake: Intake) -> Checksum:
+    """The checksum of all input rows. A discarded row counts as a deleted one."""
+    return add_checksums([sum for _, _, sum in _sums(intake)])
 
 
-def _sums(taken: Taken) -> list[tuple[str, int, Checksum]]:
-    """Of every part its name, its rows and their checksum."""
+def _sums(intake: Intake) -> list[tuple[str, int, Checksum]]:
+    """The name of every part, its number of rows and their checksum."""
     return [
         (what, rows.num_rows, checksum_rows(rows, "delete" if what == "discard" else what))
-        for what, rows in _parts(taken)
+        for what, rows in _parts(intake)
     ]
 
 
-def _digest(table: str, taken: Taken, sums: Iterable[tuple[str, int, Checksum]]) -> Checksum:
-    """Of rows that cannot be read only their text counts: a file may have another name by now."""
+def _digest(intake: Intake, sums: Iterable[tuple[str, int, Checksum]]) -> Checksum:
+    """Of bad rows only the text counts: their file may have been renamed since."""
     good = [[what, rows, sum] for what, rows, sum in sums if what != "bad"]
-    texts = sorted(_sound(item.text) for item in taken.bad)
-    return checksum([_dumps([table.lower(), good, texts]).encode()])
+    texts = sorted(_sound(item.text) for item in intake.bad)
+    return checksum([_dumps([intake.table.lower(), good, texts]).encode()])
 
 
-def encode_taken(taken: Taken) -> bytes:
-    """The rows as Arrow IPC streams."""
+def encode_rows(intake: Intake) -> bytes:
+    """Encode the rows as Arrow IPC streams."""
     out = pa.BufferOutputStream()
-    for what, rows in _parts(taken):
-        if what == "delete" and taken.deleted is not None:
-            positions = [where for where, _ in taken.deleted(range(rows.num_rows))]
+    for what, rows in _parts(intake):
+        if what == "delete" and intake.deleted is not None:
+            positions = [where for where, _ in intake.deleted(range(rows.num_rows))]
             rows = rows.append_column(POSITION, pa.array(positions, pa.string()))
         metadata = {**(rows.schema.metadata or {}), _PART: what.encode()}
         with pa.ipc.new_stream(out, rows.schema.with_metadata(metadata)) as stream:
@@ -178,7 +167,7 @@ def encode_taken(taken: Taken) -> bytes:
 
 
 def decode_data(data: object, object: str) -> tuple[Change, tuple[BadRow, ...]]:
-    """The inverse of `encode_taken`."""
+    """The inverse of `encode_rows`."""
     buffer = pa.py_buffer(data)
     reader = pa.BufferReader(buffer)
     parts: dict[str, pa.Table] = {}
@@ -196,22 +185,22 @@ def decode_data(data: object, object: str) -> tuple[Change, tuple[BadRow, ...]]:
     return Change(parts.get("put"), parts.get("delete"), parts.get("discard")), bad
 
 
-def _parts(taken: Taken) -> list[tuple[str, pa.Table]]:
+def _parts(intake: Intake) -> list[tuple[str, pa.Table]]:
     bad = None
-    if taken.bad:
+    if intake.bad:
         rows = [
             {"where": _sound(b.where), "reason": _sound(b.reason), "text": _sound(b.text)}
-            for b in taken.bad
+            for b in intake.bad
         ]
         bad = pa.Table.from_pylist(rows, _BAD)
-    change = taken.change
+    change = intake.change
     parts = [("put", change.put), ("delete", change.delete), ("discard", change.discard)]
     parts.append(("bad", bad))
     return [(what, rows) for what, rows in parts if rows is not None and rows.num_rows]
 
 
 def _sound(text: str) -> str:
-    """Half a character, as a broken file may hold, cannot be written as UTF-8."""
+    """Replace lone surrogates, which a broken file may contain and UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()
 
 

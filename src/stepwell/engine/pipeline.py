@@ -1,4 +1,4 @@
-"""The object users hold: push rows, run the loop, query, flush, close.
+"""The pipeline as users see it: push rows, run the loop, query, flush, close.
 
     with Pipeline(store, env, executor=..., sources=[...], sinks=[...]) as pipeline:
         pipeline.push("orders", rows)            # durable, and visible, when it returns
@@ -7,13 +7,13 @@
             t.push("items", b)
         pipeline.run(once=True)
 
-Safe to use from several threads, also while `run` is going in one of them. They take turns, in the
-order in which they come; a turn is one transaction. Rows that several threads push at the same
-moment are committed together, in one entry, and each caller gets an answer of its own. While an
-explicit transaction is open, everybody else waits for its end (J3); whoever holds it must use it,
-or would wait for itself. `status` and `deliver` never wait for a turn.
+Thread-safe, also while `run` is active in one thread. Threads take turns in the order in which they
+arrive; a turn is one transaction. Rows that several threads push at the same time are committed
+together, in one entry, and each caller gets its own answer. While an explicit transaction is open,
+other threads wait for its end (J3); the thread that holds it must use it, or it would wait for
+itself. `status` and `deliver` never wait for a turn.
 
-Once the pipeline is fenced, poisoned or closed, every call raises why.
+Once the pipeline is fenced, poisoned or closed, every call raises the reason.
 """
 
 from __future__ import annotations
@@ -24,31 +24,36 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from stepwell.engine.collecting import Collecting, collect_once
-from stepwell.engine.core import Core
-from stepwell.engine.deliverers import Deliverers
+from stepwell.engine.answer import Answer
 from stepwell.engine.events import Listener, Stopped, Waiting
 from stepwell.engine.explicit import ExplicitTransaction
+from stepwell.engine.fair_lock import FairLock
+from stepwell.engine.gc_thread import GcThread, collect_once
+from stepwell.engine.ingest_loop import IngestLoop
+from stepwell.engine.metrics import Metrics
 from stepwell.engine.open import Seen
-from stepwell.engine.payload import Intake, digest_of
-from stepwell.engine.ports import BadRow, ExecutorFactory, Sink, Source, lost
+from stepwell.engine.payload import digest_of
+from stepwell.engine.ports import Intake, Sink, Source
 from stepwell.engine.push_keys import Accepted, PushKey, check_key
 from stepwell.engine.push_queue import Committer, PushQueue
 from stepwell.engine.pushed import Push, Receipt, Rows, pushed_intake
-from stepwell.engine.run import Loop
+from stepwell.engine.restore_request import RestorePoint, RestoreRequest
+from stepwell.engine.rewind import choose_point, rewind
 from stepwell.engine.settings import Settings
+from stepwell.engine.sink_threads import SinkThreads
 from stepwell.engine.status import Status, status_of
 from stepwell.engine.stopping import Stop
 from stepwell.engine.tail import Tail
-from stepwell.engine.target import Goal, Target
-from stepwell.engine.transaction import Done
-from stepwell.engine.turns import Turns
+from stepwell.engine.transaction import Done, Step
+from stepwell.engine.writer_session import WriterSession
 from stepwell.env import Env
-from stepwell.errors import ExecutorLostError, InvalidError, StepwellError
+from stepwell.errors import ExecutorLostError, InvalidError, StepwellError, ensure
+from stepwell.execution.executor import ExecutorFactory, lost
+from stepwell.lsm.dead_letter import BadRow
+from stepwell.manifest.checkpoint import check_name
+from stepwell.manifest.clone import Cloned, clone
+from stepwell.manifest.manifest import CheckpointRef
 from stepwell.model import Transaction
-from stepwell.state.checkpoint import check_name
-from stepwell.state.clone import Cloned, clone
-from stepwell.state.manifest import CheckpointRef
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
 from stepwell.store.sealed import Json
@@ -66,28 +71,29 @@ class Pipeline:
         journal_store: Store | None = None,
         settings: Settings | None = None,
         listener: Listener | None = None,
+        metrics: Metrics | None = None,
         create: bool = True,
         program: Json = None,
-        base: Target | None = None,
+        base: RestorePoint | None = None,
         seen: Seen | None = None,
     ) -> None:
-        """Open for writing, which is itself a write: whoever had the pipeline is fenced.
+        """Open for writing, which fences the previous writer, and replay the journal.
 
-        Brings it up to date from the journal before it returns. Without `create` there must be a
-        pipeline already. `program` says what is computed; once recorded, no other is let in.
-        Sources and sinks are closed together with the pipeline, and if it cannot be opened. `base`
-        is for `restore.py`. `seen`: open it only if nobody else has claimed it since.
+        Without `create` the pipeline must exist. `program` identifies what is computed; once it is
+        recorded, another program is refused. Sources and sinks are closed with the pipeline, and
+        if it cannot be opened. `base` is for `restore.py`. With `seen`, open only if no other
+        process has claimed the pipeline since.
         """
         self.writer_id = env.new_id()
-        """In every claim of this handle, and in no other's."""
+        """Identifies the claims of this object."""
         self._stores = store, journal_store
-        self._turns = Turns()
+        self._turns = FairLock()
         self._current: ExplicitTransaction | None = None
         self._pushes = PushQueue(
             Committer(
-                rows_max=lambda: self._core.settings.limits.rows_max,
+                rows_max=lambda: self._session.settings.limits.rows_max,
                 ensure_executor=self._ensure_executor,
-                executor_is_lost=lambda: lost(self._core.state.executor) is not None,
+                executor_is_lost=lambda: lost(self._session.state.executor) is not None,
                 answer=self._answer,
                 commit=self._commit,
                 after=self._after,
@@ -96,16 +102,16 @@ class Pipeline:
         self._tails: list[Tail] = []
         self._stop = Stop(env, (settings or Settings()).sink_grace_s)
         self._wanted_at_end: list[Callable[[], object]] = []
-        self._deliverers: Deliverers | None = None
+        self._deliverers: SinkThreads | None = None
         self._running = False
         self._closed = False
         self._failure: BaseException | None = None
         self._standing: Status | None = None
-        """The status while the core is exchanged, when there is none to ask."""
+        """The status while the session is exchanged, when there is none to ask."""
         with ExitStack() as unless_open:
             for close in [source.close for source in sources] + [sink.close for sink in sinks]:
                 unless_open.callback(_quietly, close)
-            self._core = Core(
+            self._session = WriterSession(
                 store,
                 env,
                 executor,
@@ -114,6 +120,7 @@ class Pipeline:
                 journal_store=journal_store,
                 settings=settings,
                 listener=listener,
+                metrics=metrics,
                 create=create,
                 program=program,
                 base=base,
@@ -134,20 +141,20 @@ class Pipeline:
         bad: Sequence[BadRow] = (),
         key: str | None = None,
     ) -> Receipt:
-        """Put rows into a table, and delete some first; the number of the transaction.
+        """Delete rows, then insert or replace rows; return the number of the transaction.
 
-        A key that is deleted and is not there is a dead letter; one that is discarded is not.
+        A deleted key that does not exist becomes a dead letter; a discarded one does not.
 
-        Durable and visible when it returns. When it raises, nothing was taken in, unless it is
-        `UnknownOutcomeError`: then open the pipeline again, and push once more with the same `key`.
-        A push whose key is known returns the number of the first one, and takes nothing in (J14).
+        Durable and visible when this returns. If it raises, nothing was taken in, unless it raises
+        `UnknownOutcomeError`: then open the pipeline again, and push again with the same `key`. A
+        push whose key is known takes in nothing, and returns the number of the first one (J14).
         `bad` is for whoever reads rows from a file: what cannot be read goes to the dead letters.
         """
         pushed = Push(self._intake(table, rows, delete, discard, bad, key))
-        if not pushed.intake.taken.rows:
+        if not pushed.intake.rows:
             with self._turn("push"):
                 known = self._answer(pushed.intake)
-                last = self._core.state.transaction
+                last = self._session.state.transaction
                 return Receipt(last if known is None else known.transaction, 0, 0)
         self._pushes.append(pushed)
         try:
@@ -173,74 +180,76 @@ class Pipeline:
         bad: Sequence[BadRow],
         key: str | None = None,
     ) -> Intake:
-        return pushed_intake(self._core.sources, table, rows, delete, discard, bad, key)
+        return pushed_intake(self._session.sources, table, rows, delete, discard, bad, key)
 
     def transaction(self, *, key: str | None = None) -> ExplicitTransaction:
-        """Begin an explicit transaction: what is pushed through it becomes visible at once.
+        """Begin an explicit transaction: all its pushes become visible at once.
 
-        Waits until no other is open. As a context it commits at the end, and aborts when its body
-        raises. What it took in is durable step by step, but counts only once it is committed. With
-        a `key` it can be repeated as a push can: the same pushes in the same order.
+        Waits until no other is open. As a context manager it commits at the end, and aborts if its
+        body raises. Its steps are durable one by one, but count only after the commit. With a `key`
+        it can be repeated like a push: the same pushes in the same order.
         """
         if key is not None:
             check_key(key)
         self._take_turn("transaction")
         try:
             self._ensure_executor()
-            self._core.make_room(self._stop)
-            self._core.boundary()
-            if key is None or not self._core.is_known(key):
-                self._core.begin(explicit=True)
+            self._session.delivery.make_room(self._stop)
+            self._session.reach_boundary()
+            if key is None or not self._session.is_known(key):
+                self._session.begin(explicit=True)
             self._current = ExplicitTransaction(
-                self._core, self._intake, self._transaction_ended, self._turns.give_back, key
+                self._session, self._intake, self._transaction_ended, self._turns.release, key
             )
             return self._current
         except BaseException:
-            self._turns.give_back()
+            self._turns.release()
             raise
 
     def run(self, *, once: bool = False, max_transactions: int | None = None) -> int:
-        """Take in what the sources have, transaction by transaction; how many there were.
+        """Take in input from the sources; return the number of transactions.
 
-        `once`: until no source has anything more. Otherwise until `stop` is called. Ends at a
-        boundary, flushed. Other threads may push meanwhile; they take turns.
+        With `once`, until no source has more input; otherwise until `stop` is called. Ends between
+        two transactions, and flushes. Other threads may push in the meantime.
         """
         if self._running:
             raise InvalidError("run: the loop of this pipeline is running", hint="stop it first")
         self._running = True
-        loop = Loop(self._core, self._stop, once=once, transactions_max=max_transactions)
+        loop = IngestLoop(self._session, self._stop, once=once, transactions_max=max_transactions)
         if self._stop.asked:
-            self._core.outages.hurry()
+            self._session.outages.hurry()
         try:
             return self._run(loop, once)
         finally:
             self._running = False
-            self._stop.answer()
-            self._core.outages.relax()
+            self._stop.end_loop()
+            self._session.outages.relax()
 
-    def _run(self, loop: Loop, once: bool) -> int:
-        background = self._core.settings.background_delivery and not once
+    def _run(self, loop: IngestLoop, once: bool) -> int:
+        background = self._session.settings.background_delivery and not once
         self._deliverers = self._begin_delivering() if background else None
-        core = self._core
-        every_s = core.settings.collect_every_s
-        collecting = None if once else Collecting(core.collector(), core.events, every_s, self.fail)
+        session = self._session
+        every_s = session.settings.collect_every_s
+        collecting = (
+            None if once else GcThread(session.collector(), session.events, every_s, self._fail)
+        )
         try:
             while not loop.ended and not self._stop.asked:
                 with self._turn("run"):
                     if self._failure is not None:
-                        break  # What there is now may be of no use; why is what it ends with.
+                        break  # The session may be unusable; `run` ends with the failure.
                     self._ensure_executor()
-                    loop.go_on_with(self._core)
+                    loop.go_on_with(self._session)
                     try:
                         done = loop.turn()
                     except Exception:
-                        if lost(self._core.state.executor) is None:
+                        if lost(self._session.state.executor) is None:
                             raise
                         done = None  # The next turn goes on with another.
                     if done is not None:
                         self._after(done)
                 if loop.rest_s:
-                    self._core.env.sleep(loop.rest_s)
+                    self._session.env.sleep(loop.rest_s)
         finally:
             if not loop.ended:
                 self._stop.begin_grace()
@@ -252,90 +261,91 @@ class Pipeline:
         if self._failure is not None:
             raise self._failure
         with self._turn("run"):
-            loop.go_on_with(self._core)
+            loop.go_on_with(self._session)
             closed = loop.finish()
             if closed is not None:
                 self._after(closed)
-            self._core.events.emit(Stopped(self._core.state.transaction, loop.transactions))
-        if once and core.tidied:
-            # A pipeline that only ever runs for moments is collected now and then as well.
-            collect_once(core.collector(), core.events)
+            self._session.events.emit(Stopped(self._session.state.transaction, loop.transactions))
+        if once and session.writer.tidied:
+            # Collect now, because a pipeline that only runs briefly has no collector thread.
+            collect_once(session.collector(), session.events)
         return loop.transactions
 
     def stop(self) -> None:
-        """Ask `run` to end: it finishes its transaction and flushes. From any thread or signal.
+        """Ask `run` to end after its transaction and a flush. From any thread or signal handler.
 
-        What a sink that lags has not taken soon after stays in the outbox, for the next run.
+        Output that a lagging sink has not received within the grace period stays in the outbox.
         """
         self._stop.ask()
-        if self._running:  # Else nothing ends yet: the next `run` does, at once.
-            self._core.outages.hurry()  # What is recorded is in the journal, store or no store.
+        if self._running:  # Otherwise the next `run` ends at once.
+            self._session.outages.hurry()  # Recorded input is in the journal.
 
     @property
     def stopping(self) -> bool:
-        """Whether `run` was asked to end, and has not yet."""
+        """Whether `run` was asked to end and has not ended."""
         return self._stop.asked
 
-    def fail(self, error: BaseException) -> None:
-        """End `run` with this error: a thread that it needs has died. From any thread."""
+    def _fail(self, error: BaseException) -> None:
+        """End `run` with an error, because a thread it needs has died. From any thread."""
         if self._failure is None:
             self._failure = error
         self.stop()
 
-    def _begin_delivering(self) -> Deliverers:
-        return Deliverers(self._core.state.outboxes, self._stop, self.fail)
+    def _begin_delivering(self) -> SinkThreads:
+        return SinkThreads(self._session.state.outboxes, self._stop, self._fail)
 
-    def exchange(self, make: Callable[[Core], Core]) -> None:
-        """Go on with another core in the place of this one, between two transactions.
+    def _exchange(self, make: Callable[[WriterSession], WriterSession]) -> None:
+        """Replace the session between two transactions.
 
-        `make` gets the one there is, and may raise or give it back. A loop goes on with what it
-        gives; tails stay.
+        `make` gets the current session, and may return it or raise. The loop continues with the
+        session that it returns; tails stay.
         """
         with self._turn("deploy"):
-            self._core.boundary()
+            self._session.reach_boundary()
             self._standing = self.status()
             self._swap(make)
 
-    def _swap(self, make: Callable[[Core], Core]) -> None:
+    def _swap(self, make: Callable[[WriterSession], WriterSession]) -> None:
         deliverers, self._deliverers = self._deliverers, None
         if deliverers is not None:
             deliverers.end(at_once=True)
         try:
-            self._core = make(self._core)
+            self._session = make(self._session)
         except BaseException as error:
-            if self._core.left:
-                # There is nothing to go on with, and this is why.
-                self.fail(error)
+            if self._session.left:
+                # There is no session to continue with.
+                self._fail(error)
             raise
         finally:
             self._standing = None
-            if deliverers is not None and not self._core.left:
+            if deliverers is not None and not self._session.left:
                 self._deliverers = self._begin_delivering()
 
     def _ensure_executor(self) -> None:
-        """With the turn: go on with another executor, if this one was lost."""
-        why = lost(self._core.state.executor)
+        """Replace a lost executor. Requires the lock."""
+        why = lost(self._session.state.executor)
         if why is not None and self._failure is None:
             self._replace_executor(why)
 
     def _replace_executor(self, why: str) -> None:
-        """For a pipeline that knows how to open itself again; any other is of no use any more."""
+        """Raise; overridden by pipelines that can open themselves again."""
         raise ExecutorLostError(why, hint="open the pipeline again: nothing is lost")
 
-    # Looking
+    # Reading
 
-    def query(self, sql: str) -> pa.Table:
-        """The answer to one SELECT over tables and views, as of the last transaction."""
+    def query(self, sql: str) -> Answer:
+        """Answer one SELECT over tables and views, as of the last transaction."""
         with self._look("query"):
-            return self._core.state.executor.query(sql)
+            state = self._session.state
+            return Answer(state.transaction, state.executor.query(sql))
 
-    def read(self, relation: str) -> pa.Table:
-        """The rows of a table, a view, or the dead letters of a table, `<table>$errors`."""
-        with self._look("read"):
-            return self._core.state.executor.read(relation)
+    def table(self, name: str) -> pa.Table:
+        """Return all rows of a table, a view, or the dead letters `<table>$errors`, as Arrow."""
+        with self._look("table"):
+            return self._session.state.executor.read(name)
 
     def tail(self, view: str) -> Tail:
-        """Follow the changes of a view, from the next transaction on."""
+        """Follow the changes of a view from the next transaction on, as a `Tail` to iterate."""
         with self._look("tail"):
             tail = Tail(view, self._forget)
             self._tails = [*self._tails, tail]
@@ -343,73 +353,72 @@ class Pipeline:
 
     @property
     def transaction_number(self) -> Transaction:
-        """The last transaction; what `query` answers as of."""
-        return self._core.state.transaction
+        """The last transaction, whose state `query` reads."""
+        return self._session.state.transaction
 
     def status(self) -> Status:
-        """Where everything stands. Waits for nobody, so it may be a moment behind."""
+        """Return the current status. Never waits, so it may be slightly out of date."""
         while True:
-            core = self._core
+            session = self._session
             try:
-                return status_of(core)
+                return status_of(session)
             except StepwellError:
                 standing = self._standing
                 if standing is not None:
                     return standing
-                if core is self._core:
+                if session is self._session:
                     raise
 
-    # Keeping
+    # State
 
     def flush(self) -> bool:
-        """Make the manifest hold everything, so that opening need not replay it.
+        """Flush everything to the manifest, so that opening need not replay it.
 
-        Inside an explicit transaction it waits for the boundary, and says so (J9): another thread
-        waits here; the one that holds the transaction gets False, and the flush is made when it
-        ends.
+        While an explicit transaction is open, the flush waits for its end, and reports that (J9):
+        another thread waits here; the thread that holds the transaction gets False.
         """
-        if self._current is not None and self._turns.mine:
-            self._wanted_at_end.append(self._core.flush)
-            self._core.events.emit(Waiting("flush", "the end of the open transaction"))
+        if self._current is not None and self._turns.is_mine:
+            self._wanted_at_end.append(self._session.checkpointer.flush)
+            self._session.events.emit(Waiting("flush", "the end of the open transaction"))
             return False
         with self._turn("flush"):
-            return self._core.flush()
+            return self._session.checkpointer.flush()
 
     def checkpoint(
         self, name: str | None = None, *, keep_s: float | None = None
     ) -> CheckpointRef | None:
-        """Flush, and keep that state: until it is deleted, or for a time.
+        """Flush, and keep that state as a checkpoint until it is deleted, or for `keep_s`.
 
-        Inside an explicit transaction it waits for the boundary, as a flush does (J9); the thread
+        While an explicit transaction is open, it waits for its end like a flush (J9); the thread
         that holds the transaction gets None.
         """
         if name is not None:
             check_name(name)
-        if self._current is not None and self._turns.mine:
-            self._wanted_at_end.append(lambda: self._core.checkpoint(name, keep_s))
-            self._core.events.emit(Waiting("checkpoint", "the end of the open transaction"))
+        if self._current is not None and self._turns.is_mine:
+            self._wanted_at_end.append(lambda: self._session.checkpointer.checkpoint(name, keep_s))
+            self._session.events.emit(Waiting("checkpoint", "the end of the open transaction"))
             return None
         with self._turn("checkpoint"):
-            return self._core.checkpoint(name, keep_s)
+            return self._session.checkpointer.checkpoint(name, keep_s)
 
     def compact(self, *, detach: bool = False) -> bool:
-        """Make one of the runs of each relation, and let what cancels out go; False if it was so.
+        """Compact each relation to one run; False if each had one.
 
-        Happens by itself as runs gather; afterwards a query and an opening read the least. With
-        `detach` a clone also writes anew what lies in its parent's store. The parent is let go by
-        collection, once no checkpoint of the clone needs it any more.
+        Background tasks compact in tiers; after this, queries and opening read the least. With
+        `detach` a clone rewrites runs in its parent's store, too. Garbage collection releases the
+        parent once no checkpoint of the clone needs it.
         """
         with self._turn("compact"):
-            return self._core.compact(detach=detach)
+            return self._session.checkpointer.compact(detach=detach)
 
     def checkpoints(self) -> tuple[CheckpointRef, ...]:
-        """Those that are kept, oldest first."""
-        return self._core.manifest.checkpoints
+        """Return all checkpoints, oldest first."""
+        return self._session.manifest.checkpoints
 
     def delete_checkpoint(self, id_or_name: str) -> None:
-        """Let a checkpoint go; its files go when they are collected."""
+        """Delete a checkpoint; garbage collection removes its files."""
         with self._turn("checkpoint"):
-            self._core.delete_checkpoint(id_or_name)
+            self._session.checkpointer.delete_checkpoint(id_or_name)
 
     def restore(
         self,
@@ -418,26 +427,26 @@ class Pipeline:
         transaction: int | None = None,
         time: datetime | None = None,
     ) -> CheckpointRef:
-        """Go back to a checkpoint, a transaction, or a time; the checkpoint of that new state.
+        """Restore a checkpoint, a transaction or a time; return the checkpoint of the new state.
 
-        Transactions after it are undone: by a new one, of which every sink gets the difference.
-        What sources can read again comes in again; rows that were pushed do not.
+        A new transaction undoes all later ones, and every sink receives the difference. Sources
+        read their input again; pushed rows do not come back.
         """
-        goal = Goal(checkpoint, transaction, time)
-        if goal.repairs:
+        request = RestoreRequest(checkpoint, transaction, time)
+        if request.repairs:
             raise InvalidError("restore: to which checkpoint, transaction or time?")
         with self._turn("restore"):
-            return self._go_back(self._core.choose(goal))
+            return self._rewind(choose_point(self._session, request))
 
-    def go_back(self, target: Target) -> CheckpointRef:
-        """The same, to where `choose` has found."""
+    def _restore_to(self, point: RestorePoint) -> CheckpointRef:
+        """Restore to a restore point that `preview` has found."""
         with self._turn("restore"):
-            return self._go_back(target)
+            return self._rewind(point)
 
-    def _go_back(self, target: Target) -> CheckpointRef:
-        ref = self._core.go_back(target)
+    def _rewind(self, point: RestorePoint) -> CheckpointRef:
+        ref = rewind(self._session, point)
         for tail in list(self._tails):
-            tail.close()  # What it has shown is not so any more; whoever follows begins anew.
+            tail.close()  # Its changes were undone: a reader has to start again.
         return ref
 
     def clone(
@@ -448,13 +457,13 @@ class Pipeline:
         journal_store: Store | str | None = None,
         copy: bool = False,
     ) -> Cloned:
-        """Make a second pipeline that begins where this one is; see `state/clone`.
+        """Clone this pipeline into another store, as it is now or as of a checkpoint.
 
-        Waits for nobody: what is recorded when it begins is in it. It is not opened; its sinks are
-        off, and a checkpoint's are as of that checkpoint. Interrupted, call it again.
+        Never waits: the clone has everything recorded when the call begins. It is not opened, and
+        its sinks are off. If the call is interrupted, call it again.
         """
         self._check_closed()
-        env = self._core.env
+        env = self._session.env
         store, journal = self._stores
 
         def at(place: Store | str) -> Store:
@@ -471,36 +480,35 @@ class Pipeline:
         )
 
     def deliver(self) -> bool:
-        """Send what waits for sinks now; whether nothing waits any more."""
+        """Send pending output to sinks; return whether nothing is pending."""
         self._check_closed()
-        return self._core.deliver()
+        return self._session.delivery.deliver()
 
     def close(self) -> None:
-        """Flush, and let go. An explicit transaction that is open is taken back.
+        """Flush, and release the pipeline. An open explicit transaction is rolled back.
 
-        A loop that runs in another thread should be asked to `stop` first; else its next turn
-        raises.
+        `stop` a loop in another thread first; otherwise its next turn raises.
         """
         if self._closed:
             return
-        self._core.outages.hurry()
+        self._session.outages.hurry()
         current = self._current
-        if current is not None and current.take_back():
+        if current is not None and current._take_back():
             self._current = None
         else:
-            self._turns.take("close")
+            self._turns.acquire("close")
         try:
             if not self._closed:
                 self._closed = True
                 for tail in list(self._tails):
                     tail.close()
-                why = lost(self._core.state.executor)
+                why = lost(self._session.state.executor)
                 if why is not None:
-                    self._core.abandon(ExecutorLostError(why))
-                elif not self._core.left:
-                    self._core.close(self._stop)
+                    self._session.abandon(ExecutorLostError(why))
+                elif not self._session.left:
+                    self._session.close(self._stop)
         finally:
-            self._turns.give_back()
+            self._turns.release()
 
     def __enter__(self) -> Pipeline:
         return self
@@ -508,43 +516,43 @@ class Pipeline:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # Taking turns
+    # Locking
 
     @contextmanager
     def _turn(self, what: str) -> Iterator[None]:
-        """Be the only one, between two transactions."""
+        """Hold the pipeline for one turn."""
         self._take_turn(what)
         try:
             yield
         finally:
-            self._turns.give_back()
+            self._turns.release()
 
     @contextmanager
     def _look(self, what: str) -> Iterator[None]:
-        """Look at what is committed; also from inside an explicit transaction, which is not."""
-        if self._current is not None and self._turns.mine:
-            self._core.check()
+        """Read the committed state, also from inside an explicit transaction."""
+        if self._current is not None and self._turns.is_mine:
+            self._session.check()
             yield
             return
         with self._turn(what):
             self._ensure_executor()
-            self._core.check()
+            self._session.check()
             try:
                 yield
             except Exception as error:
-                why = lost(self._core.state.executor)
+                why = lost(self._session.state.executor)
                 if why is None:
                     raise
                 raise ExecutorLostError(why) from error
 
     def _take_turn(self, what: str) -> None:
-        if self._current is not None and not self._turns.mine:
-            self._core.events.emit(Waiting(what, "the end of the open transaction"))
-        self._turns.take(what)
+        if self._current is not None and not self._turns.is_mine:
+            self._session.events.emit(Waiting(what, "the end of the open transaction"))
+        self._turns.acquire(what)
         try:
             self._check_closed()
         except InvalidError:
-            self._turns.give_back()
+            self._turns.release()
             raise
 
     def _check_closed(self) -> None:
@@ -552,14 +560,14 @@ class Pipeline:
             raise InvalidError("this pipeline was closed", hint="open it again")
 
     def _after(self, done: Done) -> None:
-        """What follows a transaction. It is recorded, so nothing here may fail its caller."""
+        """Work after a transaction. The transaction is recorded, so nothing here may raise."""
         for tail in self._tails:
             tail.offer(done)
         if self._deliverers is None:
-            self._core.deliver_briefly()
+            self._session.delivery.deliver_briefly()
         else:
             self._deliverers.wake()
-        self._core.flush_if_due()
+        self._session.checkpointer.flush_if_due()
 
     def _transaction_ended(self, done: Done | None) -> None:
         self._current = None
@@ -567,23 +575,24 @@ class Pipeline:
             self._after(done)
         wanted, self._wanted_at_end = self._wanted_at_end, []
         for act in wanted:
-            self._core.attempt(act)
+            self._session.checkpointer.attempt(act)
 
     def _answer(self, intake: Intake) -> Accepted | None:
         if intake.key is None:
             return None
-        return self._core.answer(PushKey(intake.key, digest_of(intake)))
+        return self._session.answer(PushKey(intake.key, digest_of(intake)))
 
     def _commit(self, intakes: Sequence[Intake]) -> Done:
-        self._core.make_room(self._stop)
-        self._core.boundary()
-        return self._core.commit(intakes)
+        self._session.delivery.make_room(self._stop)
+        self._session.reach_boundary()
+        ensure(self._session.state.open is None, "a push comes between two transactions")
+        return self._session.commit(Step.of(intakes))
 
     def _forget(self, tail: Tail) -> None:
         self._tails = [other for other in self._tails if other is not tail]
 
 
 def _quietly(close: Callable[[], None]) -> None:
-    """Why the pipeline was not opened is what its caller wants to know."""
+    """Close without raising: the error of the opening matters."""
     with suppress(Exception):
         close()

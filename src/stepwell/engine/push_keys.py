@@ -1,24 +1,24 @@
-"""The keys of pushes: a push that is repeated with its key is answered, and not taken again (J14).
+"""Idempotency keys of pushes: a push repeated with its key is answered, not taken in again (J14).
 
-A key stands in the journal entry that commits its rows, so that one PUT makes both durable. Memory
-knows the keys of all that is committed. A flush writes those that no run holds yet into a run of
-the relation `$push`, which the manifest names beside the runs of tables. So whatever holds for runs
-holds for keys: checkpoints, clones and restores carry the keys of the very rows they carry, and
-collection, verification and repair treat them alike.
+A key is in the journal entry that commits its rows, so that one PUT makes both durable. Memory
+holds the keys since the last flush. A flush writes them to a run of the relation `$push`, which the
+manifest names like the runs of tables. So keys behave like rows: checkpoints, clones and restores
+have the keys of exactly the rows they have, and garbage collection, verification and repair treat
+both alike.
 
     runs/%24push/<ulid>.parquet     one row for each key, sorted by hash, then latest first
         hash         16 bytes       BLAKE2b-128 of the key in UTF-8
         digest       16 bytes       of what was pushed, see `PushKey`
         transaction  int64          the answer
-        rejected     int64          how many of its rows were rejected: part of the answer
+        rejected     int64          the number of rejected rows: part of the answer
         time         int64          microseconds since 1970: when the transaction was recorded
 
-A key is known for `push.keep` after the recorded time of its transaction. Runs are merged as they
-gather (`tiers.alike`), and what has expired is left out; a run with nothing else is dropped
-without being read. So their number grows with the logarithm of the keys in `push.keep`, and their
-size with the keys. They are read only when somebody pushes with a key, or when they are merged.
+A key is known for `push.keep` after the recorded time of its transaction. Runs are compacted in
+tiers (`lsm/tiering.py`), which drops expired keys; a run with expired keys only is dropped without
+being read. So the number of runs grows with the logarithm of the keys in `push.keep`. They are read
+only when a push has a key, or when they are compacted.
 
-A crash before the manifest is committed leaves a run that nothing names; the journal has its keys.
+A crash before the manifest commit leaves an unreferenced run; the journal has its keys.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stepwell.engine.tiers import alike
 from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError
+from stepwell.lsm.tiering import alike
+from stepwell.manifest.manifest import Run
+from stepwell.manifest.run_object import read_run, write_run
 from stepwell.model import Checksum, Transaction
-from stepwell.state.manifest import Run
-from stepwell.state.runs import read_run, write_run
 from stepwell.store.base import Store
 
 RELATION = "$push"
@@ -46,8 +46,8 @@ KEY_BYTES_MAX = 200
 KEEP_S = 7 * 86400.0
 _HASH_BYTES = 16
 _MEMORY_BYTES = 300
-"""What a key that no run holds costs in memory, roughly."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+"""Approximate memory for a key that is in no run."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
 _SCHEMA = pa.schema(
     [
@@ -64,7 +64,7 @@ _ORDER = [("hash", "ascending"), ("transaction", "descending")]
 
 @dataclass(frozen=True, slots=True)
 class PushKey:
-    """A key, and a digest of what was pushed with it: tables, rows, and what is done with them."""
+    """A key, and a digest of its push: tables, rows, and the operations on them."""
 
     key: str
     digest: Checksum
@@ -72,7 +72,7 @@ class PushKey:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A key whose push is committed."""
+    """The key of a committed push, and the answer to it."""
 
     hash: bytes
     digest: bytes
@@ -82,7 +82,7 @@ class Accepted:
 
 
 def check_key(key: str) -> str:
-    """A key as users give it; `InvalidError` if it is none."""
+    """Check a user's key; `InvalidError` if it is not valid."""
     try:
         size = len(key.encode())
     except (UnicodeEncodeError, AttributeError):
@@ -98,7 +98,7 @@ def check_key(key: str) -> str:
 
 
 def piece_key(key: str, number: int) -> str:
-    """The key of one piece of a push that is several transactions; of the first, the key itself."""
+    """The key of one piece of a push in several transactions; the first piece has the key."""
     return key if number == 1 else f"{_hash(key).hex()}#{number}"
 
 
@@ -117,17 +117,17 @@ def key_runs(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 
 class PushKeys:
-    """All keys that are known. One thread at a time uses it, as it does the rest of the state."""
+    """All known keys. Used by one thread at a time, like the rest of the state."""
 
     def __init__(
         self, store: Store, env: Env, runs: Iterable[Run] = (), *, keep_s: float = KEEP_S
     ) -> None:
-        """`env` draws ids above the manifest's floor. Nothing is read before it is needed."""
+        """`env` generates ids above the manifest's floor. Runs are read on first use."""
         self._store = store
         self._env = env
         self._keep_us = round(keep_s * 1e6)
         self._fresh: dict[bytes, Accepted] = {}
-        """Those that no run holds."""
+        """Keys that are in no run."""
         self._parts = [_Part(run) for run in key_runs(runs)]
         self._flushing: list[_Part] | None = None
         self._latest_us = 0
@@ -135,7 +135,7 @@ class PushKeys:
         self._merging = False
 
     def add(self, keys: Iterable[Accepted], time: datetime) -> None:
-        """Know the keys of a transaction that is recorded; its time lets others expire."""
+        """Add the keys of a recorded transaction, whose time lets others expire."""
         self._latest_us = max(self._latest_us, _microseconds(time))
         for key in keys:
             known = self._fresh.get(key.hash)
@@ -154,9 +154,9 @@ class PushKeys:
         return None if latest is None or latest.time_us <= oldest_us else latest
 
     def answer(self, key: PushKey, now: datetime) -> Accepted | None:
-        """What was answered when this was pushed before; None: it is new.
+        """The answer to an earlier push with this key; None if the key is new.
 
-        `InvalidError` if the key was used for something else.
+        `InvalidError` if the key was used for another push.
         """
         known = self.find(key.key, now)
         if known is None:
@@ -170,11 +170,11 @@ class PushKeys:
         return known
 
     def compact(self) -> None:
-        """Have the next flush make one run of all, in this pipeline's own store."""
+        """Let the next flush compact all runs to one, in this pipeline's own store."""
         self._merging = True
 
     def flush(self) -> tuple[Run, ...]:
-        """Write what no run holds; the runs that a manifest is to name. See `flushed`."""
+        """Write new keys to a run; return all runs. They count with `on_flushed`."""
         oldest_us = self._latest_us - self._keep_us
         parts = [part for part in self._parts if part.newest_us > oldest_us]
         if self._fresh:
@@ -188,8 +188,8 @@ class PushKeys:
         self._flushing = [part if part.run else self._write(part) for part in parts]
         return tuple(part.run for part in self._flushing if part.run)
 
-    def flushed(self) -> None:
-        """A manifest names what `flush` gave."""
+    def on_flushed(self) -> None:
+        """Called when a manifest names the runs that `flush` returned."""
         if self._flushing is not None:
             self._parts, self._flushing, self._fresh = self._flushing, None, {}
             self._merging = False
@@ -205,7 +205,7 @@ class PushKeys:
 
 
 class _Part:
-    """Keys in one sorted table: of a run, read when it is needed, or on its way to one."""
+    """Keys in one sorted table: that of a run, read on first use, or of a run to be written."""
 
     def __init__(self, run: Run | None, table: pa.Table | None = None) -> None:
         self.run = run

@@ -1,8 +1,8 @@
-"""Pushes that wait for their turn, committed together: one entry of the journal for all of them.
+"""Group commit: pushes that wait for the pipeline are committed in one journal entry.
 
-Whoever gets the turn commits what others have pushed meanwhile. If that fails because of one of
-them, each is tried alone, and each caller gets its own answer. A push whose key is known is
-answered, and not taken in (J14); of two with one key the second waits for a later entry, and is
+The thread that acquires the pipeline commits the pushes of the others, too. If one of them makes
+that fail, each is tried alone, and each caller gets its own answer. A push whose key is known is
+answered, not taken in (J14); of two pushes with one key, the second waits for a later entry and is
 answered then.
 """
 
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stepwell.engine.payload import Intake
+from stepwell.engine.ports import Intake
 from stepwell.engine.push_keys import Accepted
 from stepwell.engine.pushed import Push
 from stepwell.engine.transaction import Done
@@ -27,17 +27,17 @@ from stepwell.errors import (
 
 @dataclass(frozen=True, slots=True)
 class Committer:
-    """What is asked of a pipeline by whoever holds its turn."""
+    """The pipeline as the queue needs it. Called by the thread that holds the pipeline."""
 
     rows_max: Callable[[], int]
-    """How many rows are committed together, unless one push has more."""
+    """The most rows to commit together, unless one push has more."""
     ensure_executor: Callable[[], None]
     executor_is_lost: Callable[[], bool]
     answer: Callable[[Intake], Accepted | None]
-    """What became of the same push before, under its key."""
+    """The answer to an earlier push with the same key."""
     commit: Callable[[Sequence[Intake]], Done]
     after: Callable[[Done], None]
-    """What follows a transaction; fails nobody."""
+    """Called after a transaction; never raises."""
 
 
 class PushQueue:
@@ -49,16 +49,16 @@ class PushQueue:
         return len(self._waiting)
 
     def append(self, pushed: Push) -> None:
-        """From any thread."""
+        """Add a push; from any thread."""
         self._waiting.append(pushed)
 
     def withdraw(self, pushed: Push) -> None:
-        """Forget a push whose caller does not wait any more."""
+        """Remove a push whose caller no longer waits."""
         if not pushed.done and pushed in self._waiting:
             self._waiting.remove(pushed)
 
     def commit(self) -> None:
-        """With the turn: commit what waits, in order, as far as it goes into one entry."""
+        """Commit waiting pushes in order, as many as fit into one entry. Requires the pipeline."""
         together = self._next()
         try:
             self._commit_or_each(together)
@@ -71,7 +71,7 @@ class PushQueue:
                     UnknownOutcomeError(
                         f"the thread that committed these rows was interrupted: {error!r}",
                         hint="open the pipeline again, and push once more with the same key; "
-                        "without a key, look first whether the rows are there",
+                        "without a key, check first whether the rows are there",
                     )
                 )
             raise
@@ -85,7 +85,7 @@ class PushQueue:
                 break
             keys.add(key)
             together.append(self._waiting.popleft())
-            rows += together[-1].intake.taken.rows
+            rows += together[-1].intake.rows
         return together
 
     def _commit_or_each(self, together: Sequence[Push]) -> None:
@@ -94,9 +94,9 @@ class PushQueue:
             try:
                 return self._commit_each(together)
             except UnknownOutcomeError:
-                raise  # Perhaps they are recorded; then a replay brings them.
+                raise  # They may be recorded; then replay applies them.
             except Exception:
-                # Nothing was recorded: with another executor they are tried again.
+                # Nothing was recorded: retry with another executor.
                 if not self._committer.executor_is_lost():
                     raise
 
@@ -124,7 +124,7 @@ class PushQueue:
         except FencedError:
             raise
         except StepwellError as error:
-            pushed.fail(error)  # Its keys may be damaged; those without a key are taken in.
+            pushed.fail(error)  # The runs of keys may be damaged; pushes without a key go on.
         else:
             if known is not None:
                 pushed.succeed(known.transaction, known.rejected)

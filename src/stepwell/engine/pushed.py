@@ -1,35 +1,50 @@
-"""Rows that a user pushes: in any of the forms people have them in, and what became of them."""
+"""Pushed rows: their conversion to Arrow, and the receipt for them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from stepwell.engine.payload import PUSHED, Intake, split_positions
-from stepwell.engine.ports import BadRow, Change, Taken
+from stepwell.engine.payload import PUSHED, split_positions
+from stepwell.engine.ports import Intake
 from stepwell.engine.push_keys import check_key
 from stepwell.engine.sources import Sources
 from stepwell.errors import InvalidError, StepwellError
+from stepwell.lsm.change import Change
+from stepwell.lsm.dead_letter import BadRow
 from stepwell.model import Transaction
 
-Rows: TypeAlias = Any
-"""A list of mappings, a mapping of columns to lists, or anything Arrow can read: a table, a batch,
-a data frame.
+
+class ArrowStream(Protocol):
+    """Anything that exports itself through the Arrow PyCapsule interface, such as a data frame."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
+
+
+Rows: TypeAlias = (
+    Iterable[Mapping[str, object]]
+    | Mapping[str, Sequence[object]]
+    | pa.Table
+    | pa.RecordBatch
+    | ArrowStream
+)
+"""A list of mappings, a mapping of columns to lists, or anything that Arrow reads: a table, a
+batch, a data frame.
 """
 
 
 class Receipt(int):
-    """The number of the transaction that a push became, and how many of its rows were rejected.
+    """The number of a push's transaction, with the number of rows that were rejected.
 
-    A number, since that is what most callers want of it.
+    An `int`, because most callers need only the number.
     """
 
     rows: int
-    """Rows that were pushed."""
+    """The number of pushed rows."""
     rejected: int
-    """How many of them went to the dead letters."""
+    """The number of rows that became dead letters."""
 
     def __new__(cls, transaction: int, rows: int, rejected: int) -> Receipt:
         made = super().__new__(cls, transaction)
@@ -38,11 +53,12 @@ class Receipt(int):
 
     @property
     def taken(self) -> int:
+        """How many rows were taken in."""
         return self.rows - self.rejected
 
 
 class Push:
-    """Rows on their way in. Whoever commits them, for whomever, says how it went."""
+    """A pending push, resolved by the thread that commits it."""
 
     def __init__(self, intake: Intake) -> None:
         self.intake = intake
@@ -51,15 +67,15 @@ class Push:
         self.error: StepwellError | None = None
 
     def succeed(self, transaction: Transaction, rejected: int | None = None) -> None:
-        """It is in; `rejected` is not known if it was before, and is repeated."""
+        """Resolve the push. `rejected` defaults to the rows that could not be decoded."""
         self.done, self.receipt = True, self._receipt(transaction, rejected)
 
     def _receipt(self, transaction: Transaction, rejected: int | None) -> Receipt:
-        taken = self.intake.taken
-        return Receipt(transaction, taken.rows, len(taken.bad) if rejected is None else rejected)
+        intake = self.intake
+        return Receipt(transaction, intake.rows, len(intake.bad) if rejected is None else rejected)
 
     def fail(self, error: StepwellError) -> None:
-        """What is committed stays so, whatever goes wrong afterwards."""
+        """Resolve the push with an error, unless it is committed already."""
         if not self.done:
             self.done, self.error = True, error
 
@@ -73,20 +89,19 @@ def pushed_intake(
     bad: Sequence[BadRow] = (),
     key: str | None = None,
 ) -> Intake:
-    """What was pushed, with the table as it was declared."""
+    """The intake of a push, with the declared spelling of the table."""
     if key is not None:
         check_key(key)
     parts = Change(as_table(rows), as_table(delete), as_table(discard))
     change, deleted = split_positions(parts)
     count = sum(part.num_rows for part in change.parts)
-    taken = Taken(change, count + len(bad), None, None, tuple(bad), deleted)
-    return Intake(PUSHED, sources.table(table), taken, key)
+    rows_read = count + len(bad)
+    name = sources.table(table)
+    return Intake(PUSHED, name, change, rows_read, None, None, tuple(bad), deleted, key=key)
 
 
 def as_table(rows: Rows | None) -> pa.Table | None:
-    """Rows in any form as Arrow, or `InvalidError`; None: there are none, whatever columns they
-    would have.
-    """
+    """Convert rows in any form to Arrow, or raise `InvalidError`; None if there are no rows."""
     found = None if rows is None else _arrow(rows)
     return found if found is not None and found.num_rows else None
 
@@ -105,7 +120,7 @@ def _arrow(rows: Rows) -> pa.Table:
 
 
 def _mappings(rows: Iterable[object]) -> Iterator[dict[str, object]]:
-    """Rows with all columns of all of them, for Arrow takes the columns from the first only."""
+    """Rows with the union of all columns, because Arrow takes the columns of the first row."""
     names: dict[str, str] = {}
     listed = []
     for row in rows:

@@ -1,15 +1,14 @@
-"""Replay: what the journal recorded, fed again through the same function.
+"""Replay: recorded transactions go through the same function as new ones.
 
-Inputs, boundaries and times are the recorded ones (J2). Of every transaction, what came in is
-summed up per source and compared with what was recorded, before anything is computed from it (J5).
+Inputs, boundaries and times are the recorded ones (J2). The input of every transaction is
+checksummed per source and compared with the journal before anything is computed from it (J5).
 
-Where no sink needs the output, consecutive transactions are fed as one: the state comes out the
-same, and the executor is asked once. `fold` sees to it that a delete finds its row, or does not, as
-it did when it happened. A transaction whose columns have other types begins a new batch, because
-there its rows could not be told from those before it.
+If no sink needs the output, consecutive transactions are computed as one: the state is the same,
+and the executor is called once. `fold` makes sure that a delete matches a row exactly if it did
+originally. A transaction whose columns have other types begins a new batch, because its rows could
+not be compared with earlier ones.
 
-A crash during replay leaves what was flushed on the way, whose manifest says up to where; the next
-opening goes on from there.
+After a crash during replay, the next opening continues from the last flush.
 """
 
 from __future__ import annotations
@@ -17,20 +16,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from stepwell.engine.checksum import add_checksums
 from stepwell.engine.events import Replayed
-from stepwell.engine.fold import Alike
-from stepwell.engine.payload import Intake, checksum_taken, read_again, recorded_key
+from stepwell.engine.intakes import Alike
+from stepwell.engine.payload import checksum_intake, read_again, recorded_key
+from stepwell.engine.ports import Intake
 from stepwell.engine.sources import Sources
 from stepwell.engine.transaction import Gathered, Open, State, Step, transact
 from stepwell.errors import CorruptError, ReplayMismatchError
 from stepwell.journal.entry import Cursor, Draft, Input, Kind, Recorded
+from stepwell.lsm.checksum import add_checksums
 from stepwell.model import Checksum, Transaction
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Rows of one source in one transaction."""
+    """Row count and checksum of one source in one transaction."""
 
     rows: int
     checksum: Checksum
@@ -40,7 +40,7 @@ class Sum:
 
 
 class Replay:
-    """Feed it every entry, in order; then `finish`."""
+    """Replays entries into a state: `feed` every entry in order, then `finish`."""
 
     def __init__(
         self,
@@ -50,14 +50,14 @@ class Replay:
         rows_max: int,
         fed: Callable[[Cursor], None] = lambda cursor: None,
     ) -> None:
-        """`rows_max` bounds what is fed at once. `fed` is told each place that memory reached."""
+        """`rows_max` bounds a batch. `fed` is called with each cursor that memory has reached."""
         self._state = state
         self._sources = sources
         self._rows_max = rows_max
         self._fed = fed
         self._drafts: list[Draft] = []
         self._waiting: list[tuple[Gathered, Cursor]] = []
-        """Transactions that are fed together, as soon as one comes that is not."""
+        """Transactions that will be computed together."""
         self._rows = 0
         self._alike = Alike()
         self._wanted = False
@@ -65,7 +65,7 @@ class Replay:
         self.transactions = 0
 
     def feed(self, recorded: Recorded) -> None:
-        """One entry. A step counts as consumed only with the transaction it belongs to (J3)."""
+        """Feed one entry. A step counts as consumed only with its transaction (J3)."""
         draft = recorded.entry.draft
         self._check(recorded)
         self._wanted = False
@@ -79,7 +79,7 @@ class Replay:
                 self._close(recorded)
         if self._drafts:
             return
-        # Only now: what is fed before this entry closes must not count as reaching up to it.
+        # Only now: a batch that was computed before this entry does not reach up to it.
         self._cursor = recorded.cursor
         if self._wanted:
             self._feed_waiting()
@@ -87,9 +87,9 @@ class Replay:
             self._fed(recorded.cursor)
 
     def finish(self) -> Open | None:
-        """Feed what is waiting; the transaction inside which the journal ends, if it does.
+        """Compute the last batch; return the transaction inside which the journal ends, if any.
 
-        What an automatic one took in is read and compared now; an explicit one is not looked at.
+        The input of an automatic transaction is read and compared; that of an explicit one is not.
         """
         self._feed_waiting()
         if not self._drafts:
@@ -101,7 +101,7 @@ class Replay:
         return open
 
     def _check(self, recorded: Recorded) -> None:
-        """The recorded boundaries make sense; else entries were lost or written by a bug."""
+        """Check the recorded boundaries: entries may be lost, or written by a bug."""
         draft = recorded.entry.draft
         where = f"journal entry {recorded.entry.position}"
         expected = self._next()
@@ -138,7 +138,7 @@ class Replay:
         if self._waiting and (self._wanted or full or not self._alike.takes(gathered.intakes)):
             self._feed_waiting()
         if not self._waiting and not self._alike.takes(gathered.intakes):
-            # Not even by itself: nothing is put together with it.
+            # Its own intakes do not match each other: nothing is added to this batch.
             self._rows = self._rows_max
         self._waiting.append((gathered, recorded.cursor))
         self._rows += rows
@@ -156,7 +156,7 @@ class Replay:
             self._fed(self._cursor)
 
     def _read(self, transaction: Transaction) -> tuple[Step, ...]:
-        """The steps again, as recorded; compared."""
+        """Read the steps again, and compare them with the journal."""
         steps = []
         for draft in self._drafts:
             if draft.step:
@@ -206,9 +206,7 @@ def sum_inputs(inputs: Iterable[Input]) -> dict[str, Sum]:
 
 
 def sum_intakes(intakes: Iterable[Intake]) -> dict[str, Sum]:
-    return _sums(
-        (intake.source, Sum(intake.taken.rows, checksum_taken(intake.taken))) for intake in intakes
-    )
+    return _sums((intake.source, Sum(intake.rows, checksum_intake(intake))) for intake in intakes)
 
 
 def _sums(parts: Iterable[tuple[str, Sum]]) -> dict[str, Sum]:

@@ -1,4 +1,4 @@
-"""What can be tuned about a pipeline. Nothing here changes a result."""
+"""Settings of a pipeline. None of them changes a result, except `on_error` and `tests`."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from stepwell.engine.ports import Limits
 from stepwell.engine.push_keys import KEEP_S
 from stepwell.engine.transaction import OnError
 from stepwell.journal.journal import Settings as JournalSettings
-from stepwell.state.checkpoint import KEEP
-from stepwell.state.collect import Settings as CollectSettings
-from stepwell.state.history import History
+from stepwell.manifest.checkpoint import KEEP
+from stepwell.manifest.gc import Settings as CollectSettings
+from stepwell.manifest.history import History
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     limits: Limits = field(default_factory=Limits)
     latency_s_max: float = 0.0
-    """How long a transaction of the loop stays open for more steps; 0: every step is one."""
+    """How long a transaction of the loop stays open for more steps; 0: one step each."""
     push_keep_s: float = KEEP_S
-    """How long the keys of pushes are known."""
+    """How long push keys are remembered."""
     checkpoint_every_s: float = 60.0
-    """How often a pipeline that has work to do takes a checkpoint: a flush that is kept."""
+    """How often a busy pipeline takes a checkpoint."""
     checkpoint_keep: int = KEEP
-    """How many checkpoints without a name stay."""
+    """How many unnamed checkpoints are kept."""
     memory_bytes_max: int = 256 * 1024 * 1024
-    """State that no run holds yet; more than that is flushed at once."""
+    """State that is in no run yet; more than this is flushed at once."""
     on_error: OnError = "dead_letter"
     tests: tuple[DataTest, ...] = ()
-    """Data tests of the program, and what each does about a violation."""
+    """The data tests of the program."""
     outbox: OutboxSettings = field(default_factory=OutboxSettings)
     sink_wait_s_max: float = 60.0
     """How long a push waits for a sink whose outbox is full."""
     sink_grace_s: float = 5.0
-    """How long opening, a push without a loop, and ending go on sending to a sink that lags."""
+    """How long opening, closing and a push without a loop keep sending to a sink that lags."""
     background_delivery: bool = True
-    """Whether the loop sends to each sink from a thread of its own."""
+    """Whether the loop sends to each sink from its own thread."""
     source_wait_s_first: float = 0.5
     source_wait_s_max: float = 30.0
-    """How patiently a source that cannot be reached is tried again."""
+    """The first and the longest pause before a failed source is retried."""
     idle_s: float = 0.1
-    """How long the loop rests when no source has anything."""
+    """How long the loop rests when no source has input."""
     replay_rows_max: int = 1_000_000
-    """How much replay feeds at once."""
+    """The most rows that replay computes at once."""
     journal: JournalSettings = field(default_factory=JournalSettings)
     history: History = field(default_factory=History)
     collect_every_s: float = 600.0
-    """How often a pipeline that runs removes what nothing needs."""
+    """How often a running pipeline collects garbage."""
     collect: CollectSettings = field(default_factory=CollectSettings)

@@ -1,23 +1,23 @@
-"""What a sink says it holds, compared with what its pipeline sent it (J16).
+"""Compare the mark that a sink holds with the marks that its pipeline sent it (J16).
 
-A sink's answer is one of these, or the pipeline stops:
+The mark of a sink is one of these, or the pipeline stops:
 
-    the mark the pipeline believes it holds            it holds this, and nothing since
-    the mark of output that waits for it               a write of ours landed, its answer was lost
+    the mark the pipeline believes it holds             the sink is up to date with the manifest
+    the mark of pending output                          a write succeeded, but its answer was lost
     the mark of an entry that is about to be replayed   it was delivered after the last flush
 
-Marks are compared for equality, with the checksum of the entry. A number alone would let a copy of
-the pipeline, or one whose store was put back from a backup, pass for this one: its transactions
-would count as delivered and be dropped.
+Marks are compared with the checksum of their entry. A number alone would let a copy of the
+pipeline, or a pipeline restored from a backup, pass for this one: its transactions would count as
+delivered, and be dropped.
 """
 
 from __future__ import annotations
 
 from stepwell.errors import InvalidError
 from stepwell.journal.log import Log
+from stepwell.manifest.progress import Delivered
+from stepwell.manifest.timeline import Timelines, is_history
 from stepwell.model import Transaction
-from stepwell.state.progress import Delivered
-from stepwell.state.timeline import Timelines, is_history
 
 _REMOVE = "drop its table, or remove its folder"
 _ANEW = f"({_REMOVE}) and add it under another name, so that it receives the whole view"
@@ -47,7 +47,7 @@ def refuse_foreign(sink: str, lineage: str, found: Delivered | None) -> None:
 
 
 def refuse_new(sink: str, found: Delivered) -> InvalidError:
-    """A sink that is new to the pipeline holds some of its output."""
+    """The error for a sink that is new to the pipeline, but holds some of its output."""
     return InvalidError(
         f"sink {sink} holds {found} of this pipeline, but was no part of it since",
         hint=f"empty the sink ({_REMOVE}): it then receives the whole view",
@@ -61,9 +61,9 @@ def refusal(
     last: Transaction,
     timelines: Timelines,
 ) -> InvalidError:
-    """Why a sink's answer is not one that this pipeline could have caused.
+    """The error that says why this pipeline cannot have caused a sink's mark.
 
-    `last` is the last transaction that the pipeline has had for this sink.
+    `last` is the last transaction that the pipeline had for this sink.
     """
     held = Transaction(0) if believed is None else believed.transaction
     if found is None or found.transaction < held:

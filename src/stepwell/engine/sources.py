@@ -1,8 +1,7 @@
-"""The sources of a pipeline, polled in turn so that none starves another.
+"""The sources of a pipeline, polled in rotation so that none starves another.
 
-Every source gets an equal share of a step; what some leave over goes to those that have more. The
-first to be asked is another one each time. One that fails, for whatever reason, is left alone for
-a while, its error stands in the status, and the others go on.
+Every source gets an equal share of a step; unused shares go to sources with more input. The polling
+order rotates. A source that fails is paused, its error is in the status, and the others go on.
 """
 
 from __future__ import annotations
@@ -10,29 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from stepwell.durations import backoff_s
 from stepwell.engine.events import Events, SourceFailed
-from stepwell.engine.payload import PUSHED, Intake
-from stepwell.engine.ports import (
-    Change,
-    Lags,
-    Limits,
-    Names,
-    Naming,
-    Settles,
-    Source,
-    Taken,
-)
+from stepwell.engine.payload import PUSHED
+from stepwell.engine.ports import Intake, Lags, Limits, Names, Naming, Settles, Source
 from stepwell.engine.taken_names import Layers, TakenNames
 from stepwell.env import Env
 from stepwell.errors import ConfigError, InvalidError, StepwellError, UnavailableError
-from stepwell.query.source import did_you_mean
-from stepwell.store.retry import pause_s
+from stepwell.lsm.change import Change
 from stepwell.store.sealed import Json
+from stepwell.text import did_you_mean
 
 _ROUNDS_MAX = 1_000
-"""How often sources that move on without rows are asked again at once."""
+"""How often sources that advance without rows are polled again at once."""
 _MOVED_NAMES_MAX = 1_000
-"""Names that a source may move past unrecorded: an entry of the journal must stay small."""
+"""Names that a source may pass without an entry, so that the next entry stays small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +31,11 @@ class SourceStatus:
     name: str
     table: str
     position: Json
-    """Where it stands after the last transaction; None: at its start."""
+    """Its position after the last transaction; None: the start."""
     error: str | None = None
-    """Why it could not be polled the last time, if it could not."""
+    """Why the last poll failed; None if it did not."""
     waiting: str | None = None
-    """How far it lags behind, in words, if it does and knows it."""
+    """How far it lags, in words, if it knows."""
 
 
 @dataclass(slots=True)
@@ -56,7 +47,7 @@ class _Failure:
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """How a source moved on without rows: from a recorded position, to where, past which names."""
+    """How a source advanced without rows: the recorded position, the new one, names passed."""
 
     base: Json
     position: Json
@@ -72,7 +63,7 @@ class Sources:
         waits: tuple[float, float] = (0.5, 30.0),
         events: Events | None = None,
     ) -> None:
-        """`waits` are the first and the longest pause before a source is tried again."""
+        """`waits` are the first and the longest pause before a failed source is retried."""
         self._env = env
         self._waits = waits
         self._events = events or Events()
@@ -91,7 +82,7 @@ class Sources:
             self.table(source.table)
 
     def table(self, name: str) -> str:
-        """A table as it is spelled where it was declared."""
+        """The declared spelling of a table; `InvalidError` if there is none."""
         found = self._tables.get(name.lower())
         if found is None:
             raise InvalidError(
@@ -122,12 +113,12 @@ class Sources:
         )
 
     def settle_in_s(self) -> float | None:
-        """How long to wait for input that a source held back; None: there is none."""
+        """Seconds to wait for input that a source holds back; None if there is none."""
         waits = [source.settles_in_s() for source in self.all() if isinstance(source, Settles)]
         return min((wait for wait in waits if wait is not None), default=None)
 
     def check(self) -> None:
-        """Raise why a source cannot be polled, if one cannot."""
+        """Raise the error of a failed source, if there is one."""
         for failure in self._failures.values():
             raise failure.error.with_traceback(None)
 
@@ -137,17 +128,17 @@ class Sources:
         limits: Limits,
         names: Callable[[str], Layers] = lambda source: Layers(TakenNames(source)),
     ) -> tuple[Intake, ...]:
-        """What there is now, within the limits; nothing if no source has rows.
+        """Poll the sources within the limits; empty if no source has rows.
 
-        `position` and `names`: where each source stands, and what it has taken by name up to there.
+        `position` and `names` return the position of a source, and the names it has taken.
 
-        A source that only moves on, past a few files without rows, is no reason for a transaction.
-        It goes on from there as long as this process lives.
+        A source that only advances, past a few files without rows, causes no transaction. This
+        process continues from there.
         """
         for _ in range(_ROUNDS_MAX):
             intakes, at = self._round(position, limits, names)
             many = any(len(moved.names) > _MOVED_NAMES_MAX for moved in at.values())
-            if many or any(intake.taken.rows for intake in intakes):
+            if many or any(intake.rows for intake in intakes):
                 return tuple(intakes)
             moves = any(moved != self._moved.get(name) for name, moved in at.items())
             self._moved |= at
@@ -158,7 +149,7 @@ class Sources:
     def _round(
         self, position: Callable[[str], Json], limits: Limits, names: Callable[[str], Layers]
     ) -> tuple[list[Intake], dict[str, _Moved]]:
-        """What each source gives, and where those stand then that gave anything."""
+        """Poll each source until the limits are used up; return intakes and new positions."""
         every = list(self._sources.values())
         hungry = every[self._first :] + every[: self._first]
         self._first = (self._first + 1) % max(1, len(every))
@@ -174,18 +165,18 @@ class Sources:
                 name = source.name
                 before = at.get(name) or self._after(name, position(name))
                 layers = Layers(names(name), frozenset(before.names))
-                taken = self._poll(source, before.position, share, layers)
-                if taken is None:
+                intake = self._poll(source, before.position, share, layers)
+                if intake is None:
                     continue
                 if name not in at and before.names:
-                    # It moved past them before, and what is recorded next is the first to say so.
-                    taken = replace(taken, names=(*before.names, *taken.names))
-                new = taken.names if name not in at else (*before.names, *taken.names)
-                at[name] = _Moved(before.base, taken.position, new)
-                intakes.append(Intake(name, self.table(source.table), taken))
-                rows -= taken.rows
-                size -= _size(taken.change)
-                if taken.rows >= share.rows_max:
+                    # The source moved past these names without rows, so no entry has them yet.
+                    intake = replace(intake, names=(*before.names, *intake.names))
+                new = intake.names if name not in at else (*before.names, *intake.names)
+                at[name] = _Moved(before.base, intake.position, new)
+                intakes.append(replace(intake, source=name, table=self.table(source.table)))
+                rows -= intake.rows
+                size -= _size(intake.change)
+                if intake.rows >= share.rows_max:
                     hungry.append(source)
         return intakes, at
 
@@ -193,34 +184,34 @@ class Sources:
         moved = self._moved.get(name)
         return moved if moved and moved.base == recorded else _Moved(recorded, recorded, ())
 
-    def _poll(self, source: Source, after: Json, limits: Limits, names: Names) -> Taken | None:
+    def _poll(self, source: Source, after: Json, limits: Limits, names: Names) -> Intake | None:
         failure = self._failures.get(source.name)
         if failure is not None and self._env.uptime() < failure.until:
             return None
         try:
             if isinstance(source, Naming):
-                taken = source.poll_new(after, limits, names)
+                intake = source.poll_new(after, limits, names)
             else:
-                taken = source.poll(after, limits)
+                intake = source.poll(after, limits)
         except StepwellError as error:
             self._pause(source.name, error)
             return None
-        except Exception as error:  # noqa: BLE001 - a source is somebody else's code, as a rule
+        except Exception as error:  # noqa: BLE001 - a source may raise anything
             failed = UnavailableError(
                 f"source {source.name} failed: {type(error).__name__}: {error}",
-                hint="the others go on, and it is tried again",
+                hint="the others go on, and it is retried",
             )
             failed.__cause__ = error
             self._pause(source.name, failed)
             return None
         self._failures.pop(source.name, None)
-        return taken
+        return intake
 
     def _pause(self, name: str, error: StepwellError) -> None:
         failure = self._failures.get(name)
         count = 0 if failure is None else failure.count + 1
         first, longest = self._waits
-        wait = pause_s(count, first, longest, self._env)
+        wait = backoff_s(count, first, longest, self._env)
         self._failures[name] = _Failure(error, count, self._env.uptime() + wait)
         self._events.emit(SourceFailed(name, error.message, wait))
 

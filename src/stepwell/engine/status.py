@@ -1,4 +1,4 @@
-"""Where a pipeline stands: its transaction, its journal, its sources and its sinks."""
+"""The status of a pipeline: its transaction, journal, sources and sinks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from stepwell.engine.core import Core
 from stepwell.engine.data_tests import OnViolation
 from stepwell.engine.outages import OutageStatus
 from stepwell.engine.outbox import SinkStatus
 from stepwell.engine.sources import SourceStatus
+from stepwell.engine.writer_session import WriterSession
+from stepwell.execution.executor import cache_usage
+from stepwell.lsm.cache import Usage
 from stepwell.model import Epoch, Position, Transaction
 
 
@@ -25,42 +27,52 @@ class DataTestStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
+    """Where a pipeline stands: its transaction, its journal, its sources and its sinks."""
+
     lineage: str
+    """The id of the pipeline, which a clone does not share."""
     epoch: Epoch
+    """The number of the writer."""
     transaction: Transaction
-    """The last one that is recorded."""
+    """The last recorded transaction."""
     flushed: Transaction
-    """The last one that the manifest holds."""
+    """The last transaction in the manifest."""
     position: Position
     """The last entry of the journal."""
     replay: Position
     """The last entry that an opening need not replay."""
     unflushed_bytes: int
+    """How large the state is that no run holds yet."""
     open: Literal["explicit", "automatic"] | None
-    """The transaction that is open now, if one is."""
+    """The kind of the open transaction, if there is one."""
     sources: tuple[SourceStatus, ...]
+    """Each source, and how far it was read."""
     sinks: tuple[SinkStatus, ...]
+    """Each sink, and how far behind it is."""
     dead_letters: Mapping[str, int]
-    """Rows that were rejected since the pipeline began, by table (J13)."""
+    """Rejected rows since the pipeline began, by table (J13)."""
     tests: tuple[DataTestStatus, ...] = ()
+    """Each data test, and its violations."""
     outages: tuple[OutageStatus, ...] = ()
-    """Stores that do not answer now, and are waited for."""
+    """Stores that do not answer now, and whose calls are retried."""
+    cache: Usage | None = None
+    """What is cached on this machine, if the executor has a cache."""
 
 
-def status_of(core: Core) -> Status:
-    """Of a pipeline at work; raises what ended it, if anything did."""
-    state, manifest = core.state, core.manifest
+def status_of(session: WriterSession) -> Status:
+    """The status of an open pipeline; raises the error that ended it, if there is one."""
+    state, manifest = session.state, session.manifest
     open = state.open
     return Status(
         lineage=manifest.lineage,
         epoch=manifest.claim.epoch,
         transaction=state.transaction,
         flushed=manifest.transaction,
-        position=core.tip.position,
+        position=session.tip.position,
         replay=manifest.replay.position,
         unflushed_bytes=state.executor.unflushed_bytes(),
         open=None if open is None else "explicit" if open.explicit else "automatic",
-        sources=core.sources.status(state.positions),
+        sources=session.sources.status(state.positions),
         sinks=tuple(outbox.status() for outbox in state.outboxes),
         dead_letters=dict(state.dead_letters),
         tests=tuple(
@@ -69,5 +81,6 @@ def status_of(core: Core) -> Status:
             )
             for test in state.tests
         ),
-        outages=core.outages.status(),
+        outages=session.outages.status(),
+        cache=cache_usage(state.executor),
     )

@@ -1,7 +1,7 @@
-"""A request to end, and how long sinks that lag may still take what waits for them after it.
+"""A request to stop, and the grace period in which sinks that lag may still receive output.
 
-What they have not taken by then stays in the outbox: it is durable, and the next opening goes on
-with it. So how long it takes to end depends on one commit of a sink, never on how far it lags.
+The rest stays in the outbox, which is durable, and the next opening continues with it. So the time
+to stop depends on one commit to a sink, never on how far the sink lags.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from stepwell.env import Env
 
 
 class Stop:
-    """Asked for from any thread or signal handler."""
+    """Requested from any thread or signal handler."""
 
     def __init__(self, env: Env, grace_s: float) -> None:
         self._env = env
         self._grace_s = grace_s
         self._asked = threading.Event()
         self._since: float | None = None
-        """When the grace began."""
+        """When the grace period began."""
         self._looping = False
         self._left = 0.0
-        """When the last loop was left."""
+        """When the last loop ended."""
 
     @property
     def asked(self) -> bool:
@@ -33,22 +33,22 @@ class Stop:
         self._asked.set()
 
     def begin_grace(self) -> None:
-        """Sinks have so long from now on, or from when that was said first.
+        """Begin the grace period, unless it has begun.
 
-        Closing right after a loop was stopped is part of the same end. One that comes later than
-        another grace after it is an end of its own.
+        Closing right after a loop was stopped belongs to the same stop. Closing more than a grace
+        period later begins another one.
         """
         now, since = self._env.uptime(), self._since
         if since is None or not (self._looping or now < max(since, self._left) + self._grace_s):
             self._since = now
 
     def begin_loop(self) -> None:
-        """A grace that was left from before is over; one that was asked for begins."""
+        """End an earlier grace period; begin one if a stop is requested already."""
         self._looping = True
         self._since = self._env.uptime() if self.asked else None
 
-    def answer(self) -> None:
-        """The loop is over, and nobody who waits for a sink holds it up; the grace goes on."""
+    def end_loop(self) -> None:
+        """Acknowledge the request: the loop has ended. The grace period goes on."""
         self._asked.clear()
         self._looping = False
         self._left = self._env.uptime()

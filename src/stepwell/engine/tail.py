@@ -1,4 +1,4 @@
-"""Following a view: its changes as they are committed, transaction by transaction."""
+"""Follow a view: its changes as they are committed, transaction by transaction."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from stepwell.model import Transaction
 
 Changed: TypeAlias = "tuple[Transaction, pa.Table]"
 _WAITING_MAX = 1000
-"""Changes that wait to be taken. Whoever is slower loses the rest and is told."""
+"""Buffered changes. A slower reader loses the rest, and gets an error."""
 
 
 class Tail:
-    """The changes of one view, to be taken by one reader."""
+    """The changes of one view, for one reader."""
 
     def __init__(self, view: str, forget: Callable[[Tail], None]) -> None:
         self.view = view
@@ -36,7 +36,7 @@ class Tail:
                 self._waiting.put((done.transaction, change))
 
     def take(self, timeout_s: float | None = 0.0) -> Changed | None:
-        """The next change; None if there is none in that time, or the tail was closed."""
+        """The next change; None after the timeout, or if the tail was closed."""
         if self._lost and self._waiting.empty():
             raise UnavailableError(
                 f"tail of {self.view}: changes came faster than they were taken, and some are lost",

@@ -1,19 +1,19 @@
-"""The names that a source has taken, for ever: an LSM set of strings.
+"""The names that a source has ever taken: an LSM set of strings.
 
     <store>/runs/<source>$taken/<ulid>.parquet     one column `name`: sorted, each name once
 
-New names may sort before old ones, and a file that was deleted may come back, so no name is ever
-forgotten. A step's names are in its journal entry, and nothing else is: an entry grows with its own
-step. A flush writes the names that no run holds yet to a new run and, when `engine/tiers` says so,
-merges it with others; the manifest names the runs (`SourceAt.taken`), so checkpoints, clones,
-collection and verification treat them like the runs of any relation.
+New names may sort before old ones, and a deleted file may come back, so no name is ever forgotten.
+A journal entry has only the names of its own step. A flush writes the names since the last flush to
+a new run, and compacts it with others when `lsm/tiering` says so. The manifest names the runs
+(`SourceAt.taken`), so checkpoints, clones, garbage collection and verification treat them like the
+runs of any relation.
 
-**Memory**: names since the last flush, names that lie in the source now and were found in a run,
-and 8 bytes for each name in a run. Those 8 bytes are a filter: a name whose fingerprint no run has
-is new. One whose fingerprint a run has is looked up in that run, so no file is ever passed over
-because of a fingerprint. Runs are read when the source is first asked for what is new.
+**Memory**: the names since the last flush, the names that the source holds now and that were found
+in a run, and 8 bytes for each name in a run. Those 8 bytes are a filter: a name whose fingerprint
+is in no run is new. A name whose fingerprint is in a run is looked up there, so no file is skipped
+because of a fingerprint. Runs are read at the first poll.
 
-A crash leaves runs that no manifest names; collection removes them.
+A crash leaves runs that no manifest names; garbage collection removes them.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from stepwell.engine.tiers import alike
 from stepwell.env import Env
 from stepwell.errors import BugError, CorruptError, ensure
-from stepwell.state.run_ref import Run
-from stepwell.state.runs import read_run, write_run
+from stepwell.lsm.tiering import alike
+from stepwell.manifest.run_object import read_run, write_run
+from stepwell.manifest.run_ref import Run
 from stepwell.store.base import Store
 
 TAKEN = "$taken"
-"""What is added to a source's name to name the relation that its names are stored as."""
+"""The suffix of the relation that stores the names of a source."""
 _RUN_NAMES_MAX = 1_000_000
-"""A run with so many names is not merged any more: it bounds the memory that merging takes."""
+"""A run with more names is not compacted any more, which bounds the memory of a compaction."""
 _BATCH = 65_536
 _LOW = (1 << 64) - 1
 _MODULUS = 1 << 128
 _NAME_BYTES = 100
-"""What a name costs in memory, roughly."""
+"""Approximate memory for a name."""
 
 Prints = NDArray[np.uint64]
 ReadRun = Callable[[Run], bytes]
-"""Gives the bytes of a run, checked against its size and checksum."""
+"""Returns the bytes of a run, checked against its size and checksum."""
 
 
 def digest_of(names: Iterable[str]) -> int:
-    """A checksum of a set of names: those of two sets that have no name in common add up."""
+    """A checksum of a set of names; checksums of disjoint sets add up."""
     return sum(map(_hash, names)) % _MODULUS
 
 
@@ -58,19 +58,19 @@ def add_digests(*digests: int) -> int:
 
 
 class TakenNames:
-    """The names that one source has taken. One thread at a time uses it."""
+    """The names that one source has taken. Used by one thread at a time."""
 
     def __init__(self, source: str, runs: Sequence[Run] = (), read: ReadRun | None = None) -> None:
-        """`read` is needed to ask for names and to flush them; not to count and to add."""
+        """`read` is needed to look up and flush names, not to count and add them."""
         self._relation = source + TAKEN
         self._read = read or _unread
         self._runs = [_Indexed(run) for run in runs]
         self._fresh: set[str] = set()
-        """Names that no run holds yet."""
+        """Names that are in no run yet."""
         self._digest = 0
-        """Of the fresh names."""
+        """The digest of the fresh names."""
         self._met: set[str] = set()
-        """Names that a run holds, known without asking it."""
+        """Names known to be in a run, without a look-up."""
         self._flushing: list[_Indexed] | None = None
         self._own = False
 
@@ -94,14 +94,14 @@ class TakenNames:
         return add_digests(self._digest, *(item.digest for item in self._runs))
 
     def add(self, names: Collection[str]) -> None:
-        """Names that a transaction has taken. None of them was taken before."""
+        """Add the names that a transaction took. None of them was taken before."""
         before = len(self._fresh)
         self._fresh.update(names)
         ensure(len(self._fresh) == before + len(names), "a name is taken once")
         self._digest = add_digests(self._digest, digest_of(names))
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """Those of some names that were never taken, in their order."""
+        """The given names that were never taken, in their order."""
         fresh, met = self._fresh, self._met
         left = [name for name in names if name not in met and name not in fresh]
         if not left or not self._runs:
@@ -114,16 +114,16 @@ class TakenNames:
         return [name for name in left if name not in there] if there else left
 
     def forget_others(self, names: Collection[str]) -> None:
-        """Keep in memory only what is known of these names: those that lie in the source now."""
+        """Drop cached knowledge of all other names: the source holds only these now."""
         if self._met:
             self._met.intersection_update(names)
 
     def own(self) -> None:
-        """Let the next flush write those runs anew that lie in another pipeline's store."""
+        """Let the next flush rewrite runs that are in another pipeline's store."""
         self._own = True
 
     def flush(self, store: Store, env: Env) -> tuple[Run, ...]:
-        """Write the fresh names to a run, durably; all runs. They count with `flushed`."""
+        """Write the fresh names to a run; return all runs. They count with `on_flushed`."""
         kept = list(self._runs)
         foreign = [item for item in kept if self._own and item.run.root is not None]
         if self._fresh:
@@ -140,11 +140,11 @@ class TakenNames:
         self._flushing = kept
         return tuple(item.run for item in kept)
 
-    def flushed(self) -> None:
-        """The manifest names what `flush` gave."""
+    def on_flushed(self) -> None:
+        """Called when a manifest names the runs that `flush` returned."""
         if self._flushing is not None:
             self._runs, self._flushing, self._own = self._flushing, None, False
-            # They lie in the source now, most likely: it is asked about them next.
+            # The source most likely still holds them, and the next poll asks for them.
             self._met |= self._fresh
             self._fresh, self._digest = set(), 0
 
@@ -169,14 +169,14 @@ class TakenNames:
 
 @dataclass(slots=True, eq=False)
 class _Indexed:
-    """A run, and the fingerprints of its names, sorted, once it has been read."""
+    """A run, and the sorted fingerprints of its names once it has been read."""
 
     run: Run
     prints: Prints | None = None
     digest: int = field(default=0)
 
     def find(self, names: Sequence[str], prints: Prints, read: ReadRun) -> set[str]:
-        """Those of some names that this run holds, whatever their fingerprints say."""
+        """The given names that this run holds, verified by value."""
         if self.prints is None:
             return self.load(read, frozenset(names))
         at = np.searchsorted(self.prints, prints)
@@ -185,7 +185,7 @@ class _Indexed:
         return set(_held(read(self.run), self.run, alike)) if alike else set()
 
     def load(self, read: ReadRun, names: frozenset[str]) -> set[str]:
-        """Read the run for its fingerprints; those of some names that it holds."""
+        """Read the run for its fingerprints; return the given names that it holds."""
         held: set[str] = set()
         prints, digest = [], 0
         for some in _decode(read(self.run), self.run):
@@ -203,7 +203,7 @@ class _Indexed:
 
 
 class Layers:
-    """Names that were taken and recorded, and those that were taken since."""
+    """Recorded names, and names that were taken since."""
 
     def __init__(self, base: TakenNames | Layers, *more: Collection[str]) -> None:
         self._base = base
@@ -226,7 +226,7 @@ class Layers:
         self._base.forget_others(names)
 
 
-def reading(store: Store, env: Env) -> ReadRun:
+def run_reader(store: Store, env: Env) -> ReadRun:
     return lambda run: read_run(store, run, env)
 
 

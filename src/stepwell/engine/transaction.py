@@ -1,19 +1,23 @@
-"""One transaction, from input to output: the function that everything goes through.
+"""One transaction, from input to output: the function that every transaction goes through.
 
-    gather    what came in: rows, or references to them
-    execute   what changes, computed over the state as it is; nothing has changed yet
+    phase     adds                                                        to
+    poll      `Intake`: one table's change, with position and reference   (a source, or a push)
+    gather    `Step`: intakes and their journal lines; `Gathered`: the    `Intake`
+              steps of one transaction, its number and time
+    execute   `Executed`: the change of every view; the state is as it    `Gathered`
+              was
     record    THE COMMIT POINT: one entry of the journal
-    apply     the executor's state, positions and counts move
+    apply     the executor's state, positions and counts move; `Done`     `Executed`
     publish   into the outbox of every sink whose view changed
     flush     now and then: runs, then a manifest that moves the replay position (`flush.py`)
 
-Before `record` nothing has happened; after it everything will. A crash before leaves the pipeline
-as it was, one after is made good by replay, which goes through this same function with `gather`
-reading what was recorded and `record` having nothing left to do.
+Before `record` nothing has happened; after it everything will. A crash before it leaves the
+pipeline as it was. After a crash behind it, replay goes through this same function: `gather` then
+reads the recorded input again, and `record` has nothing left to do.
 
-Mostly a transaction is one step, and its entry is the record of both. One of several steps records
-each as it comes, without computing anything, and is computed when it closes. Where the journal ends
-before that, `settle` is the rule (J4).
+Most transactions have one step, and one entry records both. A transaction of several steps records
+each step when it arrives and computes nothing until it closes. `settle` decides about a transaction
+inside which the journal ends (J4).
 """
 
 from __future__ import annotations
@@ -38,20 +42,23 @@ from stepwell.engine.data_tests import (
     net_change,
     refuse_violations,
 )
+from stepwell.engine.dead_letters import Arrival, GatheredLetters
 from stepwell.engine.events import Committed, Events
-from stepwell.engine.fold import Keys, fold_intakes
-from stepwell.engine.letters import Came, GatheredLetters
+from stepwell.engine.intakes import fold_intakes
+from stepwell.engine.metrics import Phases
 from stepwell.engine.outbox import Outbox
-from stepwell.engine.payload import PUSHED, Intake, key_line, recorded_key
-from stepwell.engine.ports import Executed, Executor
+from stepwell.engine.payload import PUSHED, input_line, key_line, recorded_key
+from stepwell.engine.ports import Intake
 from stepwell.engine.push_keys import Accepted, PushKey, PushKeys, accepted, table_runs
 from stepwell.engine.taken_names import Layers, ReadRun, TakenNames
 from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError, ensure
+from stepwell.execution.executor import Executed, Executor
 from stepwell.journal.entry import Cursor, Draft, Input, Kind
+from stepwell.lsm.fold import Keys
+from stepwell.manifest.checkpoint import Checkpoint
+from stepwell.manifest.manifest import Manifest
+from stepwell.manifest.timeline import Timeline
 from stepwell.model import Transaction
-from stepwell.state.checkpoint import Checkpoint
-from stepwell.state.manifest import Manifest
-from stepwell.state.timeline import Timeline
 from stepwell.store.sealed import Json
 
 OnError = Literal["dead_letter", "fail"]
@@ -61,25 +68,25 @@ _MANY = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Input taken at once, and the lines of the journal that record it."""
+    """Input that one journal entry records: intakes, and the lines of that entry."""
 
     intakes: tuple[Intake, ...]
     lines: Callable[[], tuple[Input, ...]]
 
     @classmethod
     def of(cls, intakes: Sequence[Intake]) -> Step:
-        """What came in, to be recorded. `InvalidError` if it cannot be, here or by `inputs`.
+        """A step to be recorded. `InvalidError` if it cannot be, here or from `inputs`.
 
-        Many rows are summed up and encoded in a thread, while the executor computes with them.
+        Many rows are checksummed and encoded in a thread while the executor computes.
         """
-        taken = tuple(intakes)
-        if sum(intake.taken.rows for intake in taken) >= _MANY:
-            return cls(taken, _begun(partial(_recorded, taken)))
-        return cls.recorded(taken, _recorded(taken))
+        every = tuple(intakes)
+        if sum(intake.rows for intake in every) >= _MANY:
+            return cls(every, _start(partial(_lines, every)))
+        return cls.recorded(every, _lines(every))
 
     @classmethod
     def recorded(cls, intakes: tuple[Intake, ...], inputs: tuple[Input, ...]) -> Step:
-        """What came in, and how it is recorded, or was."""
+        """A step whose lines are known."""
         return cls(intakes, lambda: inputs)
 
     @property
@@ -88,16 +95,16 @@ class Step:
 
     @property
     def rows(self) -> int:
-        return sum(intake.taken.rows for intake in self.intakes)
+        return sum(intake.rows for intake in self.intakes)
 
     @property
     def can_be_read_again(self) -> bool:
-        """Whether the rows are somewhere else than in the journal."""
-        return all(intake.taken.reference is not None for intake in self.intakes)
+        """Whether the sources can read all rows again, so that the journal need not hold them."""
+        return all(intake.reference is not None for intake in self.intakes)
 
 
-def _begun(work: Callable[[], tuple[Input, ...]]) -> Callable[[], tuple[Input, ...]]:
-    """Begin work in a thread; what this gives waits for its result."""
+def _start(work: Callable[[], tuple[Input, ...]]) -> Callable[[], tuple[Input, ...]]:
+    """Start work in a thread, and return a function that waits for its result."""
     future: Future[tuple[Input, ...]] = Future()
 
     def run() -> None:
@@ -106,42 +113,42 @@ def _begun(work: Callable[[], tuple[Input, ...]]) -> Callable[[], tuple[Input, .
     try:
         threads.start("stepwell-record", run, failed=future.set_exception)
     except RuntimeError:
-        # The process is ending, and starts no threads any more.
+        # The interpreter is shutting down and starts no more threads.
         try:
             run()
-        except BaseException as error:  # noqa: BLE001 - told to whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised by `future.result`
             future.set_exception(error)
     return future.result
 
 
-def _recorded(intakes: tuple[Intake, ...]) -> tuple[Input, ...]:
-    return tuple(intake.record() for intake in intakes)
+def _lines(intakes: tuple[Intake, ...]) -> tuple[Input, ...]:
+    return tuple(input_line(intake) for intake in intakes)
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """All steps of a transaction, and its time."""
+    """All input of a transaction: its steps, its number and its time."""
 
     transaction: Transaction
     time: datetime
     steps: tuple[Step, ...]
     earlier: tuple[Gathered, ...] = ()
-    """Transactions before it that are fed with it: only in replay, where no sink cares."""
+    """Preceding transactions that replay computes together with this one, for no sink."""
     key: PushKey | None = None
     """The key of an explicit transaction."""
 
     @property
     def together(self) -> int:
-        """How many transactions these are."""
+        """How many transactions are computed together."""
         return len(self.earlier) + 1
 
     @property
     def closing_lines(self) -> tuple[Input, ...]:
-        """What the entry that closes it holds beside input."""
+        """The lines of the closing entry that record no input."""
         return () if self.key is None else (key_line(self.key),)
 
     def keys(self, rejected: Iterator[int]) -> Iterator[Accepted]:
-        """The keys that are known once it is recorded; `rejected` are the counts of `intakes`."""
+        """The push keys to remember; `rejected` has the number of dead letters of each intake."""
         for gathered in self.earlier:
             yield from gathered.keys(rejected)
         for line in chain.from_iterable(step.inputs for step in self.steps):
@@ -157,11 +164,11 @@ class Gathered:
         return (*before, *chain.from_iterable(step.intakes for step in self.steps))
 
     @property
-    def came(self) -> tuple[Came, ...]:
-        """The intakes, each with the transaction it came with."""
-        before = chain.from_iterable(gathered.came for gathered in self.earlier)
+    def arrivals(self) -> tuple[Arrival, ...]:
+        """The intakes, each with its transaction."""
+        before = chain.from_iterable(gathered.arrivals for gathered in self.earlier)
         own = chain.from_iterable(step.intakes for step in self.steps)
-        return (*before, *(Came(intake, self.transaction, self.time) for intake in own))
+        return (*before, *(Arrival(intake, self.transaction, self.time) for intake in own))
 
     @property
     def rows(self) -> int:
@@ -171,26 +178,26 @@ class Gathered:
 
 @dataclass(slots=True)
 class Open:
-    """A transaction whose first steps are recorded and which has not closed yet."""
+    """A transaction that has begun and not closed."""
 
     transaction: Transaction
     explicit: bool
     steps: list[Step] = field(default_factory=list)
     recorded: int = 0
-    """The number of the last entry of it, a step's number."""
+    """The step number of its last entry."""
     key: PushKey | None = None
     doomed: bool = False
-    """It is to be aborted as soon as the journal takes the entry that says so."""
+    """Whether it must be aborted; the ABORT entry could not be appended yet."""
     _names: dict[str, set[str]] = field(default_factory=dict)
     _counted: int = 0
-    """How many steps `_names` was gathered from."""
+    """How many steps `_names` covers."""
 
     def names(self, source: str) -> Collection[str]:
-        """The names that a source took in its steps."""
+        """The names that a source took in this transaction."""
         for step in self.steps[self._counted :]:
             for intake in step.intakes:
-                if intake.taken.names:
-                    self._names.setdefault(intake.source, set()).update(intake.taken.names)
+                if intake.names:
+                    self._names.setdefault(intake.source, set()).update(intake.names)
         self._counted = len(self.steps)
         return self._names.get(source, ())
 
@@ -201,61 +208,63 @@ class Open:
 
 @dataclass(slots=True)
 class State:
-    """Everything a transaction moves. One thread at a time uses it."""
+    """Everything that a transaction changes. Used by one thread at a time."""
 
     executor: Executor
     keys: Keys
     pushes: PushKeys
-    """The keys of pushes that are recorded."""
+    """The keys of recorded pushes."""
     outboxes: tuple[Outbox, ...]
     events: Events
+    phases: Phases = field(default_factory=Phases)
+    """Times transactions; not during replay."""
     on_error: OnError = "dead_letter"
     transaction: Transaction = Transaction(0)
-    """The last one that is recorded."""
+    """The last recorded transaction."""
     positions: dict[str, Json] = field(default_factory=dict)
-    """Where each source stands after it."""
+    """The position of each source after it."""
     taken: dict[str, TakenNames] = field(default_factory=dict)
-    """What each source that takes things by name has taken up to it."""
+    """The names that each `Naming` source has taken."""
     read: ReadRun | None = None
-    """Reads a run of names; None in a state that is only looked at."""
+    """Reads a run of names; None in a state that polls no sources."""
     dead_letters: Counter[str] = field(default_factory=Counter)
     tests: tuple[DataTest, ...] = ()
     gated: bool = False
-    """Whether tests refuse violations: not during replay, for what is recorded was accepted."""
+    """Whether data tests refuse violations; not during replay, whose input was accepted."""
     violations: Counter[str] = field(default_factory=Counter)
-    """How many rows the view of each test holds."""
+    """The number of rows in the view of each data test."""
     open: Open | None = None
     origin: Checkpoint | None = None
-    """The checkpoint that this state was loaded from, until a manifest holds it."""
+    """The checkpoint that this state was loaded from, until a manifest holds the state."""
     diverged: Timeline | None = None
     """The timeline that a restore begins, until a manifest names it."""
     broken: StepwellError | None = None
-    """Why memory and journal may disagree; only opening again helps."""
+    """Why memory and journal may disagree; only opening the pipeline again helps."""
 
     @property
     def next(self) -> Transaction:
         return Transaction(self.transaction + 1)
 
     def position(self, source: str) -> Json:
-        """Where a source stands after everything taken in, also by a transaction still open."""
+        """The position of a source, with the steps of an open transaction included."""
         for step in reversed(self.open.steps if self.open else []):
             for intake in reversed(step.intakes):
                 if intake.source == source:
-                    return intake.taken.position
+                    return intake.position
         return self.positions.get(source)
 
     def names(self, source: str) -> Layers:
-        """What a source has taken by name, also for a transaction still open."""
+        """The names a source has taken, with the steps of an open transaction included."""
         return Layers(self.taken_by(source), self.open.names(source) if self.open else ())
 
     def taken_by(self, source: str) -> TakenNames:
-        """What a source has taken by name up to the last transaction."""
+        """The names a source has taken up to the last transaction."""
         if source not in self.taken:
             self.taken[source] = TakenNames(source, (), self.read)
         return self.taken[source]
 
     def unflushed_bytes(self) -> int:
-        """How large the state is that no run holds yet."""
+        """The size of the state that is in no run yet."""
         names = sum(taken.unflushed_bytes() for taken in self.taken.values())
         return self.executor.unflushed_bytes() + names + self.pushes.unflushed_bytes()
 
@@ -273,15 +282,15 @@ def load_state(
     tests: tuple[DataTest, ...] = (),
     read: ReadRun | None = None,
 ) -> State:
-    """What a manifest holds, ready for what comes after it.
+    """Load the state that a manifest holds.
 
-    `pushes` are of the same manifest. `read`: to poll sources, and to flush.
+    `pushes` belong to the same manifest. `read` is needed to poll sources and to flush.
     """
     executor.load(table_runs(manifest.runs))
     sources = manifest.progress.sources
     counted = {item.view: item.rows for item in manifest.progress.violations}
     for view in {test.violations for test in tests} - counted.keys():
-        # The test is new: its view was just built, or a query over empty tables has a row.
+        # A new test: its view was just built, or returns a row even over empty tables.
         counted[view] = executor.pieces(view, _MANY).rows
     return State(
         executor=executor,
@@ -301,18 +310,18 @@ def load_state(
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A transaction that is recorded and applied."""
+    """A transaction that was recorded and applied."""
 
     transaction: Transaction
     time: datetime
     rows: int
     rejected: tuple[int, ...]
-    """Of each intake, in order: how many of its rows went to the dead letters."""
+    """The number of dead letters of each intake, in order."""
     tables: Mapping[str, int]
-    """The same for each table that has any."""
+    """The number of dead letters of each table that has any."""
     executed: Executed
     violations: tuple[Violation, ...] = ()
-    """What it added to data tests."""
+    """The violations of data tests that it added."""
 
 
 def transact(
@@ -320,38 +329,43 @@ def transact(
     gather: Callable[[], Gathered | None],
     record: Callable[[Gathered], Cursor],
 ) -> Done | None:
-    """Do one transaction; None if there was nothing to gather.
+    """Do one transaction; None if `gather` found no input.
 
-    `record` returns the place of the entry that closes it.
+    `record` returns the cursor of the entry that closes the transaction.
 
-    When it raises before `record` returned, nothing has happened, unless the journal says that it
-    does not know. When it raises afterwards it is `UnknownOutcomeError`, which is `state.broken`
-    from then on, or an interrupt; opening again completes it.
+    If this raises before `record` returned, nothing has happened, unless the journal raised
+    `UnknownOutcomeError`. Afterwards it raises `UnknownOutcomeError`, which stays in
+    `state.broken`, or an interrupt; opening the pipeline again completes the transaction.
     """
     state.check()
+    lap = state.phases.start()
     gathered = gather()
     if gathered is None:
         return None
 
-    came = gathered.came
     tables = fold_intakes(gathered.intakes, state.keys)
-    letters = GatheredLetters(came, tables)
+    letters = GatheredLetters(gathered.arrivals, tables)
     changes = {table: item.folded.change for table, item in tables.items()}
+    lap("gather")
     executed = state.executor.execute(changes, gathered.time, letters)
     if state.on_error == "fail":
         _refuse_bad(gathered, executed)
     if state.gated:
         refuse_violations(state.tests, executed)
     rejected = letters.counts(executed.rejected)
+    lap("execute")
 
     closed = record(gathered)
+    lap("record")
 
     with _promised(state, gathered):
-        state.executor.keep(executed)
+        state.executor.apply(executed)
         counts = _advance(state, gathered, rejected)
         for test in state.tests:
             state.violations[test.violations] += net_change(test, executed)
+        lap("apply")
         _publish(state, executed, closed)
+        lap("publish")
     return Done(
         gathered.transaction,
         gathered.time,
@@ -364,28 +378,27 @@ def transact(
 
 
 def settle(open: Open) -> Kind:
-    """The rule for a journal that ends inside a transaction (J4), and its only place.
+    """Decide about a transaction inside which the journal ends (J4).
 
-    None of its output has left, for output leaves only after the entry that closes it.
+    None of its output was published, because output follows the entry that closes a transaction.
 
-    * An automatic one is committed as far as it was recorded. Its steps were taken one by one, and
-      nobody promised that they would become visible together with anything that is missing. So
-      what was recorded as durable is kept. (If it cannot be computed it is taken back, as it would
-      have been without the crash; all of it can be read again.)
-    * An explicit one is rolled back. Whoever began it and did not live to commit it has not asked
-      for it yet; half of it is what they wanted never to see. Its sources are rewound: their
-      positions are those of the last transaction that closed.
+    * An automatic transaction is committed as far as it was recorded. Its steps arrived one by one,
+      and nothing promised that they become visible together with steps that are missing. (If it
+      cannot be computed it is rolled back, as it would have been without the crash; its sources
+      can read all of it again.)
+    * An explicit transaction is rolled back. Its owner never asked to commit it, and must not see
+      half of it. Its sources are rewound to the last transaction that closed.
 
-    The answer is recorded as the first entry of the new writer, before it takes anything in: so a
-    transaction's number is used again only after the journal says that its first use is void.
+    The new writer records the decision as its first entry, before it takes in anything: so the
+    number of a transaction is reused only after the journal says that its first use is void.
     """
     return Kind.ABORT if open.explicit else Kind.CLOSE
 
 
 def closing(gathered: Gathered, recorded: int) -> Draft:
-    """The entry that closes a transaction of which so many entries are recorded already.
+    """The entry that closes a transaction of which `recorded` steps are in the journal.
 
-    Its last step is in the same entry, if it is not recorded yet.
+    It contains the last step, if that is not recorded yet.
     """
     fresh = gathered.steps[recorded:]
     ensure(len(fresh) <= 1, "a transaction closes with at most one step that is not recorded")
@@ -400,7 +413,7 @@ def closing(gathered: Gathered, recorded: int) -> Draft:
 
 
 def step_entry(open: Open, step: Step | None, time: datetime) -> Draft:
-    """An entry inside a transaction. An explicit one begins with step 0, which takes nothing in."""
+    """An entry inside a transaction. An explicit one begins with step 0, which has no input."""
     number = 0 if step is None else open.recorded + 1
     inputs = () if step is None else step.inputs
     return Draft(Kind.STEP, open.transaction, number, False, time, inputs)
@@ -408,15 +421,16 @@ def step_entry(open: Open, step: Step | None, time: datetime) -> Draft:
 
 @contextmanager
 def _promised(state: State, gathered: Gathered) -> Iterator[None]:
-    """What must not fail, because it has been recorded. If it does, this process is of no use.
+    """Guard work that must not fail, because the transaction is recorded.
 
-    Whoever waits is not told the error itself: "invalid" or "fenced" would say that nothing was
-    recorded, and the rows would be sent again (F11).
+    If it fails, this session is unusable. Callers get another error than the one raised here:
+    "invalid" or "fenced" would tell them that nothing was recorded, and they would push the rows
+    again (F11).
     """
     try:
         yield
     except BaseException as error:
-        # Also an interrupt from the keyboard.
+        # A keyboard interrupt, too.
         state.broken = UnknownOutcomeError(
             f"transaction {gathered.transaction} is recorded in the journal, but was not applied "
             f"here: {getattr(error, 'message', error)}",
@@ -428,7 +442,7 @@ def _promised(state: State, gathered: Gathered) -> Iterator[None]:
 
 
 def _advance(state: State, gathered: Gathered, rejected: Sequence[int]) -> Counter[str]:
-    """Move on; how many rows of each table were rejected."""
+    """Advance transaction, positions and counts; return the dead letters of each table."""
     ensure(
         gathered.transaction == state.transaction + gathered.together,
         f"transaction {gathered.transaction} comes after {state.transaction}",
@@ -439,9 +453,9 @@ def _advance(state: State, gathered: Gathered, rejected: Sequence[int]) -> Count
     counts: Counter[str] = Counter()
     for intake, count in zip(gathered.intakes, rejected, strict=True):
         if intake.source != PUSHED:
-            state.positions[intake.source] = intake.taken.position
-        if intake.taken.names:
-            state.taken_by(intake.source).add(intake.taken.names)
+            state.positions[intake.source] = intake.position
+        if intake.names:
+            state.taken_by(intake.source).add(intake.names)
         if count:
             counts[intake.table] += count
     state.dead_letters.update(counts)
@@ -449,7 +463,7 @@ def _advance(state: State, gathered: Gathered, rejected: Sequence[int]) -> Count
 
 
 def _publish(state: State, executed: Executed, closed: Cursor) -> None:
-    """Into the outboxes. A view that did not change sends nothing (J7)."""
+    """Offer the changes to the outboxes. A view that did not change sends nothing (J7)."""
     changed = _changed(executed)
     for outbox in state.outboxes:
         change = changed.get(outbox.sink.view.lower())
@@ -462,7 +476,7 @@ def _changed(executed: Executed) -> Mapping[str, pa.Table]:
 
 
 def committed(done: Done, seconds: float = 0.0) -> Committed:
-    """The event that tells of it, and how long it took."""
+    """The event that reports a transaction, and how long it took."""
     executed = done.executed
     views = tuple(sorted(view for view, change in executed.changes.items() if change.num_rows))
     return Committed(
@@ -478,10 +492,10 @@ def committed(done: Done, seconds: float = 0.0) -> Committed:
 
 
 def _refuse_bad(gathered: Gathered, executed: Executed) -> None:
-    """`on_error: fail` (J13): name the first row that cannot be taken in; nothing is recorded."""
+    """`on_error: fail` (J13): refuse the transaction, and name its first bad row."""
     hint = "correct it at its source; with on_error: dead_letter the rest would go on"
     for intake in gathered.intakes:
-        for row in intake.taken.bad:
+        for row in intake.bad:
             raise InvalidError(
                 f"a row for table {intake.table} cannot be taken in: source {intake.source}, "
                 f"{row.where}: {row.reason}: {row.text[:200]}",

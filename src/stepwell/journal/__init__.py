@@ -1,1 +1,1 @@
-"""The journal: what came in, entry by entry, in an order only one writer at a time can extend."""
+"""The journal: a log of all input, which only one writer at a time can extend."""

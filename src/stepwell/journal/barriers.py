@@ -1,20 +1,22 @@
-"""Where the barriers are that trimming left, so that none of them is read again (F8).
+"""A note of the barriers that trimming kept, so that no entry is read twice (F8).
 
     <journal store>/journal/barriers.json     {journal, up_to, positions}
 
-Whether an entry is a barrier is known by reading it. Entries never change, so one look is enough:
-a collector notes up to where it has looked, and which barriers were to stay. It does so before it
-moves the boundary to `up_to`, and the note counts only once the boundary is there. Below the
-boundary nobody appends any more, and so a note that counts cannot miss a barrier that came later:
+Only reading an entry shows whether it is a barrier. Entries never change, so reading each once is
+enough: a collector notes the position up to which it has read, and which barriers were to stay. It
+writes the note before it moves the boundary to `up_to`, and the note is valid only once the
+boundary is there. No entry is appended below the boundary any more, so a valid note cannot miss a
+later barrier:
 
-* a journal put back from a backup has an earlier boundary; the note is replaced before that moves;
-* another journal in the same place has another id;
-* what a stalled writer puts into a hole that trimming left was never acknowledged, fences nobody
-  who was not fenced without it, and goes with the next trim.
+* A journal restored from a backup has an earlier boundary; the note is replaced before that
+  boundary moves.
+* Another journal in the same location has another id.
+* An entry that a stalled writer puts into a hole left by trimming was never acknowledged. It fences
+  no writer that was not fenced without it, and the next trim deletes it.
 
-A note that is lost, damaged or does not count means that entries are read again, nothing else. Any
-number of collectors may write it, by compare-and-swap, and who loses leaves it at that. It is not
-part of `watch.json`: to write that one anew would begin to count the age of barriers anew.
+If a note is lost, damaged or invalid, entries are read again; it has no other effect. Any number of
+collectors may write the note by compare-and-swap, and a loser does not retry. The note is not part
+of `watch.json`, because rewriting that file would restart the count of the age of barriers.
 """
 
 from __future__ import annotations
@@ -34,19 +36,19 @@ FORMAT = "stepwell-barriers/1"
 
 @dataclass(frozen=True, slots=True)
 class Barriers:
-    """What is known about the entries up to a position, and the etag of the note that says so."""
+    """The barriers up to a position, and the etag of the note that lists them."""
 
     up_to: Position = Position(0)
     positions: frozenset[Position] = frozenset()
-    """Those that are barriers, or cannot be told from one; the other entries up to there may go."""
+    """Entries that are barriers or may be; the other entries up to `up_to` may be deleted."""
     etag: str | None = None
-    """Of the stored note, also if it does not count; None: there is none."""
+    """The etag of the stored note, even of an invalid one; None if there is no note."""
 
 
 def read_barriers(
     store: Store, listing: Sequence[Listed], journal: str, trimmed: Position
 ) -> Barriers:
-    """What is known about the journal of that id; `trimmed` is its boundary, read before."""
+    """Read the note about the journal with this id; `trimmed` is its boundary, read before."""
     if not any(item.path == paths.BARRIERS for item in listing):
         return Barriers()
     try:
@@ -67,7 +69,7 @@ def read_barriers(
 def write_barriers(
     store: Store, journal: str, up_to: Position, positions: Sequence[Position], before: Barriers
 ) -> None:
-    """Store what is known now; nothing if the note before says as much, or another was first."""
+    """Store the note unless `before` covers it; does nothing if another collector was first."""
     if up_to <= before.up_to:
         return
     fields = {"journal": journal, "up_to": int(up_to), "positions": sorted(map(int, positions))}

@@ -1,19 +1,19 @@
 """An entry as bytes: an Arrow IPC file that any Arrow reader opens, sealed by a checksum.
 
-What the log needs stands in the schema's metadata, as text; one row per source holds the inputs:
+The schema's metadata holds the fields of the log, as text. One row per source holds the inputs:
 
     metadata   checksum format lineage epoch position put_id
                kind transaction step closes time previous
     columns    source table rows checksum reference data
 
-An IPC file holds its schema twice, in the first message and in the footer, so the checksum stands
-twice as well: `xxh3-128:` and 32 hex digits, once within the first 4096 bytes and once within the
-last. It is computed over the whole file with zeros in place of both. So a byte flipped, cut off or
-added anywhere is found before Arrow parses anything; and since that seal is the same in every
-version to come, an unknown format is told apart from damage (J12).
+An IPC file holds its schema twice, in the first message and in the footer, so the checksum also
+appears twice: `xxh3-128:` and 32 hex digits, once within the first 4096 bytes and once within the
+last. It is computed over the whole file with zeros in place of both. Any byte changed, cut off or
+added is therefore detected before Arrow parses anything. The seal stays the same in all future
+versions, so an unknown format is distinguished from damage (J12).
 
-Encoding copies no data: it yields parts, to be written one after another. How they lie is the
-matter of `frame`.
+Encoding copies no data: it yields parts, to be written one after another. `frame` decides their
+layout.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ FORMAT = "stepwell-journal/2"
 _WINDOW = 4096
 
 _VALUES = ("epoch", "position", "put_id", "transaction", "step", "time", "previous")
-"""The metadata that changes with every entry."""
+"""The metadata fields that change with every entry."""
 
 
 class Encoded(NamedTuple):
-    """The parts to write, and the checksum that the next entry will name."""
+    """The parts to write, and the checksum that the next entry refers to."""
 
     parts: tuple[Bytes, ...]
     checksum: Checksum
 
 
 def encode(entry: Entry) -> Encoded:
-    """The bytes of an entry; ValueError or TypeError for what could not be read again."""
+    """Encode an entry; raises ValueError or TypeError if it could not be decoded again."""
     draft = entry.draft
     inputs = draft.inputs
     if entry.epoch < 0 or entry.position < 0 or draft.transaction < 0 or draft.step < 0:
@@ -88,7 +88,7 @@ def encode(entry: Entry) -> Encoded:
 
 
 _Fixed = tuple[str, str, str, bool]
-"""The metadata that stays: format, lineage, kind, whether it closes."""
+"""The metadata fields that rarely change: format, lineage, kind, whether the entry closes."""
 
 
 @lru_cache(maxsize=256)
@@ -173,7 +173,7 @@ def _unseal(data: bytes, object: str) -> Checksum:
 
 
 def _slots(data: bytes) -> tuple[int, int]:
-    """Where the digits stand: near the beginning and near the end. ValueError if they do not."""
+    """The offsets of the checksum digits near both ends; raises ValueError if they are missing."""
     first = data.index(SEAL, 0, _WINDOW) + len(SEAL)
     last = data.rindex(SEAL, max(0, len(data) - _WINDOW)) + len(SEAL)
     if last < first + len(ZEROS):
@@ -182,7 +182,7 @@ def _slots(data: bytes) -> tuple[int, int]:
 
 
 class _Metadata:
-    """The metadata read by type; what is wrong is named by object and field (K2)."""
+    """The metadata, read by type; errors name the object and the field (K2)."""
 
     def __init__(self, values: dict[str, str], object: str) -> None:
         self._values = values

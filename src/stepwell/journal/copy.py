@@ -1,15 +1,16 @@
-"""The tail of one pipeline's journal, written anew as the beginning of another's.
+"""Copying the tail of one pipeline's journal as the beginning of another pipeline's journal.
 
-Every entry keeps its position, its author's epoch and all it recorded. Its lineage is the new
-pipeline's, and it names the entry before it in the new chain, which hangs on the place in the old
-one where the copy begins. The same entries give the same bytes, so whoever copies again finds what
-is there already. A crash leaves the first entries of the copy, each whole.
+Every entry keeps its position, its author's epoch and its recorded content. Its lineage is that of
+the new pipeline, and it refers to the entry before it in the new chain. That chain starts from the
+point of the old chain where the copy begins. Equal entries give equal bytes, so a repeated copy
+recognises existing entries. A crash leaves the first entries of the copy, each complete.
 
-Entries may be missing only at the beginning, and only if they provably held nothing that counts:
-the first one with data begins the very transaction that comes next (C4). Transactions are numbered
-without a gap, so none lay in between. Nor may the `begin` of an explicit transaction be among them:
-without it a transaction that is still open would pass for an automatic one, and half of it would be
-committed (scenario 106). Anything else that is missing is lost data: an error.
+Entries may be missing only at the beginning, and only if they provably held no data: the first
+entry with data must begin the very next transaction (C4). Transactions are numbered without gaps,
+so none was lost in between. The `begin` of an explicit transaction must not be among the missing
+entries either: without it, a transaction that is still open would look like an automatic one, and
+half of it would be committed (scenario 106). Any other missing entry is lost data and raises an
+error.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from stepwell.journal.log import Log
 from stepwell.model import Position, Transaction
 
 _BATCH = 16
-"""How many entries are read before the boundary is looked at, and then written."""
+"""Number of entries to read before the boundary is checked and they are written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Which part of a journal: what comes after a place where `transaction` was the last one."""
+    """A part of a journal: the entries after a point at which `transaction` was the last one."""
 
     after: Cursor
     transaction: Transaction
@@ -37,7 +38,7 @@ class Tail:
 
 
 def last_entry(log: Log, after: Position) -> Position:
-    """The last position taken above one, with or without gaps before it; `after` if none is."""
+    """The last position taken above `after`, with or without gaps before it; `after` if none is."""
     listing = log.store.list(paths.JOURNAL, after=paths.entry(after))
     names = [paths.parse(item.path) for item in listing]
     taken = [name.number for name in names if name.kind == "entry" and name.number is not None]
@@ -45,7 +46,7 @@ def last_entry(log: Log, after: Position) -> Position:
 
 
 def copy_tail(source: Log, copy: Log, lineage: str, tail: Tail) -> tuple[Cursor, int]:
-    """Copy, or go on copying; where the copy begins, and how many entries it has."""
+    """Start or resume a copy; returns where the copy begins and its number of entries."""
     return _Copying(source, copy, lineage, tail).run()
 
 
@@ -56,8 +57,8 @@ class _Copying:
         self._lineage = lineage
         self._tail = tail
         self._first: tuple[Recorded, bool] | None = None
-        # What lies behind the boundary is not read: a stalled writer may have filled a hole that
-        # the collector left, and what it wrote there was never acknowledged (F8).
+        # Entries behind the boundary are not read: a stalled writer may have filled a hole that the
+        # collector left, and its entry there was never acknowledged (F8).
         self._trimmed = source.trimmed()
 
     def run(self) -> tuple[Cursor, int]:
@@ -69,7 +70,7 @@ class _Copying:
             batch: list[Recorded] = []
             for number in range(ours.next, last + 1):
                 found, copied = self._read(Position(number))
-                # Of the chain of those that only the copy has, the copy is the witness.
+                # Entries that only the copy still has were checked when they were copied.
                 theirs = None if copied else self._follow(theirs, found)
                 batch.append(found)
             self._check_not_trimmed(ours.next)
@@ -78,7 +79,7 @@ class _Copying:
         return begin, self._tail.until - begin.position
 
     def _begin(self) -> Cursor:
-        """The place before the first entry that there is, if none before it counted."""
+        """The point before the first existing entry, if no entry before it held data."""
         after, first = self._tail.after, self._tail.after.next
         while first <= self._tail.until:
             self._first = self._find(first)
@@ -103,11 +104,11 @@ class _Copying:
         raise self._lost(after.next)
 
     def _ends(self, first: Position) -> bool:
-        """Whether the transaction whose first step this is ends within the tail.
+        """Whether the transaction with this first step ends within the tail.
 
-        Then it does not matter whether a `begin` came before it. One that is still open is to be
-        rolled back if it was explicit, and to be committed if it was not (J4): with an entry
-        missing before it, nobody can tell.
+        If so, a missing `begin` does not matter. An open transaction is rolled back if it is
+        explicit and committed if it is not (J4); with an entry missing before it, the two cannot be
+        distinguished.
         """
         for number in range(first, self._tail.until + 1):
             found = self._find(Position(number))
@@ -118,7 +119,7 @@ class _Copying:
         return False
 
     def _find(self, position: Position) -> tuple[Recorded, bool] | None:
-        """An entry, and whether it is from the copy, because the source has it no more."""
+        """An entry, and whether it comes from the copy because the source no longer has it."""
         if self._first is not None and self._first[0].entry.position == position:
             return self._first
         found = None if position <= self._trimmed else self._source.read(position)

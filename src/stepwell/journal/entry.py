@@ -1,44 +1,44 @@
-"""A journal entry as a value: what one step took in, and where it stands in the log."""
+"""A journal entry as a value: the input of one step, and its position in the log."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
+from enum import StrEnum
 
 from stepwell.errors import CorruptError
 from stepwell.model import NO_CHECKSUM, Bytes, Checksum, Epoch, Position, Transaction
 
 
-class Kind(str, Enum):
+class Kind(StrEnum):
     STEP = "step"
-    """Input taken at once; `closes` says whether its transaction ends here."""
+    """Input of one step; `closes` says whether its transaction ends here."""
     CLOSE = "close"
     """Ends an explicit transaction without input."""
     ABORT = "abort"
-    """Takes back an explicit transaction."""
+    """Rolls back an explicit transaction."""
     BARRIER = "barrier"
     """The empty entry with which a new writer takes the next position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What one source gave to a step: a reference to read it again by, or the data itself."""
+    """The input of a step from one source: a reference for reading it again, or the data itself."""
 
     source: str
     table: str
     rows: int
     checksum: Checksum
-    """Of the rows, independent of their order."""
+    """The checksum of the rows, independent of their order."""
     reference: str | None = None
     """JSON: files, or offset ranges."""
     data: Bytes | None = None
-    """An Arrow IPC stream: only what cannot be read again."""
+    """An Arrow IPC stream, only for input that cannot be read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What the engine wants recorded; the journal decides where."""
+    """Content to be recorded by the engine; the journal assigns the position."""
 
     kind: Kind
     transaction: Transaction
@@ -57,7 +57,7 @@ class Entry:
     position: Position
     put_id: str
     previous: Checksum
-    """The checksum of the object before this one: the log is a chain."""
+    """The checksum of the preceding entry: the log is a chain."""
     draft: Draft
 
     @property
@@ -67,22 +67,22 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An entry that is in the journal, with the checksum of its bytes."""
+    """An entry in the journal, with the checksum of its bytes."""
 
     entry: Entry
     checksum: Checksum
     void: bool = False
-    """A barrier put above an entry of a higher epoch, by a writer that had lost already."""
+    """A barrier written after an entry of a higher epoch, by a writer that was already fenced."""
 
     @property
     def cursor(self) -> Cursor:
-        """The place just after this entry: what a flush that holds it makes the replay position."""
+        """The point just after this entry: the replay position of a flush that includes it."""
         return Cursor(self.entry.position, self.checksum, self.entry.epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A place in the chain: the entry just passed, its checksum, the highest epoch up to it."""
+    """A point in the chain: the last entry passed, its checksum, the highest epoch up to it."""
 
     position: Position = Position(0)
     checksum: Checksum = NO_CHECKSUM
@@ -95,11 +95,11 @@ class Cursor:
     def advance(self, found: Recorded, object: str) -> tuple[Cursor, Recorded]:
         """Pass the next entry, checking that it belongs here.
 
-        A barrier of a lower epoch than an entry before it was put by a writer that had lost the
-        pipeline already and did not know: it is void, passed, and not given to anybody. Its place
-        in the chain is not checked, for its author could not know the entry before it. But an entry
-        with data cannot come to lie there; if one does, the entry between was lost, and another
-        writer's barrier has taken its place.
+        A barrier of a lower epoch than an earlier entry was written by a writer that had already
+        lost the pipeline without knowing it. The barrier is void: it is passed and not returned to
+        any reader. Its link in the chain is not checked, because its author could not know the
+        entry before it. An entry with data cannot legitimately follow in this way; if one does, the
+        entry in between was lost and another writer's barrier has taken its position.
         """
         entry = found.entry
         if entry.epoch < self.epoch:

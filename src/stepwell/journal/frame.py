@@ -1,10 +1,10 @@
 """The bytes of an entry's file, learned from Arrow's own writer and then filled in.
 
-Writing a small file through Arrow costs as much as a third of making it durable. But entries are
-all alike. What Arrow writes around the values is learned once, from its own writer: a `Frame`. What
-entries of the same sources have in common is filled in once: a `Form`. What is an entry's own is
-filled in each time. The result is the same to the byte, which a test checks, and no data is copied
-on the way.
+Writing a small file through Arrow costs up to a third of the time it takes to make it durable. But
+all entries have the same structure. A `Frame` holds the bytes that Arrow writes around the values,
+learned once from its own writer. A `Form` also holds the values that entries of the same sources
+share. Only an entry's own values are filled in each time. The result is byte-for-byte the same,
+which a test checks, and no data is copied.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ SEAL = b"xxh3-128:"
 ZEROS = NO_CHECKSUM.encode()
 
 Alike = tuple[str, str, int, int | None, bool]
-"""What an input shares with others of its form: source, table, the lengths of its checksum and of
-its reference, whether it has data.
+"""The properties that an input shares with others of its form: source, table, the lengths of its
+checksum and of its reference, whether it has data.
 """
 Shape = tuple[tuple[bool, bool], ...]
-"""Of each input, whether it has a reference, and whether it has data: all that a frame knows."""
+"""For each input, whether it has a reference and data. A frame knows nothing else."""
 
 _Piece = bytes | int
-"""A stretch of a file as it is, or the number of the value that stands there."""
+"""Literal bytes of a file, or the index of the value to insert."""
 _SIZE, _LENGTH, _ROWS, _CHECKSUMS, _REFERENCES, _ENDS = range(-6, 0)
-"""The values after the metadata: how long all columns are, how long the data is, then columns."""
+"""The values after the metadata: total length of the columns, length of the data, then columns."""
 _BUFFERS, _FOOTER = -7, -8
-"""What a frame leaves to its forms: where each column lies, and where the batch does."""
+"""The values that a frame leaves to its forms: the location of each column and of the batch."""
 _NUMBER = struct.Struct("<q")
 
 
 class Form:
-    """A file but for what is an entry's own, as two templates: before the data, and after it."""
+    """A file without the entry's own values, as two templates: before the data, and after it."""
 
     __slots__ = ("_ends", "_first", "_head", "_last", "_offset", "_rows", "_tail")
 
@@ -100,20 +100,18 @@ class Form:
         head = bytearray(self._head.fill(values))
         tail = bytearray(bytes(padding) + self._tail.fill(values))
         parts = (head, *datas, tail)
-        digest = checksum(parts)  # With zeros where it is going to stand.
+        digest = checksum(parts)  # Computed with zeros in place of the checksum.
         head[self._first] = tail[self._last] = digest.encode()
         return parts, digest
 
 
 class Frame:
-    """What Arrow writes around the values: for metadata of these names and lengths, and inputs of
-    this shape.
-    """
+    """The bytes around the values, for given metadata names and lengths and a shape of inputs."""
 
     def __init__(
         self, fixed: dict[str, str], names: tuple[str, ...], lengths: tuple[int, ...], shape: Shape
     ) -> None:
-        # The long name makes the length of the columns a number that stands nowhere else.
+        # The long name makes the total length of the columns a number that occurs nowhere else.
         source = "s" * 1237
         sample = [
             Input(source, "t", 1, NO_CHECKSUM, "r" if reference else None, b"d" if data else None)
@@ -133,8 +131,8 @@ class Frame:
             differ = [at for at, (x, y) in enumerate(zip(whole, other, strict=True)) if x != y]
             ensure(len(differ) == 2 * length, "a metadata value stands in a file twice")
             places |= dict.fromkeys(differ[::length], (index, length))
-        # The numbers: how long each column is and where it lies, how long all are, and where the
-        # batch lies. Without inputs none of them ever changes, and the columns do not either.
+        # The numbers to find: length and offset of each column, their total length, and the
+        # location of the batch. Without inputs, neither these numbers nor the columns ever change.
         self._empty = b"" if sample else message[header:]
         self._block = struct.pack("<qi4x", start, header)
         alike = tuple([(source, "t", len(ZEROS), 1 if r else None, d) for r, d in shape])
@@ -148,7 +146,7 @@ class Frame:
             places[_only(whole, block, end, len(whole))] = (_FOOTER, len(block))
         self._head = list(_cut(whole, 0, body, places))
         self._tail = list(_cut(whole, end, len(whole), places))
-        # One counted from the beginning, the other from the end: the data may have any length.
+        # One is counted from the beginning, the other from the end: the data may have any length.
         first, last = whole.index(SEAL) + len(SEAL), whole.rindex(SEAL) + len(SEAL) - len(whole)
         self._seals = slice(first, first + len(ZEROS)), slice(last, last + len(ZEROS))
 
@@ -157,7 +155,7 @@ class Frame:
         ensure(b"".join(parts).replace(digest.encode(), ZEROS) == whole, "a frame fits its sample")
 
     def form(self, inputs: tuple[Alike, ...]) -> Form:
-        """Fill in what these inputs share with others."""
+        """Fill in the values that these inputs share with others."""
         columns = _Columns(inputs)
         known: dict[_Piece, list[_Piece]] = {
             _BUFFERS: [columns.places, _LENGTH],
@@ -170,10 +168,10 @@ class Frame:
 
 
 class _Columns:
-    """The columns of a batch as Arrow lays them out: buffer after buffer, each padded to 8 bytes.
+    """The columns of a batch in Arrow's layout: one buffer after another, each padded to 8 bytes.
 
-    `pieces` are those before the data, `offset` is how long they are, and `places` are the offset
-    and length of each buffer as stored, but for the length of the last one, the data.
+    `pieces` are the buffers before the data and `offset` is their total length. `places` holds the
+    offset and length of each buffer as stored, except for the length of the last one, the data.
     """
 
     def __init__(self, inputs: tuple[Alike, ...]) -> None:
@@ -206,11 +204,11 @@ class _Columns:
 
 
 _NO_NULLS: tuple[int, _Piece] = (0, b"")
-"""The buffer that says which values are null, where none is."""
+"""The validity buffer of a column without nulls."""
 
 
 def _nulls(absent: list[bool]) -> tuple[int, _Piece]:
-    """A bit for each value that is there; nothing if all are."""
+    """A validity bitmap; empty if no value is null."""
     if not any(absent):
         return _NO_NULLS
     bits = sum([1 << index for index, null in enumerate(absent) if not null])
@@ -219,13 +217,13 @@ def _nulls(absent: list[bool]) -> tuple[int, _Piece]:
 
 
 def _strings(lengths: list[int], texts: _Piece) -> tuple[tuple[int, _Piece], ...]:
-    """Where each text ends, and the texts."""
+    """The end offset of each text, and the texts."""
     ends = list(accumulate(lengths, initial=0))
     return (4 * len(ends), struct.pack(f"<{len(ends)}i", *ends)), (ends[-1], texts)
 
 
 class _Template:
-    """Bytes with places to be filled in, as a format of Python's own: the quickest way to do it."""
+    """Bytes with placeholders, as a Python format string: the fastest way to fill them in."""
 
     __slots__ = ("_format", "_pick")
 
@@ -233,7 +231,8 @@ class _Template:
         self._format = b"".join(
             [b"%b" if isinstance(piece, int) else piece.replace(b"%", b"%%") for piece in pieces]
         )
-        # Every file has metadata, so there are several places: of one, the pick would be no tuple.
+        # Every file has metadata, so there are several placeholders; with only one, itemgetter
+        # would not return a tuple.
         self._pick = itemgetter(*[piece for piece in pieces if isinstance(piece, int)])
 
     def fill(self, values: tuple[bytes, ...]) -> bytes:
@@ -252,7 +251,7 @@ def _cut(whole: bytes, low: int, high: int, places: dict[int, tuple[int, int]]) 
 
 
 def _only(whole: bytes, wanted: bytes, low: int, high: int, beside: bytes = b"") -> int:
-    """The one place where some bytes stand, not counting those within others."""
+    """The only offset of some bytes, ignoring occurrences inside `beside`."""
     searched = whole[low:high]
     if beside:
         searched = searched.replace(beside, b"\xff" * len(beside))

@@ -1,9 +1,10 @@
-"""Which journal store this is: one sealed object beside the entries.
+"""The identity of a journal store: one sealed object next to the entries.
 
     <journal store>/journal/identity.json      {lineage, id}
 
-The manifest records the id. So a journal store that was lost, or swapped for another, is noticed
-when the pipeline is opened and before anything is written, not when an entry is missed later.
+The manifest records the id. A journal store that was lost, or swapped for another, is therefore
+detected when the pipeline is opened and before anything is written, not when an entry is missed
+later.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ def read_identity(store: Store) -> Identity | None:
 
 
 def write_identity(store: Store, identity: Identity) -> None:
-    """Put it there unless one is; a crash leaves it there or not. Read it to know which won."""
+    """Write the identity unless one exists; read it back to see which one won.
+
+    A crash leaves it written or not.
+    """
     with suppress(ConflictError):
         fields = {"lineage": identity.lineage, "id": identity.id}
         store.put_new(paths.IDENTITY, seal(FORMAT, fields))
@@ -40,10 +44,10 @@ def write_identity(store: Store, identity: Identity) -> None:
 def check_identity(
     store: Store, found: Identity | None, *, lineage: str, id: str | None, closed: bool
 ) -> None:
-    """Refuse a journal store that cannot hold what this pipeline has yet to replay.
+    """Refuse a journal store that cannot hold the entries this pipeline has yet to replay.
 
-    `id` and `closed` are the manifest's: the journal it knows, and whether its last writer left it
-    with nothing unreplayed, so that it may be wiped or replaced.
+    `id` and `closed` come from the manifest: the journal it knows, and whether its last writer left
+    nothing unreplayed, so that the journal may be wiped or replaced.
     """
     if found is not None and found.lineage != lineage:
         raise JournalStoreMismatch(

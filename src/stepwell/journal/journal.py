@@ -1,21 +1,21 @@
-"""The writer's end of the journal: take the next position with a barrier, append, be fenced.
+"""The writer's side of the journal: takeover with a barrier, append, fencing.
 
 Invariants:
 
-* A position is taken by put-if-absent and by nothing else (F1). An append is one PUT (F4).
-* One append at a time: the position a stalled writer would take next is therefore exactly where
-  its successor's barrier lies, and it cannot get past it (F3).
-* An append that returned is durable, and whoever opens next replays it.
-* An error is a claim (F11). `FencedError`, `UnavailableError` and `InvalidError` of an append mean
-  that the entry is nowhere, and that nobody will ever replay it. Any other error may have left it
-  there: the handle is poisoned, and whoever opens next sees which (F7).
+* A position is taken only by put-if-absent (F1). An append is one PUT (F4).
+* Only one append runs at a time. The next position of a stalled writer is therefore exactly the
+  position of its successor's barrier, and the writer cannot get past it (F3).
+* An append that returned is durable, and the next writer replays it.
+* An error is a claim (F11). If an append raises `FencedError`, `UnavailableError` or
+  `InvalidError`, the entry does not exist and will never be replayed. After any other error the
+  entry may exist: the handle is poisoned, and the next open finds out (F7).
 * A handle that is fenced or poisoned stays so: every later write and read on it fails.
-* A writer that was silent for long asks the manifest before it writes, when "not written" is still
-  true. After a PUT that took long it looks at the journal's boundary, which tells whether the entry
-  counts (F8).
+* A writer that was idle for long checks the manifest before it writes, while "not written" is still
+  true. After a PUT that took long, it reads the journal's boundary, which shows whether the entry
+  is valid (F8).
 
-A crash leaves an entry, whole, or none. Opening leaves at most a barrier, which holds no data and
-counts for no transaction (F5).
+A crash leaves a complete entry or none. Opening leaves at most a barrier, which holds no data and
+belongs to no transaction (F5).
 """
 
 from __future__ import annotations
@@ -53,23 +53,22 @@ BARRIER_KEEP_S = 24 * 3600.0
 @dataclass(frozen=True, slots=True)
 class Settings:
     barrier_keep_s: float = BARRIER_KEEP_S
-    """How long a barrier outlives its use. A writer silent for half of it asks before it writes.
-    """
+    """How long a barrier outlives its use. A writer idle for half of it checks before it writes."""
     retry: Retry = Retry()
 
 
 class Guard(Protocol):
-    """Knows who holds the pipeline; the manifest does."""
+    """Knows which writer holds the pipeline; implemented by the manifest."""
 
     def check(self, undone: str) -> None:
-        """Ask the store. `FencedError` if another writer has claimed the pipeline.
+        """Ask the store; raises `FencedError` if another writer has claimed the pipeline.
 
         `undone` says, for the message, what this writer did not do.
         """
 
 
 class Journal:
-    """One writer's handle. Safe to use from several threads; they take turns."""
+    """One writer's handle. Thread-safe: calls are serialized."""
 
     def __init__(
         self,
@@ -83,10 +82,11 @@ class Journal:
         settings: Settings | None = None,
         seen: Position = Position(0),
     ) -> None:
-        """Does nothing yet: `take_over` makes it usable.
+        """Create a handle, which is not usable before `take_over`.
 
-        `replayed` is the place in the chain up to which the manifest holds everything. `seen` is a
-        position known to be taken, if one above it is, to search for the end from.
+        `replayed` is the point in the chain up to which the manifest holds everything. `seen` is a
+        position known to be taken if any above `replayed` is; the search for the end starts from
+        it.
         """
         self._log = Log(store, lineage)
         self._env = env
@@ -98,8 +98,8 @@ class Journal:
         self._patience = patience_of(store, env, self._settings.retry)
         self._lock = threading.Lock()
         self._tip = replayed
-        # One for all: a handle puts at most one entry to a position, and is poisoned if it does not
-        # know what became of it. So this and the position tell its entries from anybody else's.
+        # One id for all entries: a handle puts at most one entry to a position, and is poisoned if
+        # the outcome is unknown. Id and position therefore distinguish its entries from all others.
         self._put_id = env.new_id()
         self._seen = max(seen, replayed.position)
         self._limit = timedelta(seconds=self._settings.barrier_keep_s / 2)
@@ -111,20 +111,20 @@ class Journal:
 
     @property
     def log(self) -> Log:
-        """The entries as they lie in the store."""
+        """The entries as stored."""
         return self._log
 
     @property
     def tip(self) -> Cursor:
-        """The last entry this writer knows to be in the journal."""
+        """The last entry that this writer knows to be in the journal."""
         return self._tip
 
     def take_over(self) -> Position:
-        """Put a barrier at the first free position (F2). From then on the old writer is fenced.
+        """Put a barrier at the first free position (F2), which fences the old writer.
 
-        Entries that the old writer adds meanwhile are stepped over, and will be replayed; at each
+        Entries that the old writer adds meanwhile are skipped here and replayed later. At each
         step, and once more at the end, our own epoch is checked: if a third writer has claimed the
-        pipeline since, it is not ours to take.
+        pipeline since, the takeover fails.
         """
         with self._lock:
             self._tip = self._find_end()
@@ -142,8 +142,8 @@ class Journal:
     def replay(self) -> Iterator[Recorded]:
         """The entries above the replay position up to our barrier, checked, in order.
 
-        Barriers and void entries are passed over (F5). An entry that is not there means that
-        another writer took over and collected it, or that data is lost; the two are told apart.
+        Barriers and void entries are skipped (F5). If an entry is missing, either another writer
+        took over and collected it, or data is lost; the manifest distinguishes the two.
         """
         self.check()
         cursor, barrier = self._replayed, self._barrier.entry.position
@@ -161,8 +161,8 @@ class Journal:
     def append(self, draft: Draft) -> Recorded:
         """Make a draft durable at the next position. THE commit point of a transaction.
 
-        `UnavailableError` and `InvalidError`: for certain it was not written, and the handle can
-        still be used. `FencedError`: for certain it was not written.
+        After `UnavailableError` or `InvalidError` the draft was certainly not written, and the
+        handle is still usable. After `FencedError` it was certainly not written.
         """
         if draft.kind is Kind.BARRIER:
             raise InvalidError("a barrier cannot be appended: it holds nothing and is not replayed")
@@ -187,35 +187,35 @@ class Journal:
                 except UnavailableError:
                     raise
                 except BaseException as error:
-                    # Also an interrupt from the keyboard: the PUT may be on its way.
+                    # This includes KeyboardInterrupt: the PUT may be in flight.
                     self._ended = self._unknown(entry.position, error)
                     raise
                 if recorded is not None:
                     # A barrier that fences us was put after this entry, and so after `began`.
                     self._confirmed = began
                     return recorded
-                # A void barrier lay there; the next position is as good.
+                # A void barrier has this position; try the next one.
 
     def check(self) -> None:
-        """Raise what ended this handle, if anything did."""
+        """Raise the error that ended this handle, if there is one."""
         if self._ended is not None:
-            # Without the traceback of the last time, which would keep its frames alive.
+            # Drop the traceback of the last time, which would keep its frames alive.
             raise self._ended.with_traceback(None)
 
     def end(self, error: StepwellError) -> None:
-        """Refuse further use, for this reason. Writes nothing; the first reason stays."""
+        """Refuse further use with this error. Writes nothing; the first error wins."""
         if self._ended is None:
             self._ended = error
 
     def close(self, error: StepwellError) -> Cursor:
-        """Wait for an append under way, refuse further use, and say where the journal ends."""
+        """Wait for an append in progress, refuse further use, and return the end of the journal."""
         with self._lock:
             self.check()
             self._ended = error
             return self._tip
 
     def _prepare(self, draft: Draft) -> tuple[Entry, Encoded]:
-        """What is to be written next; nothing is yet."""
+        """The next entry and its bytes; writes nothing."""
         entry = Entry(
             lineage=self._lineage,
             epoch=self._epoch,
@@ -230,10 +230,11 @@ class Journal:
             raise InvalidError(f"this cannot be written to the journal: {error}") from error
 
     def _put(self, entry: Entry, encoded: Encoded) -> Recorded | None:
-        """Put an entry to its position, however often it takes.
+        """Put an entry to its position, retrying as needed.
 
-        None: another entry lies there, of a writer before us; the tip has passed it, and the caller
-        decides whether to go on. `FencedError`: the entry there is of a writer after us.
+        Returns None if an entry of an earlier writer has the position; the tip has passed it, and
+        the caller decides whether to continue. Raises `FencedError` if an entry of a later writer
+        has it.
         """
         found = self._patience.run(
             lambda: self._put_once(entry, encoded),
@@ -247,7 +248,7 @@ class Journal:
         return Recorded(entry, encoded.checksum)
 
     def _not_ours(self, found: Entry) -> StepwellError:
-        """Why an entry of our epoch or a later one, written by somebody else, stops us."""
+        """The error for an entry of our epoch or a later one that another writer wrote."""
         where = self._log.where(found.position)
         if found.epoch == self._epoch:
             return CorruptError(
@@ -262,7 +263,7 @@ class Journal:
         except FencedError as error:
             return error
         except UnavailableError:
-            # The manifest would tell who it was. That it was somebody is certain without it.
+            # The manifest would name the other writer, which certainly exists.
             return FencedError(
                 f"another writer took over at {where} (epoch {found.epoch}); {undone}",
                 epoch=found.epoch,
@@ -277,7 +278,7 @@ class Journal:
         )
 
     def _put_once(self, entry: Entry, encoded: Encoded) -> Entry:
-        """Create the entry, or say which one lies there; one of a writer before us is passed."""
+        """Create the entry, or return the existing one; the tip passes one of an earlier writer."""
         path = paths.entry(entry.position)
         try:
             self._log.store.put_new(path, encoded.parts)
@@ -288,8 +289,8 @@ class Journal:
         except ConflictError:
             found = self._log.read(entry.position)
             if found is None:
-                # Somebody trimmed it after we lost to it. It may have been our own, for a client
-                # below may have sent it twice.
+                # The entry was trimmed after we lost to it. It may have been our own, because a
+                # lower-level client may have sent it twice.
                 if self._doubtful is None:
                     self._doubtful = entry.position
                 self._guard.check(f"entry {entry.position} of epoch {self._epoch} was not written")
@@ -300,26 +301,26 @@ class Journal:
         return entry
 
     def _clocks(self) -> tuple[float, datetime]:
-        """The clock that counts time asleep and never jumps, and the wall clock."""
+        """The clock that never jumps and includes sleep, and the wall clock."""
         return self._env.uptime(), self._env.now()
 
     def _long_since_confirmed(self, now: tuple[float, datetime]) -> bool:
-        """Whether either clock says that a barrier put since then may be gone (F8).
+        """Whether, by either clock, a barrier put since the last confirmation may be gone (F8).
 
         A barrier is kept for `barrier_keep_s`. If the last entry was confirmed less than half of
-        that ago, no barrier that was put since can be gone, and being able to write proves that
-        there is none. Neither clock is enough: the wall clock may be set back, and a machine whose
-        hypervisor paused it learns of the time it lost from nothing else.
+        that ago, no barrier put since can be gone, and a successful write proves that there is
+        none. Neither clock is enough alone: the wall clock may be set back, and only the wall clock
+        shows a machine the time for which its hypervisor paused it.
         """
         up, wall = self._confirmed
         limit = self._limit
         return now[0] - up >= limit.total_seconds() or now[1] - wall >= limit
 
     def _ask(self, now: tuple[float, datetime]) -> None:
-        """Before an append after a long silence: does another writer have the pipeline?
+        """Check, before an append after a long idle time, whether another writer has the pipeline.
 
-        Asked before the PUT, because until then it is certain that nothing was written. That nobody
-        has claimed the pipeline proves that a barrier which fences us is put later than now.
+        The check comes before the PUT, because until then it is certain that nothing was written.
+        If no writer has claimed the pipeline, any barrier that fences us is put later than `now`.
         """
         undone = f"entry {self._tip.next} of epoch {self._epoch} was not written"
         try:
@@ -336,13 +337,14 @@ class Journal:
         self._confirmed = now
 
     def _confirm(self, position: Position) -> None:
-        """After a PUT that took long: does the entry count, or lie in a hole of a collector? (F8)
+        """Check, after a long PUT, that the entry did not land in a collector's hole (F8).
 
-        The boundary moves before anything is deleted, and only up. If it lies below our position
-        now, nothing was ever deleted there, so our entry is the first that lay there and follows
-        upon our last one: any barrier comes after it, and its writer replays it, even if it has
-        claimed the pipeline already. Otherwise ours may fill a hole that a barrier left; or it was
-        there first, was replayed, flushed and trimmed. The two look the same from here.
+        The boundary moves before anything is deleted, and only up. If it is now below our position,
+        nothing was ever deleted there. Our entry is then the first at this position and follows our
+        last one: any barrier comes after it, and the writer of that barrier replays it, even if
+        that writer has already claimed the pipeline. Otherwise our entry may fill the hole of a
+        deleted barrier, or it was there first and was replayed, flushed and trimmed. The two look
+        the same from here.
         """
         if not self._long_since_confirmed(self._clocks()):
             return
@@ -350,7 +352,7 @@ class Journal:
         numbers = self._patience.run(
             self._log.boundary.numbers, lambda: f"{where} was written, but may not count"
         )
-        # A journal has a boundary from its beginning on. One without was wiped under us.
+        # A journal has a boundary from the start. A journal without one was wiped under us.
         if not numbers or numbers.get("journal", 0) >= position:
             raise UnknownOutcomeError(
                 f"{where} may or may not count: the journal was trimmed up to position "
@@ -359,10 +361,10 @@ class Journal:
             )
 
     def _may_be_there(self) -> bool:
-        """Whether an attempt that we know nothing of may have left the entry we call not written.
+        """Whether an attempt of unknown outcome may have left the entry reported as not written.
 
-        While the boundary lies below its position nothing was ever deleted there; so what lies
-        there, which is not ours, was there first, and our PUT is refused whenever it arrives.
+        While the boundary is below its position, nothing was ever deleted there. The foreign entry
+        at this position was therefore there first, and our PUT is refused whenever it arrives.
         """
         if self._doubtful is None:
             return False
@@ -387,7 +389,7 @@ class Journal:
             if found is None:
                 raise self._missing(last)
         except TruncatedError:
-            # Another writer may have taken over and collected it; then it is not lost.
+            # Another writer may have taken over and collected the entry; then it is not lost.
             self._guard.check("the pipeline was not opened")
             raise
         if found.entry.epoch > self._epoch:
@@ -395,11 +397,11 @@ class Journal:
         return Cursor(last, found.checksum)
 
     def _catch_up(self) -> None:
-        """Pass, by reading alone, what the old writer has added.
+        """Pass the entries that the old writer has added, by reading only.
 
-        Reading is quicker than its appending, so the end is reached, and the next attempt to put
-        the barrier follows at once upon an empty position. Else a writer that never pauses could
-        be ahead of us for ever.
+        Reading is faster than the old writer's appends, so this reaches the end, and the next
+        attempt to put the barrier immediately follows a read of a free position. Otherwise a writer
+        that never pauses could stay ahead of us for ever.
         """
         while (found := self._log.read(self._tip.next)) is not None:
             if found.entry.epoch >= self._epoch:

@@ -1,9 +1,9 @@
-"""The journal as it lies in the store: reading entries, following their chain, finding the end.
+"""The journal as stored: reading entries, following their chain, finding the end.
 
-Nothing here writes. Positions above the replay position have no gaps. Where it is known that none
-was lost, the end is therefore found by a search of O(log n) requests. Where it is not, before a
-pipeline is claimed and where a reader takes a free position for the end, a listing shows every gap.
-What lies at or below the replay position may be trimmed and is never asked for.
+Nothing here writes. Positions above the replay position have no gaps. If it is known that no entry
+was lost, a search of O(log n) requests therefore finds the end. If it is not known, that is, before
+a pipeline is claimed and where a reader takes a free position for the end, a listing shows every
+gap. Entries at or below the replay position may be trimmed and are never requested.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stepwell.store.sequenced import Boundary, last_taken
 
 
 class Log:
-    """The entries of one journal store. With a lineage given, others' entries are refused."""
+    """The entries of one journal store. If a lineage is given, entries of others are refused."""
 
     def __init__(self, store: Store, lineage: str | None = None) -> None:
         self.store = store
@@ -31,7 +31,7 @@ class Log:
         return f"{self.store.uri}/{paths.entry(position)}"
 
     def read(self, position: Position) -> Recorded | None:
-        """One entry, checked; None if there is none at that position."""
+        """Read and check one entry; None if the position is free."""
         return reread(lambda: self._read(position))
 
     def _read(self, position: Position) -> Recorded | None:
@@ -54,20 +54,20 @@ class Log:
         return Recorded(entry, checksum)
 
     def trimmed(self) -> Position:
-        """The position up to which entries may be gone for good; 0 if none ever went."""
+        """The position up to which entries may have been deleted; 0 if none ever was."""
         return Position(self.boundary.read("journal"))
 
     def last(self, after: Position) -> Position:
-        """The last position taken, `after` if none above it is. O(log n) requests."""
+        """The last position taken; `after` if none above it is. O(log n) requests."""
         return Position(last_taken(self._exists, int(after)))
 
     def survey(self, after: Position, trimmed: Position | None = None) -> Position:
-        """The same, and refuse a journal of which the part above `after` is not whole.
+        """Like `last`, but refuse a journal that is incomplete above `after`.
 
-        An entry that was lost looks like the end, and a barrier in its place would bury those
-        behind it. One listing shows every hole, however wide: there must be no entry after a
-        position that is free. And what was trimmed must lie below: else `after` is older than the
-        journal. `trimmed` is how far, where the caller has just read it.
+        A lost entry looks like the end, and a barrier in its place would bury the entries behind
+        it. One listing shows every gap, however wide: no entry may follow a free position. The
+        trimmed part must also lie below `after`; otherwise `after` is older than the journal.
+        `trimmed` is the boundary, if the caller has just read it.
         """
         trimmed = self.trimmed() if trimmed is None else trimmed
         if trimmed > after:
@@ -83,7 +83,7 @@ class Log:
         return last
 
     def _run(self, after: Position) -> tuple[Position, Position | None]:
-        """The last position taken without a gap, and the first one behind the gap, if any is."""
+        """The last position taken without a gap, and the first one behind the gap, if any."""
         for item in self.store.list(paths.JOURNAL, after=paths.entry(after)):
             name = paths.parse(item.path)
             if name.kind != "entry" or name.number is None:
@@ -94,7 +94,7 @@ class Log:
         return after, None
 
     def beyond(self, position: Position) -> Position | None:
-        """The first position taken above one; None if there is none. One request."""
+        """The first position taken above `position`; None if there is none. One request."""
         found = self.store.list(paths.JOURNAL, after=paths.entry(position), limit=1)
         name = paths.parse(found[0].path) if found else None
         if name is None or name.kind != "entry" or name.number is None:
@@ -102,10 +102,11 @@ class Log:
         return Position(name.number)
 
     def refuse_hole(self, last: Position, beyond: Position) -> Position:
-        """`TruncatedError` if the entry after `last` is lost; its position if it is there by now.
+        """Raise `TruncatedError` if the entry after `last` is lost; return its position if not.
 
-        Positions are taken in order, so an entry at `beyond` proves that all before it were there.
-        A listing is no snapshot: it may have passed the place of one that was put meanwhile.
+        Positions are taken in order, so an entry at `beyond` proves that all entries before it
+        existed. A listing is not a snapshot: it may have passed the position of an entry that was
+        put meanwhile.
         """
         first = Position(last + 1)
         if self._exists(first):
@@ -123,10 +124,9 @@ class Log:
 
 
 class JournalReader:
-    """Follows a journal without writing anything, from a place known to be good.
+    """Follows a journal from a known good point, without writing anything.
 
-    Sees entries in order, each once; barriers and void entries are passed
-    over (F5).
+    Returns entries in order, each once; skips barriers and void entries (F5).
     """
 
     def __init__(self, log: Log, start: Cursor) -> None:
@@ -135,14 +135,14 @@ class JournalReader:
 
     @property
     def cursor(self) -> Cursor:
-        """Where it is: a new reader can start here."""
+        """The current point; a new reader can start here."""
         return self._cursor
 
     def poll(self, limit: int = 100) -> tuple[Recorded, ...]:
-        """What has come since, up to `limit` entries; empty only if the journal ends here.
+        """The next entries, up to `limit`; empty only at the end of the journal.
 
-        `TruncatedError`: the journal was trimmed past this reader, and it starts again from the
-        manifest; or an entry was lost.
+        Raises `TruncatedError` if the journal was trimmed past this reader, which must then restart
+        from the manifest, or if an entry was lost.
         """
         first, cursor = self._cursor.next, self._cursor
         seen: list[Recorded] = []
@@ -155,13 +155,13 @@ class JournalReader:
                 if not found.void and not found.entry.is_barrier:
                     seen.append(found)
             if not seen and (beyond := self._log.beyond(cursor.next)) is not None:
-                # Not the end: an entry was lost, or came just now and is left to the next poll.
+                # Not the end: an entry was lost, or has just arrived and is left to the next poll.
                 self._log.refuse_hole(cursor.position, beyond)
         except CorruptError:
             self._check_not_trimmed(first)
             raise
-        # Looked at after reading, and always: behind the boundary a stalled writer may have filled
-        # a hole that the collector left, and what it wrote there was never acknowledged (F8).
+        # Always checked, and after reading: behind the boundary a stalled writer may have filled a
+        # hole that the collector left, and its entry there was never acknowledged (F8).
         self._check_not_trimmed(first)
         self._cursor = cursor
         return tuple(seen)

@@ -1,7 +1,7 @@
-"""The name of every object a pipeline stores, formatted and parsed in this one place.
+"""The names of all objects that a pipeline stores, formatted and parsed only here.
 
-Numbers are padded to 20 digits so that listing order is log order. Names that come from users are
-percent-encoded, so that they can hold any character and never leave their folder.
+Numbers are padded to 20 digits so that listing order is log order. User-supplied names are
+percent-encoded, so that they can contain any character and never leave their folder.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What a path says about its object."""
+    """The parsed path of an object."""
 
     kind: Kind
     number: int | None = None
@@ -87,7 +87,7 @@ def deploy_log(number: int) -> str:
 
 
 def parse(path: str) -> Name:
-    """What lies at a path; `unknown` for anything Stepwell did not name, which it never deletes.
+    """Parse a path; the kind is `unknown` for names not made by Stepwell, which it never deletes.
 
     >>> parse("runs/big%20orders/01ARZ3NDEKTSV4RRFFQ69G5FAV.parquet")
     Name(kind='run', number=None, owner='big orders', id='01ARZ3NDEKTSV4RRFFQ69G5FAV')
@@ -143,7 +143,7 @@ _NAME_MAX = 200
 
 def _encode(name: str) -> str:
     encoded = quote(name, safe="").replace("~", "%7E")
-    # quote() leaves dots alone, but a leading one would make the name hidden, or `..`.
+    # quote() keeps dots, but a leading dot would make the name hidden, or `..`.
     if encoded.startswith("."):
         encoded = f"%2E{encoded[1:]}"
     if len(encoded) > _NAME_MAX:

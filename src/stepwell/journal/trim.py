@@ -1,14 +1,14 @@
-"""Removing what lies behind the replay position, without opening a way past a fence (F8).
+"""Trimming the journal behind the replay position without opening a way past a fence (F8).
 
-The caller vouches that no manifest, checkpoint or clone needs an entry at or below `up_to`. The
-boundary is moved first, so readers that are still behind find out. Two rules keep barriers, so that
-a writer which stalled before one of them still runs into it:
+The caller guarantees that no manifest, checkpoint or clone needs an entry at or below `up_to`. The
+boundary moves first, so that readers still behind it find out. Two rules keep barriers, so that a
+writer that stalled before one of them still runs into it:
 
-* The last `barriers_kept` stay whatever their age: no clock decides about them.
-* The others stay until three clocks agree that they were there for `barrier_keep_s` (`watch.py`).
+* The last `barriers_kept` stay whatever their age, independent of any clock.
+* The others stay until three clocks agree that they have existed for `barrier_keep_s` (`watch.py`).
 
-Each entry is read once at most: which of them are barriers is noted (`barriers.py`). A crash leaves
-the rest to the next trim.
+Each entry is read at most once, because the barriers among them are noted (`barriers.py`). After a
+crash, the next trim deletes the rest.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from stepwell.store.base import Listed, Store
 
 BARRIERS_KEPT = 32
 _BARRIER_BYTES_MAX = 3328
-"""No barrier is as large; larger entries need not be read to know that they are none."""
+"""All barriers are smaller; a larger entry is known not to be a barrier without reading it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """What a trim does: `begin`, then whoever made it deletes `doomed`, then `end`."""
+    """A planned trim: call `begin`, delete the `doomed` objects, then call `end`."""
 
     journal: str
     """The journal's id."""
     up_to: Position = Position(0)
     doomed: tuple[Listed, ...] = ()
     kept: tuple[Position, ...] = ()
-    """Barriers up to there that stay."""
+    """The barriers up to `up_to` that stay."""
     known: Barriers = field(default_factory=Barriers)
     watch: tuple[Note, Watch | None] | None = None
-    """What to note about the age of barriers, and in the place of which note."""
+    """The new note on the age of barriers, and the note that it replaces."""
 
     def begin(self, store: Store) -> None:
-        """Before the first delete: note the barriers, and then move the boundary."""
+        """Before the first delete: write the note of barriers, then move the boundary."""
         if self.doomed:
             write_barriers(store, self.journal, self.up_to, self.kept, self.known)
             Log(store).boundary.advance("journal", int(self.up_to))
 
     def end(self, store: Store) -> None:
-        """After the last one: begin to count the age of what stays."""
+        """After the last delete: start counting the age of the barriers that stay."""
         if self.watch is not None:
             write_watch(store, *self.watch)
 
@@ -67,9 +67,9 @@ def plan_trim(
     barrier_keep_s: float,
     barriers_kept: int,
 ) -> Trim:
-    """What goes of the journal of that id. Reads only.
+    """Plan the trim of the journal with this id. Read-only.
 
-    `trimmed` is the boundary, which was read before `listing`, a listing of the journal, was made.
+    `trimmed` is the boundary. It was read before `listing`, a listing of the journal, was made.
     """
     watch, now = read_watch(store, listing), clocks(env, listing)
     note = next_note(watch, now, listing, barrier_keep_s)
@@ -83,7 +83,7 @@ def plan_trim(
     kept: list[Position] = []
     for listed in sorted(listing, key=lambda item: item.path, reverse=True):
         name = paths.parse(listed.path)
-        # Not up to wherever another collector may have moved the boundary: it vouches for that.
+        # Another collector may have moved the boundary further; only that one vouches for the rest.
         if name.kind != "entry" or name.number is None or name.number > up_to:
             continue
         position = Position(name.number)
@@ -104,5 +104,5 @@ def _may_be_barrier(log: Log, position: Position, listed: Listed, known: Barrier
     try:
         found = log.read(position)
     except CorruptError:
-        return True  # It cannot be told; keeping it as long as one does no harm.
+        return True  # Undecidable; keeping it as long as a barrier does no harm.
     return found is not None and found.entry.is_barrier

@@ -1,17 +1,17 @@
-"""How long a barrier has been there, by three clocks that must agree (F8, F12).
+"""The age of barriers, measured by three clocks that must agree (F8, F12).
 
     <journal store>/journal/watch.json     {boot, uptime_s, time, position}
 
-A collector notes up to which position it has seen the journal, and what its two clocks said. The
-time at which the storage says the note was written is the third. A barrier that the note saw is old
-once each of the three has counted `barrier_keep_s` since: the collector's clock since boot, which
-never jumps, its wall clock, and the storage's. So no clock alone makes a barrier old, however wrong
-it is, nor do two of them.
+A collector notes the position up to which it has seen the journal, and the readings of its two
+clocks. The storage's modification time of the note is the third clock. A barrier covered by the
+note is old once each of the three clocks has counted `barrier_keep_s` since: the collector's clock
+since boot, which never jumps, its wall clock, and the storage's clock. So no single clock can make
+a barrier old, however wrong it is, nor can two of them.
 
-The clock since boot means something on one machine only, until it is started again. A collector on
-another one leaves the note alone, and barriers with it, until the note looks abandoned; then it
-writes its own, and time is counted from there. Any number of collectors may write it: the note is
-replaced by compare-and-swap, and who loses leaves it at that. To lose the note costs time only.
+The clock since boot is meaningful only on one machine, until that machine restarts. A collector on
+another machine leaves the note and the barriers alone until the note looks abandoned; then it
+writes its own note, and counting starts again. Any number of collectors may write the note: it is
+replaced by compare-and-swap, and a loser does not retry. Losing the note only costs time.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ FORMAT = "stepwell-watch/1"
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """What the clocks say: two of this machine, and the storage's, as far as a listing shows it."""
+    """Clock readings: two of this machine, and the storage's, as far as a listing shows it."""
 
     boot: str
-    """On which machine, since which start."""
+    """The machine and its current boot."""
     uptime_s: float
     wall: datetime
     storage: datetime | None
-    """The youngest time in the listing; the storage's clock is not behind it."""
+    """The latest time in the listing; the storage's clock is not behind it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a collector wrote down."""
+    """A note written by a collector."""
 
     boot: str
     uptime_s: int
     wall: datetime
     position: Position
-    """Every entry up to here that was not deleted was there."""
+    """The note covers every entry up to here that has not been deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A note as it is stored. `note` is None if it is damaged."""
+    """A note as stored. `note` is None if it is damaged."""
 
     note: Note | None
     stored: datetime
     etag: str
 
     def old(self, now: Clocks, keep_s: float) -> Position:
-        """Up to which position barriers have been there for so long; 0: of none that is certain."""
+        """The position up to which barriers are certainly older than `keep_s`; 0 if none is."""
         note = self.note
         if note is None or note.boot != now.boot or now.storage is None:
             return Position(0)
@@ -77,7 +77,7 @@ class Watch:
         return note.position if min(elapsed) >= keep else Position(0)
 
     def over(self, now: Clocks, keep_s: float) -> bool:
-        """Whether it is time for another note: this one has served, or will not, or is damaged."""
+        """Whether to write another note: this one has expired, can never expire, or is damaged."""
         note = self.note
         if note is None or self.old(now, keep_s):
             return True
@@ -89,13 +89,13 @@ class Watch:
 
 
 def clocks(env: Env, listing: Sequence[Listed]) -> Clocks:
-    """The clocks now; `listing` is of the journal, and was made before."""
+    """The current clock readings; `listing` is a listing of the journal made before."""
     youngest = max((item.modified for item in listing), default=None)
     return Clocks(env.process.boot or env.host, env.uptime(), env.now(), youngest)
 
 
 def read_watch(store: Store, listing: Sequence[Listed]) -> Watch | None:
-    """The note that a listing of the journal shows; None if there is none."""
+    """Read the note if a listing of the journal shows it; None if there is none."""
     listed = next((item for item in listing if item.path == paths.WATCH), None)
     if listed is None:
         return None
@@ -111,7 +111,7 @@ def read_watch(store: Store, listing: Sequence[Listed]) -> Watch | None:
             position=Position(fields.number("position")),
         )
     except CorruptError:
-        # Nothing depends on it but when barriers go: it is replaced, and time is counted anew.
+        # The note only decides when barriers are deleted: replace it and count again.
         damaged = store.get(paths.WATCH)
         return None if damaged is None else Watch(None, listed.modified, damaged.etag)
     return Watch(note, listed.modified, etag)
@@ -120,7 +120,7 @@ def read_watch(store: Store, listing: Sequence[Listed]) -> Watch | None:
 def next_note(
     watch: Watch | None, now: Clocks, listing: Sequence[Listed], keep_s: float
 ) -> Note | None:
-    """The note to write now, of what a listing showed; None: there is one that still serves."""
+    """The note to write for a listing; None if the existing one is still in use."""
     numbers = [
         name.number
         for item in listing
@@ -128,12 +128,12 @@ def next_note(
     ]
     if not numbers or (watch is not None and not watch.over(now, keep_s)):
         return None
-    # Rounded up, so that no time is counted which has not passed.
+    # Rounded up, so that time is not counted before it has passed.
     return Note(now.boot, math.ceil(now.uptime_s), now.wall, Position(max(numbers)))
 
 
 def write_watch(store: Store, note: Note, before: Watch | None) -> None:
-    """Store a note in the place of the one before; another collector may be first."""
+    """Replace the previous note, unless another collector was first."""
     body = seal(
         FORMAT,
         {

@@ -1,1 +1,1 @@
-"""Bytes at paths, on a directory or an object store; and numbered versions on top of them."""
+"""Byte objects at paths in a directory or object store, and numbered versions on top of them."""

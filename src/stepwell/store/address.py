@@ -1,11 +1,11 @@
-"""A store as another process opens it, also on another machine.
+"""The address of a store: all that another process, also on another machine, needs to open it.
 
-    here     address = address_of(store)         the URI, and what this process reaches it with
+    here     address = address_of(store)         the URI, and the credentials of this process
     there    store = open_address(address, env)
 
-What a bucket is reached with may be secret: it is in no text that this value is printed as, and it
-is handed to processes, never stored. Variables that name a file or a service of one machine are not
-handed on: the other machine has its own, or needs none.
+The options and variables of an address may hold credentials. They are left out of its `repr`, and
+are passed to processes but never stored. Variables that name a file or a service of one machine are
+not passed on: the other machine has its own, or needs none.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OF_A_MACHINE = re.compile(r".*_(FILE|PATH|CREDENTIALS|SERVICE_ACCOUNT)|AWS_(CON
 
 @runtime_checkable
 class WithOptions(Protocol):
-    """A store that was opened with options of its own."""
+    """A store that was opened with options."""
 
     @property
     def options(self) -> Mapping[str, str | bool]: ...
@@ -40,7 +40,7 @@ class Address:
     uri: str
     options: Mapping[str, str | bool] = field(default_factory=dict, repr=False)
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Of the environment."""
+    """Environment variables."""
     patience_s: float = LOOK_S
 
     @property
@@ -49,7 +49,7 @@ class Address:
 
 
 def address_of(store: Store, environ: Mapping[str, str] | None = None) -> Address:
-    """`ConfigError` if no other process can open it."""
+    """The address of an open store; raises `ConfigError` if no other process can open it."""
     options = store.options if isinstance(store, WithOptions) else {}
     address = address_at(store.uri, environ, options)
     if isinstance(store, PatientStore):
@@ -79,6 +79,6 @@ def address_at(
 
 
 def open_address(address: Address, env: Env) -> Store:
-    """The store; what the address lacks comes from the environment of this process."""
+    """Open the store; settings missing from the address come from this process's environment."""
     with with_variables(address.variables):
         return open_store(address.uri, env, None, patience_s=address.patience_s, **address.options)

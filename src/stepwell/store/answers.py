@@ -1,9 +1,10 @@
-"""What an object store said: reads obstore's errors, strictly.
+"""Strict interpretation of obstore's errors.
 
-obstore tells a status, but not always the reason, and the reason decides: a 404 may mean that the
-object is missing, that the bucket is, or that a web server stands where the storage should be.
-Only the first is an answer to "is it there?" (F10). The reason stands in the body, which obstore
-keeps in the text of its error; what cannot be read there is a failure, never absence.
+obstore reports a status, but not always the reason, and the reason decides: a 404 may mean that the
+object is missing, that the bucket is missing, or that a web server answers in place of the storage.
+Only the first says that the object is absent (F10). The reason is in the response body, which
+obstore includes in the text of its error. If the reason cannot be read there, the call failed; it
+never counts as absence.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ Scheme = Literal["s3", "gs", "az"]
 
 
 class Answer:
-    """The status and the reason in one of obstore's errors, and what to tell a person."""
+    """The status and reason of an obstore error, and the text to show to a user."""
 
     def __init__(self, error: Exception | None) -> None:
-        # Only the first part is for people; the rest is how Rust prints its structures.
+        # Only the first part is meant for people; the rest is Rust debug output.
         self.text, _, self._details = str(error).partition("\n\nDebug source:")
         status = _STATUS.search(self.text)
         code = _CODE.search(self.text)
@@ -27,18 +28,18 @@ class Answer:
 
     @property
     def absent(self) -> bool:
-        """It says that the object is missing, and so that its bucket is there."""
-        # Azure deletes in batches, whose parts carry a status of their own.
+        """Whether the storage says that the object is missing, and so that the bucket exists."""
+        # Azure deletes in batches, and each part of a batch has its own status.
         return self.code in _NO_OBJECT or "Bulk delete request failed for key" in self.text
 
     @property
     def undecided(self) -> bool:
-        """S3 gave up on a race without saying that anybody won it."""
+        """Whether S3 gave up on a race without naming a winner."""
         return self.code in _UNDECIDED
 
     @property
     def lasting(self) -> bool:
-        """It refuses what is asked, and will tomorrow: this is no outage."""
+        """Whether the storage refuses the request permanently, as opposed to an outage."""
         return (
             self.status in (301, 307, 400, 401, 403, 404)
             or self.code in _NO_BUCKET + _WRONG_REGION + _WRONG_TOKEN
@@ -49,7 +50,7 @@ class Answer:
 
     @property
     def cause(self) -> str:
-        """One line without addresses' query strings, which may hold a signature."""
+        """The cause in one line, without query strings, which may contain a signature."""
         if status := _STATUS.search(self.text):
             message = _MESSAGE.search(self.text)
             parts = [status[0].strip(), self.code, message and message[1]]
@@ -59,7 +60,7 @@ class Answer:
         return f"{words}: {detail[1] or 'timed out'}" if detail else words
 
     def hint(self, scheme: Scheme, bucket: str) -> str | None:
-        """What to check."""
+        """Advice on what to check."""
         variables = VARIABLES[scheme]
         if self.code in _NO_BUCKET:
             return f"create the bucket {bucket!r}, or correct its name"
@@ -89,13 +90,13 @@ VARIABLES: dict[Scheme, str] = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT",
     "az": "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY",
 }
-"""Where obstore finds credentials and endpoints, for hints."""
+"""The variables from which obstore reads credentials and endpoints, for hints."""
 
 _NO_OBJECT = ("NoSuchKey", "BlobNotFound")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _UNDECIDED = ("ConditionalRequestConflict", "OperationAborted")
 _PASSING = ("RequestTimeout", "SlowDown", "ServerBusy", "OperationTimedOut")
-"""Said with a status that looks final, of requests that succeed when they are made again."""
+"""Codes of transient errors that come with a permanent-looking status; a retry succeeds."""
 _WRONG_REGION = ("AuthorizationHeaderMalformed", "PermanentRedirect")
 _WRONG_TOKEN = ("ExpiredToken", "InvalidToken")
 _STATUS = re.compile(r"(?<=status code: )(\d{3})[^:<]*")

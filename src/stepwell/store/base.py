@@ -1,16 +1,17 @@
-"""The store protocol: what Stepwell asks of storage, and what a crash leaves after each call.
+"""The store protocol: the storage operations that Stepwell needs, and the state after a crash.
 
 Four rules hold for every store; the contract suite (`tests/store/test_contract.py`) checks them:
 
-* An object becomes visible whole or not at all. Whoever wrote it, or was refused because of it,
-  may count on it: it is durable.
-* "Absent" is an answer of the storage: `None` or `False`. A call that failed raises
-  `UnavailableError` and is never taken for absence (F10).
-* A write that raised `UnavailableError` may or may not have been applied. One that raised
-  `ConflictError` may have lost to its own earlier attempt, because a client below may have sent it
-  again after a lost answer. So whoever writes puts an id of its own into the bytes and looks (F7).
-* A write that raised `UnknownOutcomeError` may have been applied, and looking does not tell: what
-  is there may not be durable. It must not be sent again.
+* An object becomes visible as a whole or not at all. Both the client that wrote an object and a
+  client that was refused because of it can rely on it being durable.
+* "Absent" is an answer of the storage: `None` or `False`. A call that fails raises
+  `UnavailableError` and never counts as absence (F10).
+* A write that raised `UnavailableError` may or may not have been applied. A write that raised
+  `ConflictError` may have lost to its own earlier attempt, because a lower-level client may have
+  sent it again after a lost answer. A writer therefore puts a unique id into the bytes and reads
+  the object back to find out (F7).
+* A write that raised `UnknownOutcomeError` may have been applied, and reading does not settle it:
+  the object may be visible but not durable. The write must not be sent again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """An object's bytes, and the tag `replace_if` compares."""
+    """The bytes of an object, and the etag that `replace_if` compares."""
 
     data: bytes
     etag: str
@@ -39,7 +40,7 @@ class Object:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One line of a listing. `modified` is the storage's clock, not ours."""
+    """One entry of a listing. `modified` comes from the storage's clock, not ours."""
 
     path: str
     size: int
@@ -47,54 +48,54 @@ class Listed:
 
 
 class Store(Protocol):
-    """Bytes at paths below one prefix. Safe to use from several threads."""
+    """Objects at paths below one prefix. Thread-safe."""
 
     @property
     def uri(self) -> str:
-        """Where this is, for messages and for opening it again; never holds a secret."""
+        """The address, for messages and for reopening the store; contains no secret."""
 
     def get(self, path: str) -> Object | None:
-        """The whole object, or None if there is none. Reads only: a crash leaves nothing."""
+        """Read the whole object; None if it is absent. Read-only: a crash leaves nothing behind."""
 
     def get_range(self, path: str, start: int, length: int) -> bytes | None:
-        """`length` bytes from `start`, fewer only where the object ends; None if there is none.
+        """Read `length` bytes from `start`, fewer only at the end of the object; None if absent.
 
-        Reads only: a crash leaves nothing.
+        Read-only: a crash leaves nothing behind.
         """
 
     def put_new(self, path: str, data: Bytes | Sequence[Bytes]) -> None:
-        """Create the object; `ConflictError` if the path is taken, and then nothing is changed.
+        """Create the object; raises `ConflictError` and changes nothing if the path is taken.
 
-        Once it returns the object is durable. A crash during the call leaves the whole object or
-        none. Parts are written one after another without being joined first.
+        The object is durable when the call returns. A crash during the call leaves the whole object
+        or none. Parts are written one after another without being joined first.
         """
 
     def replace_if(self, path: str, data: Bytes, etag: str) -> None:
-        """Replace the object if it still is the one with this etag; else `ConflictError`.
+        """Replace the object if its etag still matches; otherwise raise `ConflictError`.
 
-        An absent object is a conflict too. A crash during the call leaves the old object or the
-        new one, whole; once it returns the new one is durable.
+        An absent object is a conflict too. A crash during the call leaves either the old object or
+        the new one, complete. The new object is durable when the call returns.
         """
 
     def list(
         self, prefix: str = "", *, after: str = "", limit: int | None = None
     ) -> tuple[Listed, ...]:
-        """Objects whose path starts with `prefix` (empty, or ending in `/`), sorted by path.
+        """List objects whose path starts with `prefix` (empty, or ending in `/`), sorted by path.
 
-        Only paths greater than `after`, at most `limit`. A listing that fails on the way raises; it
-        never returns a part. Reads only: a crash leaves nothing.
+        Returns only paths greater than `after`, at most `limit` of them. If the listing fails
+        midway, it raises; it never returns a partial result. Read-only: a crash leaves nothing
+        behind.
         """
 
     def delete(self, *paths: str) -> None:
-        """Remove objects, in as few requests as the storage allows; no error for any that is not
-        there.
+        """Delete objects in as few requests as the storage allows; absent objects are no error.
 
-        An error, or a crash during or soon after the call, leaves each of them removed or not, in
-        no order: deletion is for what nothing refers to any more.
+        After an error, or a crash during or soon after the call, any subset of the objects may be
+        gone, in any order. Delete only unreferenced objects.
         """
 
     def exists(self, path: str) -> bool:
-        """Whether there is an object. Reads only: a crash leaves nothing."""
+        """Whether the object exists. Read-only: a crash leaves nothing behind."""
 
 
 _SEGMENT = r"[^./\\\x00-\x1f\x7f\ud800-\udfff][^/\\\x00-\x1f\x7f\ud800-\udfff]*"
@@ -102,9 +103,10 @@ _PATH = re.compile(f"{_SEGMENT}(?:/{_SEGMENT})*")
 
 
 def check_path(path: str) -> str:
-    """A path is segments joined by `/`, none empty, hidden (`.x`) or with control characters.
+    """Check a path: segments joined by `/`, none empty, hidden (`.x`) or with control characters.
 
-    So no name that came from a user can leave the prefix, and names with a leading dot stay ours.
+    User-supplied names therefore cannot leave the prefix, and names with a leading dot are reserved
+    for Stepwell.
 
     >>> check_path("runs/orders/01J.parquet")
     'runs/orders/01J.parquet'
@@ -115,13 +117,13 @@ def check_path(path: str) -> str:
 
 
 def check_range(start: int, length: int) -> None:
-    """A range counts from the beginning; there is no counting from the end."""
+    """Check a byte range: offsets count from the beginning, never from the end."""
     if start < 0 or length < 0:
         raise InvalidError(f"not a range of bytes: {length} from {start}")
 
 
 def check_prefix(prefix: str) -> str:
-    """A listing prefix is empty or whole segments ending in `/`."""
+    """Check a listing prefix: empty, or whole segments ending in `/`."""
     if prefix:
         if not prefix.endswith("/"):
             raise InvalidError(f"a listing prefix must end in '/': {prefix!r}")
@@ -130,14 +132,14 @@ def check_prefix(prefix: str) -> str:
 
 
 def join(data: Bytes | Sequence[Bytes]) -> bytes:
-    """The parts as one piece, for stores that can only take one."""
+    """Join the parts, for stores that accept only a single buffer."""
     if isinstance(data, (bytes, bytearray, memoryview)):
         return bytes(data)
     return b"".join(data)
 
 
 def batched(items: Iterable[T]) -> Iterator[list[T]]:
-    """As many at a time as are deleted in one request, where the storage can.
+    """Split items into batches of the size that one delete request takes, where supported.
 
     >>> [len(some) for some in batched(range(2500))]
     [1000, 1000, 500]
@@ -148,6 +150,6 @@ def batched(items: Iterable[T]) -> Iterator[list[T]]:
 
 
 def page(found: Sequence[Listed], after: str, limit: int | None) -> tuple[Listed, ...]:
-    """Sort and cut a complete listing, for stores that cannot do it themselves."""
+    """Sort and cut a complete listing, for stores that cannot do so themselves."""
     wanted = sorted((item for item in found if item.path > after), key=lambda item: item.path)
     return tuple(wanted if limit is None else wanted[:limit])

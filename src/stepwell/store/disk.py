@@ -1,7 +1,7 @@
-"""The system calls a local store is made of, behind one door.
+"""The system calls used by a local store, behind one interface.
 
-`LocalStore` decides the order; this file only carries it out. A test gives it a disk that forgets
-everything not synced, and so proves the order right (`stepwell.testing.SimulatedDisk`).
+`LocalStore` decides their order; this module only executes them. Tests substitute a disk that loses
+all unsynced data, and so prove that the order is correct (`stepwell.testing.SimulatedDisk`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from stepwell.model import Bytes
 _IOV_MAX = 1024
 _UNNAMED = os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_TMPFILE", 0)
 UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY)
-"""What a file system says that cannot sync, or not in this way."""
+"""The errors of a file system that does not support this kind of sync."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(slots=True)
 class Staged:
-    """A file written but not yet under its name. `name` is None for one that never had a name."""
+    """A written file that does not have its final name yet. `name` is None if it is unnamed."""
 
     directory: str
     fd: int
@@ -38,69 +38,70 @@ class Staged:
 class SyncError(OSError):
     """`fsync` itself failed.
 
-    The system tells so once. It may have dropped what it could not write and call it clean, so that
-    the next `fsync` of the same file or directory succeeds and proves nothing.
+    The system reports the error only once. It may have dropped the data it could not write and
+    marked it clean, so the next `fsync` of the same file or directory succeeds and proves nothing.
     """
 
 
 class Disk(Protocol):
-    """Errors are `OSError`s, as the system gives them."""
+    """File operations of a local store. Errors are the `OSError`s of the system."""
 
     distrusted: dict[str, str]
-    """Directories whose `fsync` failed, and what the system said. `LocalStore` fills it in."""
+    """Directories whose `fsync` failed, with the error message. `LocalStore` fills it in."""
 
     def make_directory(self, path: str) -> bool:
-        """Create one directory, mode 0700; False if it was there."""
+        """Create one directory, mode 0700; False if it already exists."""
 
     def stage(self, directory: str, parts: Sequence[Bytes]) -> Staged:
         """Write a new file, mode 0600, on the file system of `directory`."""
 
     def sync(self, staged: Staged) -> None:
-        """Bring its bytes to the disk. `SyncError` if that failed."""
+        """Sync the file's bytes to the disk. Raises `SyncError` if the sync fails."""
 
     def link(self, staged: Staged, name: str) -> None:
-        """Give it a name; FileExistsError if that is taken."""
+        """Give the file a name; raises FileExistsError if the name is taken."""
 
     def rename(self, staged: Staged, name: str) -> None:
-        """Give it a name, in the place of whatever has it."""
+        """Give the file a name, replacing any file of that name."""
 
     def discard(self, staged: Staged) -> None:
-        """Let go of what staging used. The file stays if it has been given a name."""
+        """Release the resources of a staged file. A file that has been given a name remains."""
 
     def sync_directory(self, path: str) -> None:
-        """Bring the names in a directory to the disk.
+        """Sync the names in a directory to the disk.
 
-        `SyncError` if that failed; any other error if it was not even tried.
+        Raises `SyncError` if the sync fails, and any other error if it was not attempted.
         """
 
     def unlink(self, path: str) -> None:
         """Remove a name."""
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        """Bytes of a file, to its end if no length is given."""
+        """Read the bytes of a file, up to its end if `length` is None."""
 
     def is_file(self, path: str) -> bool:
-        """False only if the system says that there is none."""
+        """Whether the file exists; False only if the system says that it does not."""
 
     def walk(self, directory: str) -> Iterator[str]:
-        """The path of every file below but hidden ones; nothing if the directory is absent."""
+        """The path of every file below that is not hidden; none if the directory is absent."""
 
     def stat(self, path: str) -> tuple[int, datetime] | None:
-        """Size and time of a file; None if the system says that there is none."""
+        """Size and modification time of a file; None if the system says that it does not exist."""
 
     def lock(self, path: str) -> AbstractContextManager[None]:
-        """A context that holds an exclusive lock on `path`, released if the process dies."""
+        """Hold an exclusive lock on `path`; it is released if the process dies."""
 
 
 class RealDisk:
-    """This machine's file systems.
+    """The file systems of this machine.
 
-    Where the system can (Linux), a file is staged without a name (`O_TMPFILE`): a crash leaves no
-    rubbish, and a directory entry less is written and removed. Elsewhere it is staged under a
-    hidden name in the same directory, and a crash may leave that behind: `.tmp-*`, never listed.
+    Where supported (Linux), a file is staged without a name (`O_TMPFILE`): a crash leaves no
+    garbage, and one directory entry fewer is written and removed. Elsewhere it is staged under a
+    hidden name in the same directory, and a crash may leave it behind as `.tmp-*`, which is never
+    listed.
     """
 
-    # Of the whole process: the system forgets the error for every handle, not for one.
+    # Per process: the system drops the error for every handle, not just for one.
     distrusted: ClassVar[dict[str, str]] = {}
 
     def __init__(self, env: Env, *, unnamed: bool = True) -> None:
@@ -130,7 +131,7 @@ class RealDisk:
             except OSError as error:
                 if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
                     raise
-                self._unnamed = False  # Not on this file system; names will do.
+                self._unnamed = False  # Not supported by this file system; use names.
             else:
                 return Staged(directory, fd, None)
         name = f"{directory}/.tmp-{self._env.new_id()}"
@@ -144,14 +145,13 @@ class RealDisk:
         if staged.name is not None:
             os.link(staged.name, name)
         else:
-            # Only linkat() follows the link in /proc, and only with a directory given does Python
-            # call linkat().
+            # Only linkat() follows the link in /proc, and Python calls it only given a directory.
             source = f"/proc/self/fd/{staged.fd}"
             os.link(source, name, src_dir_fd=staged.fd, follow_symlinks=True)
 
     def rename(self, staged: Staged, name: str) -> None:
         if staged.name is None:
-            # A file without a name cannot be renamed over another.
+            # An unnamed file cannot be renamed over another.
             staged.name = f"{staged.directory}/.tmp-{self._env.new_id()}"
             source = f"/proc/self/fd/{staged.fd}"
             os.link(source, staged.name, src_dir_fd=staged.fd, follow_symlinks=True)
@@ -161,7 +161,7 @@ class RealDisk:
     def discard(self, staged: Staged) -> None:
         try:
             if staged.name is not None:
-                with suppress(FileNotFoundError):  # Its directory was removed under us.
+                with suppress(FileNotFoundError):  # Its directory was removed concurrently.
                     os.unlink(staged.name)
         finally:
             os.close(staged.fd)
@@ -218,7 +218,7 @@ class RealDisk:
 
 
 def _write_all(fd: int, parts: Sequence[Bytes]) -> None:
-    """Gather-write; the system may take less than it was given, so go on where it stopped."""
+    """Gather-write the parts; a write may be partial, so continue where it stopped."""
     if len(parts) <= _IOV_MAX:
         written = os.writev(fd, parts)
         if written == sum(map(len, parts)):
@@ -242,12 +242,12 @@ def _sync_or_say(fd: int) -> None:
 
 
 def _sync_fully(fd: int) -> None:
-    # On macOS fsync() stops at the drive's own cache; F_FULLFSYNC goes through it, where it can.
+    # On macOS, fsync() stops at the drive's own cache; F_FULLFSYNC flushes that too, if supported.
     try:
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # type: ignore[attr-defined,unused-ignore]
     except OSError as error:
         if error.errno not in UNSUPPORTED:
-            raise  # It has failed, and a second attempt of another kind would hide that.
+            raise  # The sync has failed; trying another kind of sync would hide that.
         os.fsync(fd)
 
 

@@ -1,25 +1,28 @@
-"""A store in a directory, durable by itself (K8).
+"""A store in a local directory, durable by itself (K8).
 
-A new object is staged, synced, linked to its name (which fails if the name is taken), and then its
-directory is synced; directories made on the way are synced into their parents first. So:
+A new object is staged, synced and linked to its name (which fails if the name is taken); then its
+directory is synced. Directories created on the way are synced into their parents first.
+Consequently:
 
-* what `put_new` returned from survives a power cut, under its name, whole;
-* a crash before the link leaves nothing (or a hidden `.tmp-*` file where the system cannot stage
-  without a name); a crash after it leaves the object, at worst unsynced, and so maybe not at all;
-* a `ConflictError` proves that the object which was first is durable too, because the directory is
-  synced before it is raised: what a loser acts upon cannot vanish later.
+* Once `put_new` has returned, the object survives a power cut, complete and under its name.
+* A crash before the link leaves nothing (or a hidden `.tmp-*` file on systems that cannot stage
+  without a name). A crash after the link leaves the object, but possibly unsynced, so that a power
+  cut may still lose it.
+* A `ConflictError` proves that the existing object is durable too, because the directory is synced
+  before the error is raised. A loser never acts on an object that could vanish later.
 
 `replace_if` holds a lock file (`.<name>.lock`) while it compares, stages, syncs and renames.
 
-An `fsync` that failed proves nothing when it is repeated: the system reports the error once and may
-call clean what it dropped. So:
+Repeating a failed `fsync` proves nothing: the system reports the error once and may mark dropped
+data as clean. Therefore, after a failed `fsync`
 
-* of a staged file: the file is discarded, nothing was named, and a new attempt writes a new file;
-* of a directory, after a name was given or found taken: `UnknownOutcomeError`;
-* of a directory that was just made: nothing was written, and the write says so.
+* of a staged file: the file is discarded, no name was created, and a new attempt writes a new file;
+* of a directory, after a name was created or found to be taken: `UnknownOutcomeError`;
+* of a directory that was just created: nothing was written, and the error says so.
 
-After either of the last two no handle of this process writes to the store again, for it could only
-believe what it cannot prove. Opening the pipeline in a new process is the operator's decision.
+After either of the last two, no handle of this process writes to the store again, because
+durability could no longer be proved. Opening the pipeline in a new process is the operator's
+decision.
 """
 
 from __future__ import annotations
@@ -63,7 +66,7 @@ class LocalStore:
                 return None
 
     def put_new(self, path: str, data: Bytes | Sequence[Bytes]) -> None:
-        # Written out, where the other methods use contexts: this is every append.
+        # Written inline, while other methods use context managers: every append takes this path.
         parts = [data] if isinstance(data, (bytes, bytearray, memoryview)) else data
         name = f"{self._root}/{check_path(path)}"
         directory = name[: name.rindex("/")]
@@ -85,7 +88,7 @@ class LocalStore:
             raise self._failed("write", path, error, not_applied=not linked) from error
 
     def replace_if(self, path: str, data: Bytes, etag: str) -> None:
-        # Before comparing: a conflict with what may not be durable would prove nothing.
+        # Check before comparing: a conflict with an object that may not be durable proves nothing.
         self._refuse_distrusted()
         with self._explained("write", path) as name:
             directory, base = os.path.split(name)
@@ -112,7 +115,7 @@ class LocalStore:
             skip = len(self._root) + 1
             names = sorted(path for path in self._disk.walk(name) if path[skip:] > after)
             found: list[Listed] = []
-            # Looked at one by one, only as many as are wanted; one that is gone by now is left out.
+            # Stat files one by one, and no more than needed; leave out a file that is gone by now.
             for path in names if limit != 0 else ():
                 details = self._disk.stat(path)
                 if details is not None:
@@ -137,8 +140,8 @@ class LocalStore:
                 return False
 
     def _stage(self, directory: str, parts: Sequence[Bytes]) -> Staged:
-        # A directory is made once. If it vanishes later, a disk was unmounted or moved away, and to
-        # make it anew would put acknowledged objects where nobody will look for them.
+        # Create a directory only once. If it vanishes later, a disk was unmounted or moved away,
+        # and a new directory would put acknowledged objects where they are never looked for.
         if self._disk.distrusted:
             self._refuse_distrusted()
         if directory not in self._settled:
@@ -146,7 +149,7 @@ class LocalStore:
         return self._disk.stage(directory, parts)
 
     def _sync_names(self, directory: str, path: str) -> None:
-        """Make the names in a directory durable; whether one is, is unknown if that fails."""
+        """Make the names in a directory durable; if that fails, their durability is unknown."""
         try:
             self._disk.sync_directory(directory)
         except SyncError as error:
@@ -171,10 +174,10 @@ class LocalStore:
                 )
 
     def _settle(self, directory: str) -> None:
-        """Make a directory and all above it, and sync every one of them into its parent.
+        """Create a directory and its ancestors, and sync each of them into its parent.
 
-        Directories that were there are synced too: whoever made them may have been killed before
-        it came to that, and an object below them would go with them in a power cut. Once per
+        Existing directories are synced too: the process that created them may have been killed
+        before it synced them, and a power cut would then lose the objects below. Done once per
         directory and process.
         """
         parent = os.path.dirname(directory)
@@ -185,8 +188,7 @@ class LocalStore:
         try:
             self._disk.sync_directory(parent)
         except OSError as error:
-            # Above our own root, directories that we did not make are somebody else's business,
-            # and some cannot be synced at all.
+            # Above the store's root, existing directories are not ours, and some cannot be synced.
             failed = isinstance(error, SyncError) and error.errno not in UNSUPPORTED
             if failed:
                 self._disk.distrusted[parent] = str(error.strerror)
@@ -196,7 +198,7 @@ class LocalStore:
 
     @contextmanager
     def _explained(self, verb: str, path: str, name: str | None = None) -> Iterator[str]:
-        """Turn what the system says into an error that names the object and what to do."""
+        """Convert a system error into an error that names the object and suggests a fix."""
         name = name or f"{self._root}/{check_path(path)}"
         try:
             yield name
@@ -218,7 +220,7 @@ _OUTAGES = (
     *(errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN),
     *(errno.ENETUNREACH, errno.ENOTCONN, errno.ECONNRESET, errno.ECONNREFUSED, errno.EAGAIN),
 )
-"""What a file server that is away looks like. A full or broken disk needs a person."""
+"""The errors of an unreachable file server. A full or broken disk needs a person."""
 
 
 def _hint(error: OSError) -> str | None:

@@ -1,7 +1,7 @@
-"""From an address to a store: a directory, `file://`, `s3://`, `gs://`, `az://`.
+"""Open a store by its address: a directory, `file://`, `s3://`, `gs://`, `az://`.
 
-An address never holds a secret: credentials come from the environment, and an address that seems to
-carry some is refused without being repeated.
+An address never holds a secret: credentials come from the environment. An address that seems to
+contain credentials is refused, and the error does not repeat it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def open_store(
     patience_s: float = LOOK_S,
     **options: str | bool,
 ) -> Store:
-    """The store at an address. Touches nothing: whether it is there shows at the first call.
+    """Open the store at an address. Makes no request: a missing store shows at the first call.
 
-    A call that fails is made again for `patience_s`. `settings` and `options` (`endpoint`,
-    `region`, ...) are for buckets; what they leave out comes from the environment.
+    A failed call is retried for `patience_s`. `settings` and `options` (`endpoint`, `region`, ...)
+    apply to buckets; missing ones come from the environment.
     """
     store = _open(uri_or_path, env, settings, options)
     return store if uri_or_path in SHARED else PatientStore(store, env, Retry(patience_s))
@@ -77,13 +77,13 @@ def _open_bucket(
 ) -> Store:
     matched = _BUCKET_AND_PREFIX.fullmatch(address)
     if not matched:
-        # The address is not repeated: whatever stands in it, a password may be part of it.
+        # The address is not repeated: it may contain a password.
         raise ConfigError(
             f"this {scheme}:// address is not of the form {scheme}://bucket/prefix",
             hint="credentials and options come from the environment, never from the address",
         )
     try:
-        # Here and not above, so that a pipeline in a directory does not pay for it.
+        # Imported here, so that a pipeline in a directory does not pay for it.
         from stepwell.store.objects import ObjectsStore
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "obstore":
@@ -96,13 +96,13 @@ def _open_bucket(
 
 
 def _split(address: str) -> tuple[str, str]:
-    """Scheme and rest; no scheme for a plain path."""
+    """Split an address into scheme and rest; the scheme of a plain path is empty."""
     matched = _SCHEME.match(address)
     scheme = matched[1].lower() if matched else ""
     if matched and matched[2]:
         return scheme, address[matched.end() :]
     if scheme in ("file", *BUCKETS):
-        # `s3:/bucket` would be a directory named `s3:`, and nobody wants that one.
+        # `s3:/bucket` would be a directory named `s3:`, which is never intended.
         raise ConfigError(f"{scheme}: must be followed by two slashes", hint=_FORMS)
     return "", address
 
@@ -111,7 +111,7 @@ def _directory(scheme: str, address: str) -> str:
     if not scheme:
         return os.path.expanduser(address)
     if not address.startswith("/") and "@" in address:
-        # Not repeated: see `_open_bucket`.
+        # The address is not repeated: see `_open_bucket`.
         raise ConfigError("this file:// address is not that of a directory", hint=_FORMS)
     if not address.startswith("/"):
         raise ConfigError(

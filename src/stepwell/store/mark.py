@@ -1,14 +1,15 @@
-"""What tells a directory from a copy of it: the file system's own number for a file inside.
+"""Marks that tell a directory from a copy of it, by the file system's own number of a file in it.
 
     mark    <inode>:<time of the last status change, ns>     of one file that is never changed
 
-A copy by any tool is another file, and its status change is the moment of copying: no tool can set
-that time. A directory that is renamed, or seen through a link or another mount, keeps the mark.
-Changing owner or mode of the file changes the mark, too: another mark alone proves no copy.
+A copy made by any tool is a different file, and its status change time is the time of copying; no
+tool can set that time. A directory that is renamed, or reached through a link or another mount,
+keeps its mark. Changing the owner or mode of the file also changes the mark, so a different mark
+alone does not prove a copy.
 
-A snapshot of a whole file system keeps it, so that one mark alone proves no original. Where both
-addresses can be asked, `same_directory` tells for certain.
-Other kinds of store have no marks: their addresses name one place only.
+A snapshot of a whole file system keeps the mark, so an equal mark alone does not prove an original.
+If both addresses can be reached, `same_directory` decides for certain. Other kinds of store have no
+marks: each of their addresses names only one location.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ _SCHEME = "file://"
 
 
 def mark_of(uri: str, path: str) -> str | None:
-    """The mark of an object in the store at an address; None: no such file, or not a directory."""
+    """The mark of an object in a store; None if there is no such file or no directory store."""
     found = _stat(uri, path)
     return None if found is None else f"{found.st_ino}:{found.st_ctime_ns}"
 
 
 def same_directory(uri: str, other: str) -> bool:
-    """Whether two addresses lead to one and the same directory: by a link, by another mount.
+    """Whether two addresses lead to the same directory, for example by a link or another mount.
 
-    A file inside would not do: in a copy made of hard links it is the same file.
+    Comparing a file inside would not do: in a copy made of hard links it is the same file.
     """
     one, two = _stat(uri), _stat(other)
     return one is not None and two is not None and os.path.samestat(one, two)

@@ -1,6 +1,6 @@
 """A store in memory: deterministic, for tests, simulation and throw-away pipelines.
 
-Nothing survives the process; within it, every call is atomic.
+Nothing survives the process. Within it, every call is atomic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stepwell.store.base import (
 )
 
 SHARED: dict[str, Store] = {}
-"""Stores in memory that can be opened by their address within this process: for tests."""
+"""In-memory stores that tests can open by their address within this process."""
 
 
 class MemoryStore:

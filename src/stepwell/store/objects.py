@@ -1,16 +1,16 @@
 """A store in a bucket: S3, Google Cloud Storage, Azure Blob Storage, through obstore.
 
-The storage itself makes an object visible whole or not at all, and durable before it answers; a
-crash of ours leaves what the storage had accepted, and nothing else. This file bounds how long a
-call may take, and reads answers strictly:
+The storage itself makes an object visible as a whole or not at all, and durable before it answers.
+A crash leaves only what the storage had accepted. This module bounds the duration of a call and
+interprets answers strictly:
 
-* "Absent" is a 404 that says that the object is missing. A missing bucket, or something else than
-  an object store at the endpoint, is a failure (F10).
-* A conflict is a refusal that says so. A race which S3 left undecided is asked again.
+* "Absent" is a 404 that says that the object is missing. A missing bucket, or an endpoint that is
+  not an object store, is a failure (F10).
+* A conflict is an explicit refusal. A request in a race that S3 left undecided is sent again.
 * A body shorter than announced is read again, and never returned.
 
-Whatever a request meets becomes a `ConflictError` or an `UnavailableError`; a storage that cannot
-do what is asked at all is a `ConfigError`.
+Every failure of a request becomes a `ConflictError` or an `UnavailableError`. A storage that does
+not support the request at all is a `ConfigError`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import AzureStore, GCSStore, S3Store
 
+from stepwell.durations import backoff_s
 from stepwell.env import Env
 from stepwell.errors import (
     ConfigError,
@@ -35,36 +36,35 @@ from stepwell.errors import (
 from stepwell.model import Bytes
 from stepwell.store.answers import VARIABLES, Answer, Scheme
 from stepwell.store.base import Listed, Object, check_path, check_prefix, check_range, join, page
-from stepwell.store.retry import pause_s
 
 if TYPE_CHECKING:
     from obstore import GetOptions, PutMode
 
 NOTHING = "probe/nothing"
-"""A path that is never written, to see how the storage says "absent"."""
+"""A path that is never written, used to see how the storage says "absent"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How long one call may take. Outages are ridden out above (`retry.py`), not here."""
+    """Time limits of one call. Longer outages are handled above (`retry.py`), not here."""
 
     connect_timeout_s: float = 5.0
     request_timeout_s: float = 60.0
     retry_timeout_s: float = 3.0
     retries_max: int = 3
-    """How often obstore sends one request of a call again, which may have many, as a listing of
-    many pages does. Few and soon: nobody can interrupt it or sees that it waits.
+    """How often obstore resends one request of a call; a call may have many, such as the pages of a
+    listing. Few and quick, because this wait is neither interruptible nor visible.
     """
     backoff_s_min: float = 0.1
     backoff_s_max: float = 1.0
     attempts_max: int = 4
-    """How often a request that did not fail is made again: for a short body, an undecided race."""
+    """Maximum attempts of a request that did not fail: for a short body or an undecided race."""
 
 
 class ObjectsStore:
-    """`options` are obstore's own (`endpoint`, `region`, `access_key_id`, ...).
+    """A store in a bucket. `options` are obstore's own (`endpoint`, `region`, ...).
 
-    What they leave out comes from the environment: `AWS_*`, `GOOGLE_*`, `AZURE_*`.
+    Missing options come from the environment: `AWS_*`, `GOOGLE_*`, `AZURE_*`.
     """
 
     def __init__(
@@ -83,16 +83,16 @@ class ObjectsStore:
         self._settings = settings or Settings()
         self.options: Mapping[str, str | bool] = options
         self._client = self._connect(prefix, options)
-        # Azure may list a folder before names that sort before its slash; S3's directory buckets
-        # list in no order at all. There, only a complete listing can be sorted and cut.
+        # Azure may list a folder before names that sort before its slash; S3 directory buckets list
+        # in no order at all. For these, only a complete listing can be sorted and cut.
         self._ordered = scheme != "az" and not bucket.endswith("--x-s3")
         self._proven = False
 
     def _connect(self, prefix: str, options: Mapping[str, str | bool]) -> Any:
         s = self._settings
         client: Callable[..., Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[self._scheme]
-        # Not as obstore's `client_options`: they would silently replace all that the environment
-        # says about the client (AWS_ALLOW_HTTP, proxies, certificates).
+        # Not as obstore's `client_options`: those would silently replace all client settings of the
+        # environment (AWS_ALLOW_HTTP, proxies, certificates).
         timeouts = {
             "connect_timeout": f"{round(s.connect_timeout_s * 1000)}ms",
             "timeout": f"{round(s.request_timeout_s * 1000)}ms",
@@ -125,7 +125,7 @@ class ObjectsStore:
 
     def get_range(self, path: str, start: int, length: int) -> bytes | None:
         check_range(start, length)
-        if length == 0:  # HTTP has no way to ask for that.
+        if length == 0:  # HTTP cannot express an empty range.
             return b"" if self.exists(path) else None
         found = self._read(path, (start, start + length))
         return None if found is None else found[0]
@@ -135,7 +135,7 @@ class ObjectsStore:
         return self._read(path, (0, 1)) is not None
 
     def _read(self, path: str, span: tuple[int, int] | None) -> tuple[bytes, str] | None:
-        """Bytes and etag, with no byte less than announced."""
+        """Read bytes and etag; never returns fewer bytes than announced."""
         check_path(path)
         options: GetOptions = {} if span is None else {"range": span}
         problem: Exception | None = None
@@ -147,7 +147,7 @@ class ObjectsStore:
                 self._check_absent(path, error)
                 return None
             except Exception as error:
-                if span and Answer(error).status == 416:  # The range starts behind the end.
+                if span and Answer(error).status == 416:  # The range starts after the end.
                     return b"", ""
                 raise self._failed("read", path, error) from error
             meta = answer.meta
@@ -157,7 +157,7 @@ class ObjectsStore:
             etag = meta["version"] if self._scheme == "gs" else meta["e_tag"]
             try:
                 data = bytes(answer.bytes())
-            except BaseError as error:  # The connection broke inside the body.
+            except BaseError as error:  # The connection broke in the middle of the body.
                 problem = error
                 continue
             if len(data) == expected and etag:
@@ -188,7 +188,7 @@ class ObjectsStore:
                 if answer.undecided:
                     problem = error
                     continue
-                # Nothing to replace is a conflict. Nothing to create it in is not.
+                # A missing object to replace is a conflict. A missing bucket is not.
                 if answer.status == 404 and (mode == "create" or not answer.absent):
                     raise self._failed("write", path, error) from error
                 raise ConflictError(conflict) from error
@@ -201,7 +201,7 @@ class ObjectsStore:
     ) -> tuple[Listed, ...]:
         check_prefix(prefix)
         offset = after if self._ordered and _is_path(after) else None
-        # A chunk may span pages of the storage, so a large one would fetch more than is wanted.
+        # A chunk may span several pages, so a large one would fetch more than needed.
         size = 1000 if limit is None else max(1, min(limit, 1000))
         found: list[Listed] = []
         seen = False
@@ -210,7 +210,7 @@ class ObjectsStore:
                 seen = True
                 for meta in chunk:
                     path = meta["path"]
-                    # The "folders" of other tools are no objects of ours, nor are hidden names.
+                    # Skip hidden names and the "folder" objects of other tools.
                     if path > after and path.startswith(prefix) and _is_path(path):
                         found.append(Listed(path, meta["size"], meta["last_modified"]))
                 if self._ordered and limit is not None and len(found) >= limit:
@@ -228,30 +228,30 @@ class ObjectsStore:
         if not paths:
             return
         try:
-            # S3 takes 1,000 in one request and Azure 256, which obstore sees to; Google is sent
-            # several at a time.
+            # obstore splits the request: S3 takes 1,000 paths at once and Azure 256. For Google it
+            # sends several requests at a time.
             obstore.delete(self._client, paths)
         except FileNotFoundError as error:
             if len(paths) == 1:
                 self._check_absent(paths[0], error)
                 return
-            # One was not there; whether the others are gone is not known.
+            # One object was absent; the state of the others is unknown.
             for path in paths:
                 self.delete(path)
         except Exception as error:
             raise self._failed("delete", paths[0], error) from error
 
     def _check_absent(self, path: str, error: FileNotFoundError) -> None:
-        """Return if the storage said that this object is missing; anything else is a failure."""
+        """Return if the storage said that this object is missing; raise for any other answer."""
         if not Answer(error).absent:
             raise self._failed("find", path, error) from error
         self._proven = True
 
     def _check_empty(self, prefix: str) -> None:
-        """An empty listing counts only from what has once proven to be an object store.
+        """Accept an empty listing only from an endpoint that has proved to be an object store.
 
-        obstore takes any page without an object in it for an empty listing, be it a proxy's "log in
-        first"; and an empty listing makes a new pipeline (K4). One GET, once, tells.
+        obstore takes any page without an object in it for an empty listing, even a proxy's login
+        page, and an empty listing creates a new pipeline (K4). One GET, made once, settles it.
         """
         if self._proven:
             return
@@ -272,7 +272,7 @@ class ObjectsStore:
     def _pause(self, attempt: int) -> None:
         if attempt:
             s = self._settings
-            self._env.sleep(pause_s(attempt, s.backoff_s_min, s.backoff_s_max, self._env))
+            self._env.sleep(backoff_s(attempt, s.backoff_s_min, s.backoff_s_max, self._env))
 
     def _failed(self, verb: str, path: str, error: Exception | None) -> StepwellError:
         answer = Answer(error)

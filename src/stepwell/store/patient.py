@@ -1,11 +1,11 @@
-"""Any store, with every call retried for as long as `retry.py` allows.
+"""A store wrapper that retries every call for as long as `retry.py` allows.
 
-Reads, listings and deletes may be sent twice. A write whose outcome is unknown is sent again, and
-if the path is taken by then, what lies there is read: the same bytes are our own, for whoever
-writes puts an id of its own into them (F7). Inside `Patience.run` nothing is retried here: the
-caller resolves each attempt itself, and must see them all.
+Reads, listings and deletes may be sent twice. A write whose outcome is unknown is sent again. If
+the path is then taken, the object there is read: equal bytes are our own, because every writer puts
+a unique id into them (F7). Inside `Patience.run` this wrapper does not retry: the caller resolves
+each attempt itself and must see every failure.
 
-A crash leaves what the store below leaves.
+A crash leaves the same state as in the wrapped store.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PatientStore:
 
     @property
     def options(self) -> Mapping[str, str | bool]:
-        """What the store below was opened with."""
+        """The options with which the wrapped store was opened."""
         found: Mapping[str, str | bool] = getattr(self.inner, "options", {})
         return found
 
@@ -76,10 +76,10 @@ class PatientStore:
 
 
 def impatient(store: Store) -> Store:
-    """The store without retries: for whoever asks again anyway, and must not be held up."""
+    """The store without retries, for a caller that retries on its own and must not block."""
     return store.inner if isinstance(store, PatientStore) else store
 
 
 def patience_of(store: Store, env: Env, retry: Retry | None = None) -> Patience:
-    """How patient to be with a store; as `retry` says, if the store does not know."""
+    """The retry policy of a store; `retry` applies if the store has none."""
     return store.patience if isinstance(store, PatientStore) else Patience(env, retry, store.uri)

@@ -1,11 +1,11 @@
-"""Does a store keep what Stepwell rests on? Asked once, when a pipeline is opened (F9).
+"""Check, when a pipeline is opened, that a store supports conditional writes (F9).
 
-A store which ignores put-if-absent calls every write a success and lets two writers overwrite each
-other; nothing later could notice. So two different objects are put to one fresh path: the second
-must be refused, and the first must still be there.
+A store that ignores put-if-absent reports every write as a success and lets two writers overwrite
+each other; nothing later could notice. The probe therefore puts two different objects to one fresh
+path: the second must be refused, and the first must still be there.
 
-A crash leaves an object below `probe/`, which counts as nothing: it is no part of a pipeline, and
-anybody may delete it.
+A crash leaves an object below `probe/`. It is not part of a pipeline and can be deleted at any
+time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a store was seen to do."""
+    """The observed capabilities of a store."""
 
     put_if_absent: bool
     compare_and_swap: bool
@@ -32,10 +32,10 @@ class Capabilities:
 
 
 def probe(store: Store, env: Env) -> None:
-    """Refuse a store that ignores put-if-absent. A lost answer surfaces as the error it is.
+    """Refuse a store that ignores put-if-absent. A lost answer propagates as its own error.
 
-    What is wrong must be wrong each time: a collector with a wrong clock may delete what is being
-    looked at, and a store that lost an object would look like one that replaced it.
+    The probe must fail every time to count: a collector with a wrong clock may delete the object
+    under test, and a store that lost an object would look like one that replaced it.
     """
     problem: str | None = None
     for _ in range(_TRIES):
@@ -54,7 +54,7 @@ def probe(store: Store, env: Env) -> None:
 
 
 def capabilities(store: Store, env: Env) -> Capabilities:
-    """Try everything, refuse nothing: what `stepwell doctor` shows."""
+    """Try all operations and refuse nothing, for `stepwell doctor`."""
     path = PROBE_PREFIX + env.new_id()
     paths = tuple(f"{path}-{name}" for name in ("b", "a", "c"))
     try:
@@ -69,16 +69,16 @@ def capabilities(store: Store, env: Env) -> Capabilities:
             sorted_listing=listed == sorted(paths),
             read_after_write=[each and each.data for each in found] == [p.encode() for p in paths],
         )
-    except ConfigError:  # It cannot even be asked to create an object only where there is none.
+    except ConfigError:  # It does not even accept a request for put-if-absent.
         return Capabilities(False, False, False, False)
     finally:
         _clear(store, path, *paths)
 
 
 def _put_twice(store: Store, path: str) -> str | None:
-    """What is wrong, or None."""
+    """Describe the problem, or return None if there is none."""
     first, second = f"first {path}".encode(), f"second {path}".encode()
-    # The path is fresh, so a conflict here is our own put, sent again below us after a lost answer.
+    # The path is fresh, so a conflict is our own put, resent by a lower layer after a lost answer.
     with suppress(ConflictError):
         store.put_new(path, first)
     try:
@@ -92,7 +92,7 @@ def _put_twice(store: Store, path: str) -> str | None:
 
 
 def _swap_twice(store: Store, path: str) -> bool:
-    """Whether the first of two replacements of the same version wins, and only the first."""
+    """Whether, of two replacements of the same version, exactly the first wins."""
     found = store.get(path)
     if found is None:
         return False
@@ -107,7 +107,7 @@ def _swap_twice(store: Store, path: str) -> bool:
 
 
 def _clear(store: Store, *paths: str) -> None:
-    # What cannot be deleted now counts as nothing, and must not hide why we are here.
+    # An object that cannot be deleted now does no harm, and must not hide the original error.
     with suppress(UnavailableError):
         for path in paths:
             store.delete(path)

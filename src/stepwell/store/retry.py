@@ -1,13 +1,14 @@
-"""Retrying a call to storage until it answers: the one place that does, bounded by time.
+"""Retries of storage calls, bounded by time. No other module retries them.
 
-An outage is ridden out for `Retry.patience_s`: pauses double up to a limit, spread by jitter. What
-is no outage, a wrong bucket or refused credentials (`UnavailableError.lasting`), is given `BRIEF_S`
-only; so is every call once `hurry` was called, because the process is asked to end.
+An outage is retried for `Retry.patience_s`, with pauses that double up to a limit and are spread by
+jitter. Errors that are not an outage, such as a wrong bucket or refused credentials
+(`UnavailableError.lasting`), are retried only for `BRIEF_S`. The same holds for every call after
+`hurry`, because the process is asked to end.
 
-Errors stay claims (F11). `run` with `unknown` is for a write that recognises its own first attempt:
-when the time is up it ends as `UnknownOutcomeError`, unless for certain no attempt was applied.
-Whatever is called inside of it is not retried by itself: a failed attempt gets to whoever resolves
-it, at once.
+An error is a claim (F11). `run` with `unknown` is for a write that recognises its own first
+attempt: when the time is up, it raises `UnknownOutcomeError`, unless certainly no attempt was
+applied. Calls nested inside `run` are not retried on their own: a failed attempt reaches the caller
+that resolves it at once.
 """
 
 from __future__ import annotations
@@ -19,26 +20,22 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from stepwell.durations import backoff_s, duration_text
 from stepwell.env import Env
 from stepwell.errors import StepwellError, UnavailableError, UnknownOutcomeError
 
 T = TypeVar("T")
 
 PATIENCE_S = 300.0
-"""How long a pipeline rides out an outage, unless its project says otherwise."""
+"""How long a pipeline retries during an outage, unless its project sets another limit."""
 LOOK_S = 30.0
-"""How long a command that only reads waits for a store that does not answer."""
+"""How long a read-only command waits for a store that does not answer."""
 BRIEF_S = 1.0
 TELL_S = 2.0
-"""An outage is told about once it has lasted this long; a shorter one is nobody's concern."""
+"""An outage is reported once it has lasted this long; shorter ones are not."""
 _SLICE_S = 0.2
 _inside: ContextVar[bool] = ContextVar("inside", default=False)
-"""Whether this thread, or this task of a thread, is inside of `run`."""
-
-
-def pause_s(failures: int, first_s: float, longest_s: float, env: Env) -> float:
-    """How long to wait after so many failures before this one: doubling, limited, with jitter."""
-    return min(longest_s, first_s * 2.0 ** min(failures, 60)) * (0.5 + env.jitter() / 2)
+"""Whether this thread, or this task of a thread, is inside `run`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A store that does not answer, and until when it is tried again."""
+    """A store that does not answer, and the time until which it is retried."""
 
     store: str
     since: datetime
@@ -60,7 +57,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """The end of an outage that was told about."""
+    """The end of a reported outage."""
 
     store: str
     after_s: float
@@ -68,7 +65,7 @@ class Recovery:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A call that failed and is tried again."""
+    """A failed call that is being retried."""
 
     began: float
     since: datetime
@@ -77,12 +74,12 @@ class _Waiting:
 
 
 class Patience:
-    """How patient everybody is with one store, and what they wait for. Safe for several threads."""
+    """The retry policy of one store and its pending calls, shared by all callers. Thread-safe."""
 
     def __init__(self, env: Env, retry: Retry | None = None, store: str = "the store") -> None:
         self.retry = retry or Retry()
         self.listener: Callable[[Outage | Recovery], None] | None = None
-        """Told when an outage has lasted for `TELL_S`, and when it is over; once each."""
+        """Called once when an outage has lasted for `TELL_S`, and once when it is over."""
         self._env = env
         self._store = store
         self._lock = threading.Lock()
@@ -92,25 +89,25 @@ class Patience:
 
     @property
     def outage(self) -> Outage | None:
-        """What calls wait for now, if any do."""
+        """The current outage, if any call is waiting."""
         with self._lock:
             return self._outage()
 
     def hurry(self) -> None:
-        """From now on, and also for calls that wait, an outage ends soon. Safe in a signal."""
+        """End outages soon from now on, even for waiting calls. Safe in a signal handler."""
         if self._hurried is None:
             self._hurried = self._env.uptime()
 
     def relax(self) -> None:
-        """Take `hurry` back."""
+        """Undo `hurry`."""
         self._hurried = None
 
     def run(self, call: Callable[[], T], unknown: Callable[[], str] | None = None) -> T:
-        """Call until it answers, or the time is up.
+        """Call until it answers or the time is up.
 
-        Only for what may safely be applied twice, or recognises its own first attempt. `unknown`
-        says what is not known once the time is up. Without it, or if for certain no attempt was
-        applied, `UnavailableError` is raised.
+        Only for a call that may safely be applied twice, or that recognises its own first attempt.
+        `unknown` describes the unknown outcome once the time is up. Without it, or if certainly no
+        attempt was applied, `UnavailableError` is raised.
         """
         inside = _inside.get()
         if inside and unknown is None:
@@ -133,7 +130,7 @@ class Patience:
             while (left := self._until(waiting.began, error) - self._env.uptime()) > 0:
                 self._note(waiting, error)
                 s = self.retry
-                wait = pause_s(attempts - 1, s.wait_s_first, s.wait_s_max, self._env)
+                wait = backoff_s(attempts - 1, s.wait_s_first, s.wait_s_max, self._env)
                 self._rest(min(wait, left), waiting.began, error)
                 attempts += 1
                 try:
@@ -151,7 +148,7 @@ class Patience:
             self._leave(waiting, answered=answered)
         if attempts == 1 and (unknown is None or not_applied):
             raise error
-        tried = f"tried {attempts} times in {span_text(self._env.uptime() - waiting.began)}"
+        tried = f"tried {attempts} times in {duration_text(self._env.uptime() - waiting.began)}"
         if unknown is None or not_applied:
             raise UnavailableError(
                 f"{error.message} ({tried})",
@@ -172,7 +169,7 @@ class Patience:
         return until if hurried is None else min(until, max(began, hurried) + BRIEF_S)
 
     def _rest(self, seconds: float, began: float, error: UnavailableError) -> None:
-        """Wait, in slices: somebody may be in a hurry meanwhile."""
+        """Wait in slices, because `hurry` may be called meanwhile."""
         while seconds > 0 and self._env.uptime() < self._until(began, error):
             self._env.sleep(min(seconds, _SLICE_S))
             seconds -= _SLICE_S
@@ -190,7 +187,7 @@ class Patience:
             self.listener(outage)
 
     def _leave(self, waiting: _Waiting, *, answered: bool) -> None:
-        """Over once nothing waits any more: while one kind of call fails, others may succeed."""
+        """End the outage once no call is waiting: some calls may fail while others succeed."""
         with self._lock:
             self._waiting.pop(id(waiting), None)
             if self._waiting:
@@ -205,17 +202,3 @@ class Patience:
         first = min(self._waiting.values(), key=lambda item: item.began)
         left = timedelta(seconds=max(0.0, first.until - self._env.uptime()))
         return Outage(self._store, first.since, self._env.now() + left, first.error)
-
-
-def span_text(seconds: float) -> str:
-    """A span of time, for people.
-
-    >>> span_text(0.25), span_text(42.4), span_text(300), span_text(5400)
-    ('0.2s', '42s', '5m', '1h30m')
-    """
-    if seconds < 10:
-        return f"{seconds:.1f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    parts = [(hours, "h"), (minutes, "m"), (rest if not hours else 0, "s")]
-    return "".join(f"{number}{unit}" for number, unit in parts if number)

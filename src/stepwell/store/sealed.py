@@ -1,11 +1,11 @@
-"""Sealed JSON: every JSON object Stepwell stores carries its checksum and a format.
+"""Sealed JSON: every JSON object that Stepwell stores carries its checksum and a format.
 
     {"checksum":"<32 hex digits>","format":"stepwell-manifest/5",...}
 
-The first 45 bytes never change their shape, in any version to come: that is the seal. The checksum
-covers every byte after them, so a byte flipped, cut off or added anywhere is found before the JSON
-is even parsed (K2); and because the seal is checked first, an unknown format is told apart from
-damage (J12). `Fields` then reads the parsed object, field by field, with types.
+The first 45 bytes are the seal. They keep this shape in all future versions. The checksum covers
+every byte after the seal, so any byte changed, cut off or added is detected before the JSON is
+parsed (K2). Because the seal is checked first, an unknown format is distinguished from damage
+(J12). `Fields` then reads the parsed object field by field, with types.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _BODY = len(_HEAD) + _DIGITS
 
 
 def seal(format: str, fields: Mapping[str, Json]) -> bytes:
-    """Encode an object of the given format; the same fields always give the same bytes."""
+    """Encode an object of the given format; equal fields always give equal bytes."""
     text = json.dumps({"format": format, **fields}, separators=(",", ":"), ensure_ascii=False)
     body = b'",' + text[1:].encode()
     return _HEAD + checksum([body]).encode() + body
 
 
 def unseal(data: bytes, *, format: str, object: str) -> Fields:
-    """Check the seal, then the format, and give access to the fields."""
+    """Check the seal, then the format, and return the fields."""
     found = data[len(_HEAD) : _BODY].decode("ascii", "replace")
     if not data.startswith(_HEAD) or not is_checksum(found):
         raise CorruptError(object, f"not a sealed JSON object: it starts with {data[:16]!r}")
@@ -56,7 +56,7 @@ def unseal(data: bytes, *, format: str, object: str) -> Fields:
 
 
 def read_sealed(store: Store, path: str, format: str) -> tuple[Fields, str] | None:
-    """The fields of a stored object and its etag; None if there is no object."""
+    """Read the fields and the etag of a stored object; None if it is absent."""
     return reread(lambda: _read_sealed(store, path, format))
 
 
@@ -68,7 +68,7 @@ def _read_sealed(store: Store, path: str, format: str) -> tuple[Fields, str] | N
 
 
 def reread(read: Callable[[], T]) -> T:
-    """Read, and once more if damaged: a body cut off on the way is not a damaged object."""
+    """Read, and once more if damaged: a body cut off in transit is not a damaged object."""
     try:
         return read()
     except CorruptError:
@@ -76,7 +76,7 @@ def reread(read: Callable[[], T]) -> T:
 
 
 def check_format(found: str, expected: str, object: str) -> None:
-    """A format is `stepwell-<what>/<version>`: another version is refused, by both numbers."""
+    """Check a format, `stepwell-<what>/<version>`; a version mismatch is reported with both."""
     if found == expected:
         return
     kind, _, version = expected.partition("/")
@@ -92,9 +92,7 @@ def check_format(found: str, expected: str, object: str) -> None:
 
 
 class Fields:
-    """A parsed JSON object whose fields are read by type; what is wrong is named by object and
-    field.
-    """
+    """A parsed JSON object whose fields are read by type; errors name the object and the field."""
 
     def __init__(self, content: Json, object: str, path: str = "") -> None:
         self.object = object
@@ -141,6 +139,9 @@ class Fields:
     def names(self) -> tuple[str, ...]:
         return tuple(self._content)
 
+    def has(self, name: str) -> bool:
+        return name in self._content
+
     def any(self, name: str) -> Json:
         return self._value(name)
 
@@ -155,7 +156,7 @@ class Fields:
         )
 
     def maybe(self, name: str, read: Callable[[str], T]) -> T | None:
-        """None where the field holds null; `read` (a method of this object) otherwise."""
+        """None if the field is null; otherwise the result of `read`, a method of this object."""
         return None if self._value(name) is None else read(name)
 
     def wrong(self, name: str, expected: str) -> CorruptError:

@@ -1,22 +1,22 @@
-"""Numbered versions of one value, on storage that only knows "create if absent".
+"""Numbered versions of one value, on storage that offers only "create if absent".
 
     <prefix>00000000000000000042.json        sealed JSON {id, epoch, put_id, body}
 
-Each version is a full picture; the create is the commit; the highest number is the truth. Nothing
-here knows what the body means. Invariants:
+Each version is complete in itself, creating it is the commit, and the highest number is the current
+version. This module does not interpret the body. Invariants:
 
-* A version is only ever created, at the number after the one its author read (F1). So of all who
-  build upon version n, one wins n+1 and the others get a `ConflictError`.
-* Epochs do not decrease with the number. A claim raises the epoch by one; whoever holds a lower
-  one is fenced from then on (F6). A stored epoch *below* a holder's means that the storage went
-  back in time: a hard stop.
+* A version is only ever created, and at the number after the one its author read (F1). So of all
+  writers that build on version n, one wins n+1 and the others get a `ConflictError`.
+* Epochs do not decrease with the number. A claim raises the epoch by one and fences every writer
+  with a lower epoch (F6). A stored epoch *below* a writer's own means that the storage went back in
+  time: a hard stop.
 * A create whose answer was lost is recognised by its put_id (F7).
-* Collection moves the boundary first and deletes then, never the latest version. Nothing is
-  created at or below the boundary. A create that finds itself there afterwards landed in a hole
-  that a collector left, or was committed and then collected; which of the two, nobody can say.
+* Collection first moves the boundary and then deletes, but never the latest version. No version is
+  created at or below the boundary. A create that finds itself there afterwards either landed in a
+  hole that a collector left, or was committed and then collected; the two cannot be distinguished.
 
-A crash leaves the version or not, whole. A version that lost against the boundary stays as rubbish
-below it until the next collection.
+A crash leaves the whole version or nothing. A version that lost against the boundary remains below
+it as garbage until the next collection.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version: its number, the epoch it was written in, and its body."""
+    """One version: its number, the epoch of its writer, and its body."""
 
     id: int
     epoch: Epoch
@@ -47,10 +47,10 @@ class Version:
 
 
 class Boundary:
-    """Numbers at or below which everything unprotected is gone for good; they only go up.
+    """The numbers at or below which all unprotected versions are permanently deleted.
 
-    One sealed object, `{"manifest": 12}`, replaced by compare-and-swap. A crash leaves the old
-    number or the new one.
+    The numbers only increase. They are stored in one sealed object, `{"manifest": 12}`, replaced by
+    compare-and-swap. A crash leaves the old number or the new one.
     """
 
     FORMAT = "stepwell-boundary/1"
@@ -60,16 +60,16 @@ class Boundary:
         self._path = path
 
     def read(self, name: str) -> int:
-        """0 while nothing was ever collected."""
+        """One number; 0 if nothing was ever collected."""
         return self.numbers().get(name, 0)
 
     def numbers(self) -> Mapping[str, int]:
-        """All of them; one that is absent counts as 0."""
+        """All numbers; an absent one counts as 0."""
         found = self._read()
         return found[0] if found else {}
 
     def advance(self, name: str, number: int) -> int:
-        """Raise one number to at least `number`, and say what it is now."""
+        """Raise one number to at least `number`, and return its new value."""
         while True:
             found = self._read()
             numbers, etag = found or ({}, None)
@@ -83,7 +83,7 @@ class Boundary:
                     self._store.replace_if(self._path, body, etag)
                 return number
             except ConflictError:
-                continue  # Another collector, or our own answer lost: both are seen on reading.
+                continue  # Another collector won, or our answer was lost: read again to see which.
 
     def _read(self) -> tuple[dict[str, int], str] | None:
         found = read_sealed(self._store, self._path, self.FORMAT)
@@ -94,7 +94,7 @@ class Boundary:
 
 
 class Sequence:
-    """The versions under one prefix. Holds no state: every handle sees the same truth."""
+    """The versions under one prefix. Stateless: all handles see the same versions."""
 
     def __init__(
         self,
@@ -124,10 +124,11 @@ class Sequence:
         return f"{self.store.uri}/{self.path(id)}"
 
     def latest(self) -> Version | None:
-        """The latest version, in three requests if a page holds the names; None if none is.
+        """The latest version, in three requests if one page holds all names; None if there is none.
 
-        The latest is never collected. So one at or below the boundary was kept for a checkpoint,
-        and what came after it was lost: it must not pass for the truth.
+        The latest version is never collected. So if the highest version is at or below the
+        boundary, it was kept for a checkpoint and the versions after it were lost: it must not be
+        taken for the latest.
         """
         stale: int | None = None
         while (id := self.latest_id()) is not None:
@@ -140,32 +141,32 @@ class Sequence:
                     f"missing: the latest version lay above {boundary}, and none does now",
                     hint=f"restore the latest {self.name} objects from a backup",
                 )
-            # A collector came along between the requests, so there is a later one: look again.
+            # A collector ran between the requests, so there is a later version: try again.
             stale = id
         return None
 
     def latest_id(self, after: int = 0) -> int | None:
-        """The highest number above `after`; None if there is none. One request, as a rule."""
+        """The highest number above `after`; None if there is none. Usually one request."""
         page = self.store.list(self._prefix, after=self.path(after), limit=_PAGE)
         ids = [id for id in (self._parse(item.path) for item in page) if id is not None]
         if len(page) < _PAGE:
             return ids[-1] if ids else None
-        # Versions kept for a checkpoint lie below the boundary, with gaps between them; above it
-        # there are none, and the end can be searched for.
+        # Versions kept for a checkpoint lie below the boundary, with gaps between them. Above it
+        # there are no gaps, so the end can be searched for.
         boundary = self._boundary.read(self.name)
         last = last_taken(lambda id: self.store.exists(self.path(id)), max(boundary, *ids))
-        # The search is only right if no collector came along while it ran.
+        # The search is valid only if no collector ran meanwhile.
         if self._boundary.read(self.name) > boundary:
             return self.latest_id(after)
         return last if last > boundary else ids[-1]
 
     def read(self, id: int) -> Version | None:
-        """One version, checked; None if there is none."""
+        """Read and check one version; None if it is absent."""
         found = read_sealed(self.store, self.path(id), self._format)
         return None if found is None else self._version(id, found[0])
 
     def create(self, id: int, epoch: Epoch, body: Mapping[str, Json]) -> Version:
-        """Commit version `id`. `ConflictError`: somebody else has it; read and decide again."""
+        """Commit version `id`. On `ConflictError` another writer has it: read and decide again."""
         outdated = ConflictError(f"{self.where(id)} is outdated: there is a later version")
         if id <= self._boundary.read(self.name):
             raise outdated
@@ -180,16 +181,16 @@ class Sequence:
             try:
                 self.store.put_new(self.path(id), data)
             except ConflictError:
-                # It may be our own, sent twice because the first answer was lost.
+                # The object may be our own, sent twice because the first answer was lost.
                 found = self.read(id)
                 return found is not None and found.put_id == put_id
             return True
 
         ours = self._patience.run(put, unknown)
-        # The version may be there, so from here on a failure is an unknown outcome as well.
+        # The version may exist, so from here on a failure is an unknown outcome as well.
         if id <= self._patience.run(lambda: self._boundary.read(self.name), unknown):
-            # A collector came along meanwhile. Either ours lies in a hole that it left, or it was
-            # committed, built upon, and collected: the two look the same from here.
+            # A collector ran meanwhile. Either our version lies in a hole that the collector left,
+            # or it was committed, built upon, and collected: the two look the same from here.
             raise CollectedError(
                 f"{unknown()}: it was collected meanwhile",
                 hint="open the pipeline again: it will see which",
@@ -199,23 +200,24 @@ class Sequence:
         return self._version(id, unseal(data, format=self._format, object=self.where(id)))
 
     def ids(self) -> tuple[int, ...]:
-        """Every number there is, in order: for collectors, not for finding the latest."""
+        """All existing numbers, in order: for collectors, not for finding the latest."""
         parsed = (self._parse(item.path) for item in self.store.list(self._prefix))
         return tuple(id for id in parsed if id is not None)
 
     def collect(self, up_to: int, keep: frozenset[int] = frozenset()) -> tuple[int, ...]:
-        """Delete the versions up to a number, but for those to keep; say which.
+        """Delete the versions up to a number, except those in `keep`; return the deleted ones.
 
-        The boundary goes first, so that a stalled author that creates one of these numbers again
-        finds out (F8). Any number of collectors may run; a crash leaves the rest to the next one.
+        The boundary moves first, so that a stalled author that creates one of these numbers again
+        finds out (F8). Any number of collectors may run; after a crash, the next one deletes the
+        rest.
         """
         latest = self.latest()
         ensure(
             latest is not None and up_to < latest.id, f"the latest {self.name} is never collected"
         )
         self._boundary.advance(self.name, up_to)
-        # Not up to wherever another collector may have moved the boundary: what there is to keep
-        # beyond `up_to` only that one knows.
+        # Not up to the boundary, which another collector may have moved: only that collector knows
+        # which versions beyond `up_to` to keep.
         doomed = tuple(id for id in self.ids() if id <= up_to and id not in keep)
         self.store.delete(*map(self.path, doomed))
         return doomed
@@ -232,9 +234,9 @@ class Sequence:
 
 
 def last_taken(exists: Callable[[int], bool], start: int) -> int:
-    """The last of the numbers from `start` on that exist without a gap, in O(log n) questions.
+    """The last number from `start` on that exists without a gap, in O(log n) probes.
 
-    `start` counts as taken without being asked for.
+    `start` counts as taken and is not probed.
 
     >>> last_taken(lambda number: number <= 1000, 0)
     1000

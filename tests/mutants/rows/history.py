@@ -10,35 +10,35 @@ _RESTORE = "tests/engine/test_restore.py"
 MUTANTS = (
     Mutant(
         "pins-matched-by-lineage-alone",
-        "state/pins.py",
+        "manifest/pins.py",
         "if (pin.id, pin.clone) != (id, clone))",
         "if pin.id != id)",
         (f"{_COPIED}::test_the_end_of_a_copied_clone_leaves_the_original_its_files",),
     ),
     Mutant(
         "places-copy-taken-for-moved",
-        "state/places.py",
+        "manifest/layout.py",
         "    if mark is None or recorded.mark != mark:\n        return Standing.COPIED",
         "    if mark is None or recorded.mark != mark:\n        return Standing.MOVED",
         (f"{_COPIED}::test_a_copy_is_refused_until_somebody_says_what_it_is",),
     ),
     Mutant(
         "places-backup-put-back-unnoticed",
-        "state/places.py",
+        "manifest/layout.py",
         "return Standing.HERE if recorded.mark == mark else Standing.REPLACED",
         "return Standing.HERE",
         (f"{_COPIED}::test_a_backup_that_is_put_back_is_another_history",),
     ),
     Mutant(
         "places-snapshot-taken-for-the-original",
-        "state/places.py",
+        "manifest/layout.py",
         "    return Standing.MOVED if left else Standing.COPIED",
         "    return Standing.MOVED",
         (f"{_COPIED}::test_snapshots_that_are_both_mounted_are_told_apart",),
     ),
     Mutant(
         "places-original-under-another-name-taken-for-a-copy",
-        "state/places.py",
+        "manifest/layout.py",
         "    if recorded.uri == store.uri or same_directory(recorded.uri, store.uri):",
         "    if recorded.uri == store.uri:",
         (f"{_COPIED}::test_the_original_under_another_name_is_no_copy_though_its_mark_changed",),
@@ -52,21 +52,21 @@ MUTANTS = (
     ),
     Mutant(
         "adopt-strips-the-original",
-        "state/adopt.py",
+        "manifest/adopt.py",
         "    if how is not Standing.COPIED:",
         "    if False:",
         (f"{_COPIED}::test_the_original_is_not_adopted_as_a_copy_of_itself",),
     ),
     Mutant(
         "destroy-copy-takes-the-journal-of-the-original",
-        "state/destroy.py",
+        "manifest/destroy.py",
         "    if standing(manifest, store) is Standing.COPIED:",
         "    if False:",
         (f"{_COPIED}::test_destroying_a_copy_leaves_a_journal_that_was_not_copied",),
     ),
     Mutant(
         "retention-takes-a-restart-for-a-restore",
-        "state/checkpoint.py",
+        "manifest/checkpoint.py",
         "if item.since and not item.resumed]",
         "if item.since]",
         (
@@ -77,11 +77,11 @@ MUTANTS = (
     ),
     Mutant(
         "timelines-forget-a-restore",
-        "state/timeline.py",
+        "manifest/timeline.py",
         "    resumed = [item for item in found[1:] if item.resumed]",
         "    resumed = list(found[1:])",
         (
-            "tests/state/test_timeline.py"
+            "tests/manifest/test_timeline.py"
             "::test_restarts_do_not_make_the_list_longer_and_restores_are_all_known",
         ),
     ),
@@ -94,7 +94,7 @@ MUTANTS = (
     ),
     Mutant(
         "restore-chooses-by-size",
-        "state/checkpoint.py",
+        "manifest/checkpoint.py",
         "for file, sum in found if sum != file.checksum))",
         "for file, sum in found if False))",
         (
@@ -104,40 +104,40 @@ MUTANTS = (
     ),
     Mutant(
         "restore-takes-an-outage-for-damage",
-        "engine/target.py",
-        "    except UnavailableError:\n        raise  # A store",
+        "engine/restore_request.py",
+        "    except UnavailableError:\n        raise  # An unavailable",
         "    except UnavailableError as error:\n        return _Inspected(None, error.message)  #",
         (f"{_REACH}::test_a_store_that_does_not_answer_is_no_damage",),
     ),
     Mutant(
         "restore-without-the-beginning",
-        "engine/target.py",
+        "engine/restore_request.py",
         "    beginning = beginning_of(manifest)\n",
         "    beginning = None\n",
         (f"{_REACH}::test_an_untrimmed_journal_leads_everywhere_though_every_checkpoint_is_gone",),
     ),
     Mutant(
         "checkpoints-not-thinned-but-dropped",
-        "state/checkpoint.py",
+        "manifest/checkpoint.py",
         "    if reach_s > 0:\n",
         "    if False:\n",
         (f"{_REACH}::test_every_transaction_that_the_journal_keeps_can_be_restored",),
     ),
     Mutant(
         "checkpoint-of-a-restore-dropped",
-        "state/checkpoint.py",
+        "manifest/checkpoint.py",
         "if slot not in slots or restored:",
         "if slot not in slots:",
         (f"{_REACH}::test_what_came_after_a_restore_can_be_reached",),
     ),
     Mutant(
         "collect-trims-beyond-the-last-checkpoint",
-        "state/collect.py",
+        "manifest/gc.py",
         "    if before:\n        return max(before)\n",
         "    if before:\n        return limit\n",
         (
             f"{_REACH}::test_every_transaction_that_the_journal_keeps_can_be_restored",
-            "tests/state/test_collect.py::test_entries_stay_for_as_long_as_they_are_to_be_kept",
+            "tests/manifest/test_collect.py::test_entries_stay_for_as_long_as_they_are_to_be_kept",
         ),
     ),
     Mutant(
@@ -175,8 +175,8 @@ MUTANTS = (
     Mutant(
         "restore-stops-at-damage-that-going-back-meets",
         "engine/restore.py",
-        "    except CorruptError as error:\n        # The target",
-        "    except ZeroDivisionError as error:\n        # The target",
+        "    except CorruptError as error:\n        # The restore point",
+        "    except ZeroDivisionError as error:\n        # The restore point",
         (f"{_RESTORE}::test_damage_that_only_going_back_meets_does_not_stop_a_restore",),
     ),
     Mutant(

@@ -10,13 +10,13 @@ MUTANTS = (
     Mutant(
         "letters-of-the-last-transaction-of-a-replay",
         "engine/transaction.py",
-        "before = chain.from_iterable(gathered.came for gathered in self.earlier)",
-        "before = (Came(i, self.transaction, self.time) for g in self.earlier for i in g.intakes)",
+        "before = chain.from_iterable(gathered.arrivals for gathered in self.earlier)",
+        "before = (Arrival(i, self.transaction, self.time) for g in self.earlier for i in g.intakes)",  # noqa: E501
         (f"{_CRASH}::test_transactions_that_are_replayed_as_one_keep_their_own_letters",),
     ),
     Mutant(
         "letters-of-another-row-of-the-fold",
-        "engine/fold.py",
+        "lsm/fold.py",
         "place = self.left[part][at].as_py() if part in self.left else at",
         "place = at",
         (f"{_CRASH}::test_however_rows_fall_into_steps_their_letters_are_the_same",),
@@ -24,8 +24,8 @@ MUTANTS = (
     Mutant(
         "letters-without-the-recorded-position",
         "engine/payload.py",
-        "taken = Taken(change, item.rows, position, None, bad, deleted, names)",
-        "taken = Taken(change, item.rows, position, None, bad, None, names)",
+        "Intake(*source_table, change, item.rows, position, None, bad, deleted, names)",
+        "Intake(*source_table, change, item.rows, position, None, bad, None, names)",
         (f"{_TEXTS}::test_a_pushed_delete_that_is_rejected_has_its_line_and_the_row_as_json",),
     ),
     Mutant(
@@ -37,7 +37,7 @@ MUTANTS = (
     ),
     Mutant(
         "letters-cut-again-when-they-are-replayed",
-        "engine/ports.py",
+        "lsm/dead_letter.py",
         'sound = cut(sound.encode("utf-8", "backslashreplace").decode(), length_max)',
         'sound = sound.encode("utf-8", "backslashreplace").decode()',
         (f"{_TEXTS}::test_a_letter_is_the_same_when_it_comes_back_from_the_journal",),

@@ -36,7 +36,7 @@ MUTANTS = (
     ),
     Mutant(
         "a claim does not look at what was seen",
-        "state/manifest.py",
+        "manifest/manifest.py",
         "if expected is not None and before.claim != expected:",
         "if False:",
         (
@@ -58,7 +58,7 @@ MUTANTS = (
     ),
     Mutant(
         "Arrow bytes are believed",
-        "engine/arrow_input.py",
+        "endpoint/arrow_input.py",
         "        table.validate(full=True)\n",
         "",
         (

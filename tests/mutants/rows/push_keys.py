@@ -27,14 +27,14 @@ MUTANTS = (
     ),
     Mutant(
         "key-of-a-push-answered-by-a-fenced-writer",
-        "engine/core.py",
+        "engine/writer_session.py",
         "        if known is not None:\n            self._writer.check",
         "        if known is None:\n            self._writer.check",
         (f"{_KEYS}::test_a_fenced_writer_does_not_answer_from_memory",),
     ),
     Mutant(
         "keys-outlive-a-restore",
-        "engine/keeping.py",
+        "engine/rewind.py",
         "state.pushes = past.pushes",
         "pass",
         (f"{_KEYS}::test_a_restore_forgets_the_keys_of_what_it_undoes",),

@@ -22,8 +22,8 @@ MUTANTS = (
     Mutant(
         "sinks-postgres-mark-replaced-without-comparing",
         "connectors/postgres.py",
-        "            same = {**fields, **mark_to_json(previous)}\n"
-        '            del same["timeline"]  # The entry says it for certain.\n',
+        "            same = {**fields, **MARK.write(previous)}\n"
+        '            del same["timeline"]  # The entry identifies the history for certain.\n',
         "            same = fields\n",
         (
             f"{_ANOTHER}[postgres-key-a copy]",
@@ -34,8 +34,8 @@ MUTANTS = (
     Mutant(
         "sinks-postgres-compares-before-its-commit",
         "connectors/postgres.py",
-        "            same = {**fields, **mark_to_json(previous)}\n"
-        '            del same["timeline"]  # The entry says it for certain.\n',
+        "            same = {**fields, **MARK.write(previous)}\n"
+        '            del same["timeline"]  # The entry identifies the history for certain.\n',
         "            same = fields\n"
         "            check_held(self.name, self._held(cursor), previous, mark)\n",
         (f"{_LATE}[postgres-changes-5]",),

@@ -2,12 +2,12 @@
 
 from tests.mutants.table import Mutant
 
-_COLLECT = "tests/state/test_collect.py"
+_COLLECT = "tests/manifest/test_collect.py"
 
 MUTANTS = (
     Mutant(
         "collect-takes-runs-above-the-floor",
-        "state/collect.py",
+        "manifest/gc.py",
         'return "run" if (name.id or "~") <= floor else None',
         'return "run"',
         (
@@ -24,11 +24,11 @@ MUTANTS = (
     ),
     Mutant(
         "manifest-replay-position-may-go-back",
-        "state/invariants.py",
+        "manifest/invariants.py",
         "    replay_moves_forward,\n    transaction_moves_forward,\n",
         "    transaction_moves_forward,\n",
         (
-            "tests/state/test_manifest.py::"
+            "tests/manifest/test_manifest.py::"
             "test_a_commit_that_breaks_a_rule_is_stopped_before_it_is_stored",
         ),
     ),

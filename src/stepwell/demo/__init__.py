@@ -1,0 +1,1 @@
+"""Demonstrations with real processes whose outcome is checked against the guarantees."""

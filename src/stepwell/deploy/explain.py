@@ -1,0 +1,50 @@
+"""Explain how the views of a project are maintained, without Spark.
+
+The description of a deployed view was recorded when it was last stored (`plan/described`). A
+project that was never run, or whose description is missing because an older version wrote it, is
+compiled here as far as possible (`execution/local/offline`), and the answer says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stepwell.deploy.graph import column_names
+from stepwell.deploy.project import Project
+from stepwell.execution.backend import CannotRunError
+from stepwell.execution.local.offline import programs_of
+from stepwell.manifest.manifest import Manifest
+from stepwell.plan.described import read_description
+from stepwell.plan.explain import explain
+from stepwell.sql.statements import fold
+
+OFFLINE = "worked out without Spark, which decides when the pipeline is run or deployed"
+
+
+def explained(
+    project: Project, manifest: Manifest | None, views: Sequence[str]
+) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the output of `explain` for each view, as text and as JSON."""
+    described = None if manifest is None else manifest.described
+    known = read_description(described, project.store)
+    made = {} if all(fold(view) in known for view in views) else _compiled(project)
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    for view in views:
+        recorded = known.get(fold(view))
+        if recorded is not None:
+            found.append((recorded.text, recorded.explained))
+            continue
+        program = made[fold(view)]
+        if isinstance(program, CannotRunError):
+            text = f"{view}\n  not known without Spark: {program}\n  {OFFLINE}"
+            found.append((text, {"view": view, "offline": True, "unknown": str(program)}))
+        else:
+            told = explain(program, {})
+            found.append((f"{told}\n  {OFFLINE}", {**told.to_json(), "offline": True}))
+    return found
+
+
+def _compiled(project: Project) -> Mapping[str, Any]:
+    statements = {fold(statement.name): statement for statement in project.statements}
+    return programs_of(project.statements, lambda name: column_names(name, statements.get))

@@ -1,0 +1,179 @@
+"""The metrics port: counters, gauges and histograms, for whichever system collects them.
+
+`METRICS` lists everything that is reported. Counters and gauges follow from events; the phases of a
+transaction are timed where they happen. Without a `Metrics` nothing is reported and no clock is
+read. Metrics report, they do not decide: an implementation that raises is not called again, and
+changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from stepwell.engine.events import (
+    BackgroundTaskFailed,
+    Checkpointed,
+    Collected,
+    CollectFailed,
+    Committed,
+    Event,
+    ExecutorLost,
+    Flushed,
+    FlushFailed,
+    Opened,
+    Published,
+    RolledBack,
+    SinkFailed,
+    SourceFailed,
+    StoreUnavailable,
+)
+from stepwell.env import Env
+
+PHASES = ("poll", "gather", "execute", "record", "apply", "publish", "flush")
+"""The phases that `phase_seconds` is reported for; see `transaction.py`."""
+
+
+class Metrics(Protocol):
+    """Receives measurements, from any thread. Labels are few and have few values."""
+
+    def count(self, name: str, value: int, **labels: str) -> None:
+        """Add to a counter."""
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        """Set a gauge."""
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        """Add one value to a histogram."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric that is reported."""
+
+    kind: Literal["counter", "gauge", "histogram"]
+    meaning: str
+    labels: tuple[str, ...] = ()
+
+
+METRICS: dict[str, Metric] = {
+    "epoch": Metric("gauge", "Epoch of the writer."),
+    "transaction": Metric("gauge", "Last transaction that is recorded."),
+    "flushed_transaction": Metric("gauge", "Last transaction that the manifest holds."),
+    "runs": Metric("gauge", "Runs that the manifest names."),
+    "transactions": Metric("counter", "Transactions that were committed."),
+    "rows": Metric("counter", "Rows that were taken in, rejected ones included."),
+    "rejected_rows": Metric("counter", "Rows that went to the dead letters."),
+    "violations": Metric("counter", "Rows that were added to the violations of data tests."),
+    "rollbacks": Metric("counter", "Explicit transactions that were aborted."),
+    "replayed_transactions": Metric("counter", "Transactions that openings replayed."),
+    "published_transactions": Metric("counter", "Transactions that a sink took.", ("sink",)),
+    "published_rows": Metric("counter", "Rows that a sink took.", ("sink",)),
+    "sink_failures": Metric("counter", "Attempts that a sink failed.", ("sink",)),
+    "sink_pending": Metric("gauge", "Transactions that wait for a failing sink, or 0.", ("sink",)),
+    "source_failures": Metric("counter", "Polls that a source failed.", ("source",)),
+    "flushes": Metric("counter", "Flushes that were committed."),
+    "flush_failures": Metric("counter", "Flushes that failed, and are tried again."),
+    "checkpoints": Metric("counter", "Checkpoints that were taken."),
+    "collected_objects": Metric("counter", "Objects that garbage collection removed."),
+    "collected_bytes": Metric("counter", "Bytes that garbage collection removed."),
+    "gc_failures": Metric("counter", "Garbage collections that failed."),
+    "compaction_failures": Metric("counter", "Background compactions that failed."),
+    "executor_losses": Metric("counter", "Executors that ended and were replaced."),
+    "store_outages": Metric("counter", "Outages of a store."),
+    "transaction_seconds": Metric("histogram", "Time of a transaction, from polling its input on."),
+    "phase_seconds": Metric("histogram", "Time of one phase of a transaction.", ("phase",)),
+}
+"""Every metric, by its name."""
+
+Lap = Callable[[str], None]
+"""Ends a phase, and begins the next."""
+
+
+class Phases:
+    """Times the phases of transactions; does nothing without metrics."""
+
+    def __init__(self, env: Env | None = None, metrics: Metrics | None = None) -> None:
+        self._env = env
+        self._metrics = metrics
+
+    def start(self) -> Lap:
+        """Begin the first phase; call what this returns with the name of each phase that ends."""
+        if self._metrics is None or self._env is None:
+            return _untimed
+        env, at = self._env, self._env.uptime()
+
+        def lap(phase: str) -> None:
+            nonlocal at
+            now = env.uptime()
+            self._observe(phase, now - at)
+            at = now
+
+        return lap
+
+    def _observe(self, phase: str, seconds: float) -> None:
+        try:
+            if self._metrics is not None:
+                self._metrics.observe("phase_seconds", seconds, phase=phase)
+        except Exception:  # noqa: BLE001 - a measurement must not undo what was recorded
+            self._metrics = None
+
+
+def _untimed(phase: str) -> None:
+    """Nobody is told."""
+
+
+class EventMetrics:
+    """Listens to a pipeline's events, and reports what they say as metrics."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def __call__(self, event: Event) -> None:
+        metrics = self._metrics
+        match event:
+            case Committed():
+                metrics.gauge("transaction", event.transaction)
+                metrics.count("transactions", 1)
+                metrics.count("rows", event.rows)
+                metrics.count("rejected_rows", event.rejected)
+                metrics.count("violations", sum(item.added for item in event.violations))
+                metrics.observe("transaction_seconds", event.seconds)
+            case Opened():
+                metrics.gauge("epoch", event.epoch)
+                metrics.gauge("transaction", event.transaction)
+                metrics.count("replayed_transactions", event.replayed)
+            case RolledBack():
+                metrics.count("rollbacks", 1)
+            case Published():
+                metrics.count("published_transactions", event.transactions, sink=event.sink)
+                metrics.count("published_rows", event.rows, sink=event.sink)
+                metrics.gauge("sink_pending", 0, sink=event.sink)
+            case SinkFailed():
+                metrics.count("sink_failures", 1, sink=event.sink)
+                metrics.gauge("sink_pending", event.pending, sink=event.sink)
+            case SourceFailed():
+                metrics.count("source_failures", 1, source=event.source)
+            case Flushed():
+                metrics.count("flushes", 1)
+                metrics.gauge("flushed_transaction", event.transaction)
+                metrics.gauge("runs", event.runs)
+            case Checkpointed():
+                metrics.count("checkpoints", 1)
+            case Collected():
+                metrics.count("collected_objects", event.objects)
+                metrics.count("collected_bytes", event.bytes)
+            case _:
+                name = _FAILURES.get(type(event))
+                if name is not None:
+                    metrics.count(name, 1)
+
+
+_FAILURES: dict[type[Event], str] = {
+    FlushFailed: "flush_failures",
+    CollectFailed: "gc_failures",
+    BackgroundTaskFailed: "compaction_failures",
+    ExecutorLost: "executor_losses",
+    StoreUnavailable: "store_outages",
+}

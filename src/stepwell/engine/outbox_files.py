@@ -1,0 +1,105 @@
+"""Files with output that a sink has not received: written by a flush, read when it is sent.
+
+    <store>/outbox/<sink>/<transaction>-<ulid>.parquet      the change that the sink will receive
+
+The manifest names each file with its size and checksum, and both are checked before the file is
+used. A crash leaves files that no manifest will ever name: garbage collection removes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from stepwell.env import Env
+from stepwell.errors import CorruptError, TruncatedError
+from stepwell.journal import paths
+from stepwell.manifest.progress import Delivered, Undelivered
+from stepwell.model import checksum
+from stepwell.store.base import Store
+
+_MANY = 16
+_THREADS = 16
+"""From how many files on they are written concurrently, and by how many threads."""
+
+
+def write_outbox_file(
+    store: Store, env: Env, sink: str, mark: Delivered, change: pa.Table
+) -> Undelivered:
+    """Write a change to a file, which the next manifest will name."""
+    return _write(store, sink, mark, change, env.new_id())
+
+
+def write_outbox_files(
+    store: Store,
+    env: Env,
+    sink: str,
+    changes: Sequence[tuple[Delivered, pa.Table]],
+    on_written: Callable[[Undelivered], None],
+) -> None:
+    """Write changes to files, concurrently if there are many: one request after another would
+    delay the flush.
+
+    `on_written` is called for each file, in any order, even if another write fails.
+    """
+    ids = [env.new_id() for _ in changes]
+
+    def write(item: tuple[tuple[Delivered, pa.Table], str]) -> None:
+        (mark, change), id = item
+        on_written(_write(store, sink, mark, change, id))
+
+    work = list(zip(changes, ids, strict=True))
+    if len(work) < _MANY:
+        for item in work:
+            write(item)
+        return
+    with ThreadPoolExecutor(_THREADS, "stepwell-outbox") as pool:
+        for done in [pool.submit(write, item) for item in work]:
+            done.result()
+
+
+def _write(store: Store, sink: str, mark: Delivered, change: pa.Table, id: str) -> Undelivered:
+    path, body = paths.outbox(sink, mark.transaction, id), _encode(change)
+    store.put_new(path, body)
+    return Undelivered(sink, mark, path, len(body), checksum([body]))
+
+
+def read_outbox_file(store: Store, kept: Undelivered) -> pa.Table:
+    """Read a change; `CorruptError` if the bytes are not those that were written."""
+    body = _read(store, kept.path)
+    where = f"{store.uri}/{kept.path}"
+    if len(body) != kept.size or checksum([body]) != kept.checksum:
+        raise CorruptError(
+            where,
+            f"expected {kept.size} bytes with checksum {kept.checksum}, found {len(body)} with "
+            f"{checksum([body])}",
+            hint="restore the object from a backup",
+        )
+    return _decode(body, where)
+
+
+def _read(store: Store, path: str) -> bytes:
+    found = store.get(path)
+    if found is None:
+        where = f"{store.uri}/{path}"
+        raise TruncatedError(where, "missing", hint="restore the object from a backup")
+    return found.data
+
+
+def _encode(change: pa.Table) -> bytes:
+    from pyarrow import parquet  # Slow to import, and needed only if a sink lags.
+
+    out = pa.BufferOutputStream()
+    parquet.write_table(change, out, write_page_checksum=True)
+    return bytes(out.getvalue().to_pybytes())
+
+
+def _decode(body: bytes, where: str) -> pa.Table:
+    from pyarrow import parquet
+
+    try:
+        return parquet.read_table(pa.BufferReader(body), page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptError(where, f"not a Parquet file: {error}") from error

@@ -1,0 +1,496 @@
+"""Join folding: join small tables in this process, so that Spark gets one table and no join.
+
+After `plan/semi_join` most leaves of a plan are small tables in this process. Spark would broadcast
+each of them in a job of its own. Equalities between plain columns do not need Spark, so such joins
+run on Arrow. Filters and expressions, which only Spark understands, go on top:
+
+    Inner(Filter(a), Project(b)) on x = y  ->  Filter(Project(joined rows of a and b))
+    Join(Filter(a), b) on x = y            ->  Filter(rows of a with those of b, or without)
+    Restrict(a, keys)                      ->  the rows of a among the keys
+    Keys(a)                                ->  the distinct values, or a superset
+
+Filters and projections are linear, so joining first makes no difference. Joins that do not fit
+(other conditions, values that Arrow compares differently, too many rows) are left to Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stepwell.execution.backend import Declined, Fallback, NotSupported
+from stepwell.execution.local.conditions import fulfilling
+from stepwell.execution.local.expressions import Value
+from stepwell.execution.local.join_kernels import (
+    among_rows,
+    comparable_pair,
+    distinct_of,
+    met,
+    pairs_count,
+    pairs_of,
+    product_of,
+)
+from stepwell.execution.local.lookup import LookUps
+from stepwell.execution.local.operators import Linear
+from stepwell.lsm.run_file import WEIGHT
+from stepwell.lsm.values import comparable
+from stepwell.plan.conditions import equal_columns
+from stepwell.plan.expressions import column
+from stepwell.plan.nodes import (
+    Consolidate,
+    Filter,
+    Inner,
+    Join,
+    Keys,
+    Leaf,
+    Negate,
+    Node,
+    Project,
+    Restrict,
+    Side,
+    Union,
+    When,
+    children,
+    with_children,
+)
+
+ROWS_MAX = 1_000_000
+FAN_OUT = 10
+"""A join that multiplies the number of rows by more than this is postponed."""
+_BEFORE, _AFTER = "w0", "w1"
+
+
+def flattened(node: Node, lookups: LookUps, linear: Linear) -> Node:
+    """An equivalent plan with fewer joins for Spark."""
+    return _Flattening(lookups, linear).of(node)
+
+
+class _Flattening:
+    def __init__(self, lookups: LookUps, linear: Linear) -> None:
+        self._lookups = lookups
+        self._linear = linear
+
+    def of(self, node: Node) -> Node:
+        node = with_children(node, tuple(self.of(child) for child in children(node)))
+        made: Node | None = None
+        match node:
+            case Inner():
+                made = self._inner(node)
+            case Join():
+                made = self._join(node)
+            case Restrict():
+                made = self._restrict(node)
+            case Keys():
+                made = self._keys(node)
+            case _:
+                pass
+        return node if made is None else made
+
+    def _keys(self, node: Keys) -> Node | None:
+        """The keys, or a superset of them.
+
+        Rows are compared before and after for every key, so a superfluous key only costs time. The
+        same node gives the same keys wherever it occurs.
+        """
+        found = self._values(node.input)
+        if found is None:
+            return None
+        rows, types = found
+        places = [node.input.columns.index(c) for _, c in node.items]
+        kinds = tuple(types[p] for p in places)
+        if not all(map(comparable, kinds)):
+            return None
+        names = [f"c{i}" for i in range(len(places))]
+        picked = pa.table([rows.column(p) for p in places], names=names)
+        distinct = picked.group_by(names).aggregate([]).select(names)
+        ones = pa.repeat(pa.scalar(1, pa.int64()), distinct.num_rows)
+        made = self._lookups.add(distinct.append_column(WEIGHT, ones), kinds)
+        return Leaf(made, node.columns, When.DELTA)
+
+    def _values(self, node: Node) -> tuple[pa.Table, tuple[str, ...]] | None:
+        """At least the rows of a node, without their weights, and the types of its columns."""
+        match node:
+            case Leaf():
+                both = self._lookups.tables(node)
+                if both is None:
+                    return None
+                width = len(node.columns)
+                parts = [t.select(range(width)) for t in both if t is not None]
+                return pa.concat_tables(parts), self._lookups.types(node)
+            case Filter():
+                found = self._values(node.input)
+                if found is None:
+                    return None
+                rows, types = found
+                if not node.condition.columns <= set(node.columns):
+                    return found
+                return fulfilling(rows, node.columns, types, node.condition), types
+            case Project():
+                found = self._values(node.input)
+                columns = [e.column for _, e in node.items]
+                if found is None or any(c not in node.input.columns for c in columns):
+                    return None
+                places = [node.input.columns.index(c) for c in columns if c is not None]
+                names = [f"c{i}" for i in range(len(places))]
+                rows = pa.table([found[0].column(p) for p in places], names=names)
+                return rows, tuple(found[1][p] for p in places)
+            case Union():
+                each = [self._values(child) for child in node.inputs]
+                known = [values for values in each if values is not None]
+                if len(known) < len(each) or len({types for _, types in known}) != 1:
+                    return None
+                return pa.concat_tables([rows for rows, _ in known]), known[0][1]
+            case _:
+                return None
+
+    def _restrict(self, node: Restrict) -> Node | None:
+        chain = _Chain.of(node.input)
+        if chain is None or not isinstance(node.keys, Leaf) or not node.on:
+            return None
+        keys = self._rows(node.keys)
+        places = [chain.place(c) for c, _ in node.on]
+        known = [p for p in places if p is not None]
+        if keys is None or len(known) < len(places):
+            return None
+        types = self._lookups.types(chain.leaf)
+        if not all(comparable(types[p]) for p in known):
+            return None
+        values = [keys.column(node.keys.columns.index(k)) for _, k in node.on]
+        both = self._lookups.tables(chain.leaf)
+        if both is None:
+            return None
+        kept: list[pa.Table | None] = []
+        for table in both:
+            if table is None:
+                kept.append(None)
+                continue
+            mask = among_rows([table.column(p) for p in known], values)
+            if mask is None:
+                return None
+            kept.append(table.filter(mask))
+        made = self._lookups.put(chain.leaf, kept[0], kept[1])
+        return chain.over(replace(chain.leaf, relation=made))
+
+    def _inner(self, node: Inner) -> Node | None:
+        chains = [_Chain.of(child) for child in node.inputs]
+        known = [chain for chain in chains if chain is not None]
+        if len(known) < len(chains) or not known:
+            return None
+        paired = any(chain.leaf.when is When.BOTH for chain in known)
+        tables = [self._versions(chain.leaf) for chain in known]
+        rows = [table for table in tables if table is not None]
+        if len(rows) < len(tables):
+            return None
+        equal = [pair for pair in map(equal_columns, node.on) if pair is not None]
+        places = [np.arange(rows[0].num_rows)]
+        joined, waiting = [0], list(range(1, len(known)))
+        while waiting:
+            # Follow the planned order, but postpone a table that would give many rows: joining
+            # another table first may reduce them.
+            few = min(ROWS_MAX, FAN_OUT * len(places[0]))
+            for i, most in [*((i, few) for i in waiting), *((i, ROWS_MAX) for i in waiting)]:
+                found = self._match(known, rows, joined, places, i, equal, most)
+                if found is not None:
+                    break
+            else:
+                i = min(waiting, key=lambda i: rows[i].num_rows)
+                found = product_of(places, rows[i].num_rows)
+                if found is None:
+                    self._lookups.decline(Fallback.TOO_MANY_ROWS)
+                    return None
+            places = found
+            joined.append(i)
+            waiting.remove(i)
+        known, rows = [known[i] for i in joined], [rows[i] for i in joined]
+        return self._joined(node, known, rows, places, paired)
+
+    def _join(self, node: Join) -> Node | None:
+        """A left, semi or anti join, which is linear in its left side."""
+        if node.side is Side.FULL or not node.equal:
+            return None
+        try:
+            # The rows present decide which rows have a match, so they must be exact.
+            right, types = self._linear.changes(Consolidate(node.right))
+        except NotSupported:
+            return None
+        except Declined as declined:
+            self._lookups.decline(declined.fallback)
+            return None
+        if right.num_rows and pc.min(right.column(WEIGHT)).as_py() < 0:
+            self._lookups.decline(Fallback.ROWS_ELSEWHERE)
+            return None
+        made: list[Node] = []
+        for negative, left in _terms(node.left):
+            joined = self._join_rows(replace(node, left=left), right, types)
+            if joined is None:
+                return None
+            made.append(Negate(joined) if negative else joined)
+        return made[0] if len(made) == 1 else Union(tuple(made), node.columns)
+
+    def _join_rows(self, node: Join, right: pa.Table, types: tuple[str, ...]) -> Node | None:
+        """Join a chain with these consolidated rows."""
+        left = _Chain.of(node.left)
+        rows = None if left is None else self._rows(left.leaf)
+        if left is None or rows is None:
+            return None
+        kinds = self._lookups.types(left.leaf)
+        keys = []
+        for a, b in node.equal:
+            one, two = left.place(a), node.right.columns.index(b)
+            if one is None:
+                return None
+            pair = rows.column(one), right.column(two)
+            keys.append(comparable_pair(*pair, (kinds[one], types[two]), node.null_safe))
+        known = [both for both in keys if both is not None]
+        if len(known) < len(keys):
+            return None
+        sides = [one for one, _ in known], [two for _, two in known]
+        often = node.side is Side.LEFT or bool(node.also)
+        if often and pairs_count(*sides) > ROWS_MAX:
+            self._lookups.decline(Fallback.TOO_MANY_ROWS)
+            return None
+        pairs = pairs_of(*sides) if often else pairs_of(sides[0], distinct_of(sides[1]))
+        if node.also:
+            columns = {
+                c: Value(right.column(i), types[i]) for i, c in enumerate(node.right.columns)
+            }
+            agreed = self._agreed(node, left, rows, columns, pairs)
+            if agreed is None:
+                return None
+            pairs = agreed
+        places, matches = met(node.side, rows.num_rows, *pairs)
+        found = rows.take(pa.array(places))
+        made = {left.leaf.columns[p]: (found.column(p), kinds[p]) for p in left.used}
+        weight = found.column(WEIGHT)
+        if node.side is Side.LEFT:
+            others = right.take(pa.array(matches, mask=matches < 0))
+            made |= {c: (others.column(p), types[p]) for p, c in enumerate(node.right.columns)}
+            weight = pc.multiply(weight, pc.fill_null(others.column(WEIGHT), 1))
+        stored = [*(f"c{i}" for i in range(len(made))), WEIGHT]
+        table = pa.table([*(data for data, _ in made.values()), weight], names=stored)
+        name = self._lookups.add(table, tuple(kind for _, kind in made.values()))
+        joined = left.beside(Leaf(name, tuple(made), When.DELTA))
+        return Project(joined, tuple((c, column(c)) for c in node.columns))
+
+    def _agreed(
+        self,
+        node: Join,
+        left: _Chain,
+        rows: pa.Table,
+        right: Mapping[str, Value],
+        pairs: tuple[np.ndarray, np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """The pairs of rows that satisfy the other conditions of a join; None if not supported."""
+        kinds = self._lookups.types(left.leaf)
+        columns: dict[str, Value] = {}
+        for name in frozenset[str]().union(*(condition.columns for condition in node.also)):
+            if name in right:
+                known, at = right[name], pairs[1]
+            else:
+                place = left.place(name)
+                if place is None:
+                    return None
+                known, at = Value(rows.column(place), kinds[place]), pairs[0]
+            columns[name] = replace(known, data=known.data.take(pa.array(at)))
+        try:
+            kept = self._linear.holds(node.also, columns, len(pairs[0]))
+        except NotSupported:
+            return None
+        except Declined as declined:
+            self._lookups.decline(declined.fallback)
+            return None
+        return pairs[0][kept], pairs[1][kept]
+
+    def _match(
+        self,
+        chains: list[_Chain],
+        rows: list[pa.Table],
+        joined: list[int],
+        places: list[np.ndarray],
+        i: int,
+        equal: list[tuple[str, str, bool]],
+        most: int,
+    ) -> list[np.ndarray] | None:
+        """Join one more table: the positions in each joined table."""
+        left, right = [], []
+        for a, b, null_safe in equal:
+            for here, there in ((a, b), (b, a)):
+                mine = chains[i].place(there)
+                theirs = [(j, chains[j].place(here)) for j in joined]
+                other = next(((j, p) for j, p in theirs if p is not None), None)
+                if mine is None or other is None:
+                    continue
+                j, place = other
+                one, two = rows[j].column(place), rows[i].column(mine)
+                kinds = self._lookups.types(chains[j].leaf), self._lookups.types(chains[i].leaf)
+                both = comparable_pair(one, two, (kinds[0][place], kinds[1][mine]), null_safe)
+                if both is None:
+                    continue
+                left.append(both[0].take(pa.array(places[joined.index(j)])))
+                right.append(both[1])
+                break
+        if not left:
+            return None
+        if pairs_count(left, right) > most:
+            return None
+        at_left, at_right = pairs_of(left, right)
+        return [*(p[at_left] for p in places), at_right]
+
+    def _joined(
+        self,
+        node: Inner,
+        chains: list[_Chain],
+        rows: list[pa.Table],
+        places: list[np.ndarray],
+        paired: bool,
+    ) -> Node:
+        columns: list[pa.ChunkedArray] = []
+        names: list[str] = []
+        types: list[str] = []
+        before = after = pa.scalar(1, pa.int64())
+        for chain, table, at in zip(chains, rows, places, strict=True):
+            taken = table.take(pa.array(at))
+            kinds = self._lookups.types(chain.leaf)
+            for place in chain.used:
+                columns.append(taken.column(place))
+                names.append(chain.leaf.columns[place])
+                types.append(kinds[place])
+            before = pc.multiply(before, taken.column(_BEFORE))
+            after = pc.multiply(after, taken.column(_AFTER))
+        stored = [f"c{i}" for i in range(len(columns))]
+        if paired:
+            old = pa.table([*columns, before], names=[*stored, WEIGHT])
+            new = pa.table([*columns, pc.subtract(after, before)], names=[*stored, WEIGHT])
+            name = self._lookups.pair(_there(old), _there(new), tuple(types))
+        else:
+            name = self._lookups.add(
+                pa.table([*columns, after], names=[*stored, WEIGHT]), tuple(types)
+            )
+        made: Node = Leaf(name, tuple(names), When.BOTH if paired else When.DELTA)
+        for chain in chains:
+            made = chain.beside(made)
+        for condition in node.on:
+            made = Filter(made, condition)
+        return Project(made, tuple((c, column(c)) for c in node.columns))
+
+    def _versions(self, leaf: Leaf) -> pa.Table | None:
+        """All rows of a leaf, with their weights before and after."""
+        if leaf.when is not When.BOTH:
+            rows = self._rows(leaf)
+            if rows is None:
+                return None
+            return rows.append_column(_BEFORE, rows.column(WEIGHT)).append_column(
+                _AFTER, rows.column(WEIGHT)
+            )
+        both = self._lookups.tables(leaf)
+        if both is None:
+            return None
+        parts = []
+        for table, old in zip(both, (True, False), strict=True):
+            if table is not None:
+                weight = table.column(WEIGHT)
+                was = weight if old else pc.multiply(weight, 0)
+                parts.append(table.append_column(_BEFORE, was).append_column(_AFTER, weight))
+        whole = pa.concat_tables(parts)
+        if whole.num_rows > ROWS_MAX:
+            self._lookups.decline(Fallback.TOO_MANY_ROWS)
+            return None
+        return whole
+
+    def _rows(self, leaf: Leaf) -> pa.Table | None:
+        """All rows of a leaf, if it is one version and in memory."""
+        if leaf.when is When.BOTH:
+            return None
+        both = self._lookups.tables(leaf)
+        if both is None:
+            return None
+        tables = [t for t in both if t is not None]
+        if sum(t.num_rows for t in tables) > ROWS_MAX:
+            self._lookups.decline(Fallback.TOO_MANY_ROWS)
+            return None
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+
+def _terms(node: Node) -> list[tuple[bool, Node]]:
+    """The nodes whose sum equals a node, each with whether it is negated."""
+    match node:
+        case Negate():
+            return [(not negative, term) for negative, term in _terms(node.input)]
+        case Filter() | Project():
+            return [(negative, replace(node, input=term)) for negative, term in _terms(node.input)]
+        case Union():
+            found: list[tuple[bool, Node]] = []
+            for child in node.inputs:
+                items = tuple(
+                    (name, column(c)) for name, c in zip(node.columns, child.columns, strict=True)
+                )
+                found += [(negative, Project(term, items)) for negative, term in _terms(child)]
+            return found
+        case _:
+            return [(False, node)]
+
+
+class _Chain:
+    """Filters and projections, outermost first, over a leaf."""
+
+    def __init__(self, ops: list[Filter | Project], leaf: Leaf) -> None:
+        self.ops = ops
+        self.leaf = leaf
+
+    @classmethod
+    def of(cls, node: Node) -> _Chain | None:
+        ops: list[Filter | Project] = []
+        while isinstance(node, Filter | Project):
+            ops.append(node)
+            node = node.input
+        return cls(ops, node) if isinstance(node, Leaf) else None
+
+    def place(self, name: str) -> int | None:
+        """The leaf's column that a column of the chain is a plain copy of, if any."""
+        wanted: str | None = name
+        for op in self.ops:
+            if isinstance(op, Project):
+                found = next((e for n, e in op.items if n == wanted), None)
+                wanted = None if found is None else found.column
+            if wanted is None:
+                return None
+        return self.leaf.columns.index(wanted) if wanted in self.leaf.columns else None
+
+    @property
+    def used(self) -> list[int]:
+        """The leaf's columns that the operators above use."""
+        needed: set[str] = set(self.leaf.columns)
+        for op in reversed(self.ops):
+            if isinstance(op, Project):
+                needed = set[str]().union(*(e.columns for _, e in op.items))
+                break
+        for op in self.ops:
+            if isinstance(op, Filter):
+                needed |= op.condition.columns
+        return [i for i, c in enumerate(self.leaf.columns) if c in needed]
+
+    def over(self, node: Node) -> Node:
+        """The same operators over another node."""
+        for op in reversed(self.ops):
+            node = replace(op, input=node)
+        return node
+
+    def beside(self, node: Node) -> Node:
+        """The same operators over a node with more columns, which are kept."""
+        mine = [self.leaf.columns[i] for i in self.used]
+        for op in reversed(self.ops):
+            if isinstance(op, Filter):
+                node = Filter(node, op.condition)
+                continue
+            others = tuple((c, column(c)) for c in node.columns if c not in mine)
+            node = Project(node, (*op.items, *others))
+            mine = [n for n, _ in op.items]
+        return node
+
+
+def _there(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.not_equal(rows.column(WEIGHT), 0))

@@ -1,0 +1,197 @@
+"""Decide at deploy what the local backend computes: run each block's maintenance over no rows.
+
+The plans of a block are the ones of a real transaction (`plan/maintain`), and they run through the
+same code, over empty tables of the right types: what it refuses there, it refuses for any rows. A
+plan can still turn out differently later, because the order of joins depends on sizes; then Spark
+runs it (`Executed.unforeseen`). Stored relations are files that hold no rows: a plan that does not
+look into them by an index needs them whole, and that is recorded as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from stepwell.execution.backend import CannotRunError, Declined, Fallback, No, Support, Yes
+from stepwell.execution.local.accumulate import mergeable
+from stepwell.execution.local.backend import LocalBackend
+from stepwell.execution.local.lookup import LookUps
+from stepwell.lsm.arrow_types import arrow_schema
+from stepwell.lsm.part import Part, Relation
+from stepwell.lsm.run_file import RunFiles
+from stepwell.plan.join_order import Estimates
+from stepwell.plan.maintain import Maintenance
+from stepwell.plan.nodes import Names, Node, Scan, walk
+from stepwell.plan.program import Block, Full, Program, Rows, Sums, Top
+
+Types = Callable[[str], tuple[str, ...]]
+"""Returns the column types of a stored relation."""
+_STORED_ROWS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How the change of a block is computed when some of its inputs change."""
+
+    support: Support
+    lookups: frozenset[tuple[str, tuple[int, ...]]] = frozenset()
+    """The relations that rows are looked up in, with the positions of the columns."""
+    whole: frozenset[str] = frozenset()
+    """The relations that are read without a look-up. If they are not in memory, Spark does it."""
+
+
+@dataclass(slots=True)
+class Decisions:
+    """The decisions for all blocks of a pipeline, each made once."""
+
+    backend: LocalBackend
+    types: Types
+    unique: Callable[[], Mapping[str, tuple[int, ...]]]
+    local: bool = True
+    """Whether the local backend is used at all; tests switch it off."""
+    _made: dict[tuple[str, frozenset[str]], Decision] = field(default_factory=dict)
+    _shown: dict[str, Support] = field(default_factory=dict)
+
+    def decide(self, program: Program) -> None:
+        """Decide for each block, for a change of each of its inputs, and of all of them."""
+        for block in program.blocks:
+            if not isinstance(block, Full):
+                reads = _reads(block)
+                for changed in [*({name} for name in sorted(reads)), reads]:
+                    self.of(block, frozenset(changed))
+        self.shown(program)
+
+    def of(self, block: Block, changed: Iterable[str]) -> Decision:
+        """The decision for a change of these relations."""
+        if isinstance(block, Full):
+            return Decision(No("the view is recomputed"))
+        if not self.local:
+            return Decision(No("the local backend is switched off"))
+        reads = _reads(block) & frozenset(changed)
+        known = self._made.get((block.relation, reads))
+        if known is None:
+            known = self._made[block.relation, reads] = self._decide(block, reads)
+        return known
+
+    def shown(self, program: Program) -> Support:
+        """Whether the local backend computes the output of a view from its stored relation."""
+        if not self.local:
+            return No("the local backend is switched off")
+        known = self._shown.get(program.view)
+        if known is None:
+            known = self._shown[program.view] = self._show(program)
+        return known
+
+    def forget(self, program: Program) -> None:
+        """Drop the decisions of a program that is replaced."""
+        relations = {block.relation for block in program.blocks}
+        self._shown.pop(program.view, None)
+        for key in [key for key in self._made if key[0] in relations]:
+            del self._made[key]
+
+    def _decide(self, block: Block, changed: frozenset[str]) -> Decision:
+        """Decide with all relations in memory, and with all of them in files; both must run."""
+        looked = _Lookups()
+        support, _ = self._run(block, changed, looked, held=True)
+        filed, whole = self._run(block, changed, looked, held=False)
+        if isinstance(filed, No):
+            support = filed
+        if isinstance(block, Sums) and block.keys and isinstance(support, Yes):
+            looked.made.add((block.relation, block.key))
+        return Decision(support, frozenset(looked.made), whole)
+
+    def _run(
+        self, block: Block, changed: frozenset[str], looked: _Lookups, *, held: bool
+    ) -> tuple[Support, frozenset[str]]:
+        """Whether all plans of a block run, and the stored relations that they read whole."""
+        inputs = _reads(block) | {block.relation}
+        if isinstance(block, Rows) and block.ending is not None:
+            inputs |= {block.ending.relation}
+        relations = {name: self._relation(name, held=held) for name in inputs}
+        deltas = {name: _nothing(self.types(name)) for name in changed}
+        estimates = Estimates(
+            dict.fromkeys(inputs, _STORED_ROWS), dict.fromkeys(changed, 1), self.unique()
+        )
+        maintenance = Maintenance(Names(prefix="_m"), changed, estimates)
+        whole: set[str] = set()
+        try:
+            for plan in _plans(block, maintenance):
+                fresh = [s for s in maintenance.stages if s.relation not in deltas]
+                for name, node in [*((s.relation, s.node) for s in fresh), ("", plan)]:
+                    lookups = LookUps(relations, looked, deltas)  # type: ignore[arg-type]
+                    reduced = self.backend.reduced(node, lookups)
+                    try:
+                        deltas[name] = self.backend.run(reduced, lookups)
+                    finally:
+                        whole |= lookups.whole & inputs
+        except Declined as declined:
+            if declined.fallback is Fallback.ROWS_ELSEWHERE and not held:
+                return Yes(), frozenset(whole)
+            return No(str(declined)), frozenset(whole)
+        except CannotRunError as error:
+            return No(str(error)), frozenset(whole)
+        return Yes(), frozenset(whole)
+
+    def _relation(self, name: str, *, held: bool) -> Relation:
+        types = self.types(name)
+        run = RunFiles((), 0, identity=name)
+        parts = [] if held else [Part(types, _STORED_ROWS, run=run)]
+        return Relation(name, types, (), parts)
+
+    def _show(self, program: Program) -> Support:
+        try:
+            types = self.types(program.shown.relation)
+            self.backend.show(_nothing(types), program.output, program.types)
+        except CannotRunError as error:
+            return No(str(error))
+        return Yes()
+
+
+def _plans(block: Block, maintenance: Maintenance) -> Iterator[Node]:
+    """The plans that maintain a block, as `blocks` runs them."""
+    if isinstance(block, Sums) and mergeable(tuple(f.type for f in block.fields), len(block.keys)):
+        first = maintenance.summed(block)
+    elif isinstance(block, Top):
+        first = maintenance.candidates(block)
+    else:
+        first = maintenance.plan(block)
+    if first is not None:
+        yield first
+
+
+def _reads(block: Block) -> frozenset[str]:
+    if isinstance(block, Full):
+        return frozenset()
+    return frozenset(n.relation for n in walk(block.input) if isinstance(n, Scan))
+
+
+def _nothing(types: tuple[str, ...]) -> Part:
+    return Part(types, 0, arrow_schema(types).empty_table())
+
+
+class _Lookups:
+    """Stands for `lsm.index.Indexes` over files without rows; records what is looked up."""
+
+    def __init__(self) -> None:
+        self.made: set[tuple[str, tuple[int, ...]]] = set()
+
+    def of(self, run: RunFiles, schema: pa.Schema) -> _Index:
+        return _Index(run.identity or "", self.made)
+
+
+class _Index:
+    def __init__(self, relation: str, made: set[tuple[str, tuple[int, ...]]]) -> None:
+        self._relation = relation
+        self._made = made
+        self._columns: list[int] = []
+
+    def count(self, column: int, values: pa.Array) -> int:
+        self._columns.append(column)
+        return 0
+
+    def find(self, column: int, values: pa.Array, most: int) -> np.ndarray:
+        self._made.add((self._relation, tuple(sorted(self._columns))))
+        return np.empty(0, dtype=np.int64)

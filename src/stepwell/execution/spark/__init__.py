@@ -1,0 +1,1 @@
+"""The Spark backend: the only package that imports pyspark."""

@@ -1,0 +1,391 @@
+"""Run plans of the algebra, as one Spark query each, over as few rows as possible.
+
+A plan is first reduced by look-ups and joins in this process (`plan/semi_join`, `local/joins`). The
+rest goes to Spark as SQL. For few rows, Spark is configured neither to compile nor to distribute
+the query. Spark writes a result that may be large to files, and it never passes through this
+process. A result estimated to be small is fetched only up to a limit; if it exceeds the limit, the
+query runs again and Spark writes the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from stepwell.execution.backend import Declined, Fallback, No, NotSupported, Support, Yes
+from stepwell.execution.local.backend import LocalBackend
+from stepwell.execution.local.expressions import Computing
+from stepwell.execution.local.lookup import LookUps
+from stepwell.execution.spark.constants import constants
+from stepwell.execution.spark.failures import translated
+from stepwell.execution.spark.frames import Frames, nothing, type_of
+from stepwell.execution.spark.row_order import in_fixed_order
+from stepwell.lsm.arrow_types import arrow_schema
+from stepwell.lsm.index import Indexes
+from stepwell.lsm.part import Part
+from stepwell.lsm.relations import Relations
+from stepwell.lsm.run_file import WEIGHT
+from stepwell.plan.join_order import Estimates
+from stepwell.plan.maintain import STAGE, Maintenance
+from stepwell.plan.nodes import Leaf, Names, Node, When, Window, walk
+from stepwell.plan.program import Block, Program, may_depend_on_order
+from stepwell.plan.render import render
+
+SMALL_ROWS_MAX = 50_000
+"""For at most this many rows, Spark computes faster than it generates Java code and tasks."""
+COLLECT_ROWS_MAX = 200_000
+"""Spark writes results that may have more rows than this."""
+COLLECT_GROUPS_MAX = 1_000_000
+"""Group counts are overestimated, and a row of sums is small: usually there are far fewer."""
+ADDED = f"{STAGE}0"
+"""The change that a transaction adds to sums."""
+WRITTEN_ROWS = 10_000_000
+"""Row estimate once a result has overflowed COLLECT_ROWS_MAX."""
+_ROW_OF_TASK = "(monotonically_increasing_id() & 8589934591)"
+"""The number of a row within its task; the higher bits are the task's number."""
+_TOO_LARGE = "spark.driver.maxResultSize"
+"""Named by Spark in the error when a result has too many bytes to fetch."""
+_DECIMALS = (
+    "spark.sql.decimalOperations.allowPrecisionLoss",
+    "spark.sql.legacy.literal.pickMinimumPrecision",
+)
+"""Settings that determine the precision of decimal results."""
+SQL_LENGTH_MAX = 100_000
+"""Maximum length of a query that maintains a block. Spark was seen to take 4 to 7 s to plan half as
+much text. A block that would need more is recomputed, as when all tables of a view with many joins
+change at once and none of them can be looked up."""
+TASK_ROWS = 3_000_000
+"""Rows of a large relation per task; a task with more would have to sort them on disk."""
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_SMALL = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    _PARTITIONS: "1",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    # All rows are in one place, so nothing needs to be broadcast.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The number of rows a plan reads."""
+
+    scanned: int = 0
+    """Rows that Spark reads from files."""
+    held: int = 0
+    """Rows that are in memory."""
+
+    @property
+    def small(self) -> bool:
+        return not self.scanned and self.held <= SMALL_ROWS_MAX
+
+
+MUCH = Reading(held=SMALL_ROWS_MAX + 1)
+"""For a plan whose input size is unknown."""
+
+
+class Use(Enum):
+    """Which backends compute changes. Pipelines use LOCAL; tests compare the others with it."""
+
+    LOCAL = "local"
+    """The local backend, and Spark for the rest."""
+    LOOKUPS = "look-ups"
+    """Spark, over rows that were looked up and joins that were folded."""
+    SPARK = "spark"
+    """Spark alone, over stored relations."""
+
+
+NO_ROWS = -1
+"""A limit for look-ups that nothing satisfies."""
+
+
+class TooLargeError(Exception):
+    """The query is too large to be worth running on Spark."""
+
+
+class Evaluator:
+    def __init__(
+        self,
+        spark: SparkSession,
+        relations: Relations,
+        frames: Frames,
+        indexes: Indexes,
+        unique: Callable[[], Mapping[str, tuple[int, ...]]],
+        use: Use = Use.LOCAL,
+    ) -> None:
+        self._spark = spark
+        self._relations = relations
+        self._frames = frames
+        self._indexes = indexes
+        self._unique = unique
+        # For columns that maintenance adds to the nodes of a view, whose names begin with _c.
+        self.names = Names(prefix="_m")
+        usual = all(spark.conf.get(key, "true") == "true" for key in _DECIMALS)
+        self.local = LocalBackend(Computing(constants(spark), decimals=usual))
+        self._use = use
+        self._support: Support | None = None
+        """The decision for the block that is computed; None if it was not decided."""
+        self.fallbacks: list[Fallback] = []
+        """Why plans that the local backend supports were run by Spark."""
+        self.unforeseen: list[str] = []
+        """What the local backend refused although it was decided that it runs."""
+        self._own = {key: spark.conf.get(key, None) for key in _SMALL}
+        self._set = dict(self._own)
+        """The settings made last, so that they are not made again."""
+        self._bounded = True
+        self._in_order = False
+        self.queries = 0
+        self.rows_read = 0
+
+    @property
+    def jobs(self) -> int:
+        """The number of jobs this Spark has started so far, for any caller.
+
+        It is the scheduler's own count: Spark's public counts lag behind, as listeners do.
+        """
+        return int(self._spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
+
+    def maintenance(self, deltas: Mapping[str, Part]) -> Maintenance:
+        return Maintenance(self.names, frozenset(deltas), self._estimates(deltas))
+
+    def _estimates(self, deltas: Mapping[str, Part]) -> Estimates:
+        return Estimates(
+            self._relations.rows(),
+            {name: delta.rows for name, delta in deltas.items()},
+            self._unique(),
+        )
+
+    def table(
+        self, deltas: Mapping[str, Part], lookups: LookUps | None = None
+    ) -> Callable[[str, When], str]:
+        def table(relation: str, when: When) -> str:
+            if lookups is not None and relation in lookups.found:
+                found = lookups.found[relation]
+                part = found.old if when is When.OLD else found.delta
+                if part is None:
+                    return nothing(found.types)
+                return self._frames.delta(f"{relation}${when.value}", part)
+            if when is When.OLD:
+                return self._frames.old(self._relations[relation])
+            delta = deltas.get(relation)
+            if delta is None:
+                return nothing(self._relations[relation].types)
+            return self._frames.delta(relation, delta)
+
+        return table
+
+    def part(
+        self, relation: str, node: Node, deltas: Mapping[str, Part], most: int | None = None
+    ) -> Part:
+        """Run a query and store its result: columns c0, c1, ... and w.
+
+        Spark writes a result that may have more rows than `most`.
+        """
+        reduced = self.reduced(node, deltas)
+        known = self._relations[relation].types if relation in self._relations else None
+        found = self.run_locally(*reduced[:2], known)
+        if found is None:
+            return self.part_of(relation, *reduced, deltas, most)
+        return found if known is None else self._relations.in_memory(relation, found.table)
+
+    def part_of(
+        self,
+        relation: str,
+        node: Node,
+        lookups: LookUps,
+        reading: Reading,
+        deltas: Mapping[str, Part],
+        most: int | None = None,
+    ) -> Part:
+        """Like `part`, for a plan that is already reduced."""
+        sql = render(node, self.table(deltas, lookups), single=reading.small).sql
+        self.check_size(sql)
+        return self.result(relation, sql, self.rows(node, deltas, lookups), most, reading)
+
+    def added(self, node: Node, deltas: Mapping[str, Part]) -> Part:
+        """The change of sums: the rows of `Accumulate`."""
+        reduced = self.reduced(node, deltas)
+        found = self.run_locally(*reduced[:2])
+        return found or self.part_of(ADDED, *reduced, deltas, COLLECT_GROUPS_MAX)
+
+    def run_locally(
+        self, plan: Node, lookups: LookUps, types: tuple[str, ...] | None = None
+    ) -> Part | None:
+        """The change set of a reduced plan; None if Spark has to run it."""
+        return self._attempt(self._support, lambda: self.local.run(plan, lookups, types))
+
+    def shown(self, moved: Part, program: Program, support: Support) -> Part | None:
+        """The view's change set for a change of its relation; None if Spark has to compute it."""
+        if moved.table is None:
+            return None
+        return self._attempt(support, lambda: self.local.show(moved, program.output, program.types))
+
+    def _attempt(self, support: Support | None, run: Callable[[], Part]) -> Part | None:
+        """Follow a decision. Without one, the local backend is tried."""
+        if isinstance(support, No) or self._use is not Use.LOCAL:
+            return None
+        try:
+            return run()
+        except Declined as declined:
+            self.fallbacks.append(declined.fallback)
+        except NotSupported as error:
+            if isinstance(support, Yes):
+                self.unforeseen.append(str(error))
+        return None
+
+    def lookups(self, deltas: Mapping[str, Part], most: int | None = None) -> LookUps:
+        """Look-ups of at most `most` rows in the stored relations, for plans over these changes."""
+        if self._use is Use.SPARK:
+            most = NO_ROWS
+        return LookUps(self._relations, self._indexes, deltas, most)
+
+    def result(
+        self,
+        relation: str,
+        sql: str,
+        rows: float,
+        most: int | None = None,
+        reading: Reading = MUCH,
+    ) -> Part:
+        """The result of a query; `rows` is an estimate of its number of rows."""
+        most = most or COLLECT_ROWS_MAX
+        if rows > most:
+            return self.written(relation, sql, rows, reading)
+        found = self._fetched(sql, most, reading)
+        if found is None:
+            return self.written(relation, sql, WRITTEN_ROWS, reading)
+        frame, table = found
+        table = table.rename_columns([*(f"c{i}" for i in range(table.num_columns - 1)), WEIGHT])
+        if relation in self._relations:
+            return self._relations.in_memory(relation, table)
+        # A stage, whose types are not declared.
+        types = tuple(type_of(f.dataType) for f in frame.schema.fields[:-1])
+        return Part(types, table.num_rows, table.cast(arrow_schema(types)))
+
+    def reduced(self, node: Node, deltas: Mapping[str, Part]) -> tuple[Node, LookUps, Reading]:
+        """Reduce a plan to one that reads little; also return its look-ups and reading."""
+        lookups = self.lookups(deltas)
+        node = self.local.reduced(node, lookups)
+        leaves = [leaf for leaf in walk(node) if isinstance(leaf, Leaf)]
+        parts = [part for leaf in leaves for part in self._read(leaf, deltas, lookups)]
+        scanned = sum(part.rows for part in parts if part.table is None)
+        held = sum(part.rows for part in parts if part.table is not None)
+        self.rows_read += lookups.rows_read + scanned
+        return node, lookups, Reading(scanned, held)
+
+    def _read(self, leaf: Leaf, deltas: Mapping[str, Part], lookups: LookUps) -> list[Part]:
+        """The parts that a leaf reads."""
+        if leaf.relation in lookups.found:
+            found = lookups.found[leaf.relation]
+            return [part for part in (found.old, found.delta) if part is not None]
+        parts = [] if leaf.when is When.DELTA else list(self._relations[leaf.relation].parts)
+        if leaf.when is not When.OLD and leaf.relation in deltas:
+            parts.append(deltas[leaf.relation])
+        return parts
+
+    def check_size(self, sql: str) -> None:
+        if self._bounded and len(sql) > SQL_LENGTH_MAX:
+            raise TooLargeError
+
+    @contextmanager
+    def computing(self, block: Block, support: Support | None = None) -> Iterator[None]:
+        """Compute a block as decided, and independently of the order in which rows arrive."""
+        before = self._in_order, self._support
+        self._in_order, self._support = may_depend_on_order(block), support
+        try:
+            yield
+        finally:
+            self._in_order, self._support = before
+
+    @contextmanager
+    def recomputing(self) -> Iterator[None]:
+        """Run plans of any size, for which nothing was decided, because there is no alternative."""
+        before = self._bounded, self._support
+        self._bounded, self._support = False, None
+        try:
+            yield
+        finally:
+            self._bounded, self._support = before
+
+    def _frame(self, sql: str) -> DataFrame:
+        frame = self._spark.sql(sql)
+        return in_fixed_order(frame) if self._in_order else frame
+
+    def rows(self, node: Node, deltas: Mapping[str, Part], lookups: LookUps) -> float:
+        """Estimate of the number of rows a node returns."""
+        estimates = self._estimates(deltas)
+        old = {n: f.old.rows if f.old else 0 for n, f in lookups.found.items()}
+        new = {n: f.delta.rows if f.delta else 0 for n, f in lookups.found.items()}
+        estimates = Estimates(
+            {**estimates.rows, **old}, {**estimates.deltas, **new}, estimates.unique
+        )
+        # One row inserted into a window can move all others in it.
+        windows = [estimates.total(n) for n in walk(node) if isinstance(n, Window)]
+        return max([estimates.of(node), *windows])
+
+    def written(self, relation: str, sql: str, rows: float, reading: Reading) -> Part:
+        self.queries += 1
+        self._prepare(reading, written=True)
+        with translated():
+            frame = self._frame(sql)
+            if relation in self._relations:
+                return self._frames.as_run(self._relations[relation], frame, rows)
+            if relation.startswith(STAGE):
+                frame = frame.toDF(*(f"c{i}" for i in range(len(frame.columns) - 1)), WEIGHT)
+            return self._frames.as_temporary_run(relation, frame, rows)
+
+    def whole(self, sql: str) -> pa.Table:
+        """A result in memory, however large: columns c0, c1, ... and w."""
+        self.queries += 1
+        self._prepare(MUCH)
+        with translated():
+            found = self._spark.sql(sql).toArrow()
+        return found.rename_columns([*(f"c{i}" for i in range(found.num_columns - 1)), WEIGHT])
+
+    def execute(self, sql: str, most: int, reading: Reading) -> pa.Table | None:
+        """A result in memory; None if it has more than `most` rows, which are not kept then."""
+        found = self._fetched(sql, most, reading)
+        return None if found is None else found[1]
+
+    def _fetched(self, sql: str, most: int, reading: Reading) -> tuple[DataFrame, pa.Table] | None:
+        self.queries += 1
+        self._prepare(reading)
+        # Not LIMIT, for which Spark would bring all rows together in one task.
+        capped = f"SELECT * FROM ({sql}) WHERE {_ROW_OF_TASK} <= {most}"
+        with translated():
+            frame = self._frame(capped)
+            try:
+                table = frame.toArrow()
+            except (PySparkException, Py4JJavaError) as error:
+                if _TOO_LARGE in str(error):
+                    return None
+                raise
+        return (frame, table) if table.num_rows <= most else None
+
+    def _prepare(self, reading: Reading, *, written: bool = False) -> None:
+        """Configure Spark: do not compile or distribute few rows; use more partitions for many."""
+        small = reading.small and not written
+        settings: dict[str, str | None] = {**(_SMALL if small else self._own)}
+        if not small:
+            own = int(settings[_PARTITIONS] or 1)
+            settings[_PARTITIONS] = str(max(own, math.ceil(reading.scanned / TASK_ROWS)))
+        for key, value in settings.items():
+            if self._set.get(key) != value:
+                if value is None:
+                    self._spark.conf.unset(key)
+                else:
+                    self._spark.conf.set(key, value)
+        self._set = settings
+
+    def usual(self) -> None:
+        """Restore the session's own settings."""
+        self._prepare(MUCH)

@@ -1,0 +1,1 @@
+"""The state of one relation: an LSM tree of weighted rows, its run files and its indexes."""

@@ -1,0 +1,269 @@
+"""All relations of a pipeline: their memtables, their runs, and the compaction of runs.
+
+Small parts are folded into one from time to time, so that no query has to read many of them. A
+memtable with many rows becomes a run. `lsm/tiering` decides which runs are compacted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol, cast
+
+import pyarrow as pa
+
+from stepwell.lsm.arrow_types import arrow_schema
+from stepwell.lsm.canonical import canonical
+from stepwell.lsm.consolidate import consolidated
+from stepwell.lsm.index import Indexes
+from stepwell.lsm.part import Part, Relation
+from stepwell.lsm.range_compaction import by_ranges
+from stepwell.lsm.run_file import RunFiles
+from stepwell.lsm.tiering import to_merge
+from stepwell.lsm.values import comparable
+from stepwell.manifest.manifest import Run
+
+_PARTS_MAX = 6
+"""Maximum number of parts in memory; more are folded. Each adds a node to every query plan."""
+MEMORY_ROWS_MAX = 100_000
+"""Maximum number of rows of a relation in memory; more become a run."""
+MERGED_ROWS_MAX = 5_000_000
+"""Runs with at most this many rows are compacted in memory, all at once."""
+
+
+class RunStorage(Protocol):
+    """Writes and reads runs."""
+
+    elsewhere: bool
+    """Whether other machines read runs as well."""
+
+    def write(self, relation: str, pieces: Iterable[pa.Table], key: Sequence[int]) -> RunFiles:
+        """Write a run from tables in memory, one at a time."""
+
+    def read(self, run: RunFiles) -> pa.Table:
+        """Read a run into memory; requires types that Arrow reads as Spark wrote them."""
+
+
+StoreRun = Callable[[str, RunFiles], tuple[Run, ...]]
+CompactLarge = Callable[[Relation, Sequence[Part]], Part]
+"""Compacts runs that this process cannot: too large, or with rows that Arrow cannot compare."""
+
+
+class CompactionTask:
+    """Compacts several runs of a relation while transactions use them."""
+
+    def __init__(self, relations: Relations, relation: Relation, parts: Sequence[Part]) -> None:
+        self._relations = relations
+        self._relation = relation
+        self._parts = tuple(parts)
+        self._merged: Part | None = None
+
+    def run(self) -> None:
+        merged = self._relations.compacted(self._relation, self._parts)
+        if merged.rows and merged.run is not None and merged.table is None:
+            # Store it now, so that the flush that references it need not write it.
+            merged.stored = self._relations.store(self._relation.name, merged.run)
+            self._relations.index_like(self._relation, merged.run, self._parts)
+        self._merged = merged
+
+    def adopt(self) -> None:
+        if self._merged is None or not self.possible:
+            return
+        files = self._files
+        parts = self._relation.parts
+        first = next(place for place, part in enumerate(parts) if id(part.run) in files)
+        rest = [part for part in parts if id(part.run) not in files]
+        new = [self._merged] if self._merged.rows else []
+        self._relation.parts = [*rest[:first], *new, *rest[first:]]
+
+    @property
+    def possible(self) -> bool:
+        """Whether the relation still has these parts. Parts are only replaced, never changed, and a
+        flush keeps their files."""
+        return self._files <= {id(part.run) for part in self._relation.parts}
+
+    @property
+    def _files(self) -> set[int]:
+        return {id(part.run) for part in self._parts}
+
+
+class Relations:
+    """All relations of a pipeline, by name."""
+
+    def __init__(self, runs: RunStorage, compact_large: CompactLarge, indexes: Indexes) -> None:
+        self._runs = runs
+        self._indexes = indexes
+        self._compact_large = compact_large
+        self._all: dict[str, Relation] = {}
+        self.defer = False
+        """Whether runs are compacted in the background instead of in transactions."""
+        self.store: StoreRun = lambda relation, run: ()
+        """Stores the files of a compacted run in the background, and returns their references."""
+        self._begun: dict[str, tuple[Part, ...]] = {}
+        """The parts of each relation for which a compaction was last started."""
+        self.held = False
+        """Whether parts must not be replaced, because a flush is in progress."""
+
+    def add(self, relation: Relation) -> None:
+        self._all[relation.name] = relation
+
+    def drop(self, name: str) -> None:
+        self._all.pop(name, None)
+
+    def __getitem__(self, name: str) -> Relation:
+        return self._all[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._all
+
+    def __iter__(self) -> Iterator[Relation]:
+        return iter(self._all.values())
+
+    def rows(self) -> dict[str, int]:
+        return {name: relation.rows for name, relation in self._all.items()}
+
+    # Parts
+
+    def in_memory(self, name: str, table: pa.Table) -> Part:
+        """Turn a table in memory into a part of a relation."""
+        relation = self._all[name]
+        # Query schemas differ in nullability; stored parts all have the same schema.
+        table = canonical(table.cast(arrow_schema(relation.types)))
+        return Part(relation.types, table.num_rows, table)
+
+    def taken_in(self, name: str, table: pa.Table) -> Part:
+        """Turn the change set of a table into a part. A large one is written as a run at once,
+        which Spark reads and the relation keeps."""
+        part, relation = self.in_memory(name, table), self._all[name]
+        if part.rows > MEMORY_ROWS_MAX:
+            part.run = self._runs.write(name, [part.table], relation.sort)
+        return part
+
+    def append(self, name: str, part: Part) -> None:
+        """Append a change set to a relation."""
+        relation = self._all[name]
+        if part.rows:
+            if part.run is not None and part.rows > MEMORY_ROWS_MAX:
+                # Parts in memory come last.
+                small = [p for p in relation.parts if p.table is not None]
+                runs = [p for p in relation.parts if p.table is None]
+                runs.append(Part(part.types, part.rows, run=part.run))
+                relation.parts = [*runs, *small]
+                if not (self.held or self.defer):
+                    self._merge_now(relation)
+                return
+            relation.parts = [*relation.parts, part]
+            if not self.held:
+                self.fold(relation)
+
+    def fold(self, relation: Relation) -> None:
+        """Reduce the number of parts."""
+        small = [p for p in relation.parts if p.table is not None]
+        rest = [p for p in relation.parts if p.table is None]
+        if sum(p.rows for p in small) > MEMORY_ROWS_MAX:
+            folded = self._folded(relation, [p.table for p in small])
+            relation.parts = [*rest, *([folded] if folded.rows else [])]
+            if not self.defer:
+                self._merge_now(relation)
+            return
+        for parts in ([p for p in small if p.stored], [p for p in small if not p.stored]):
+            if len(parts) > _PARTS_MAX:
+                whole = self.one(parts)
+                small = [p for p in small if p not in parts]
+                small.append(whole)
+        relation.parts = [*rest, *small]
+
+    def one(self, parts: Sequence[Part]) -> Part:
+        """Concatenate several parts in memory."""
+        table = pa.concat_tables([p.table for p in parts])
+        stored = tuple(run for p in parts for run in p.stored)
+        return Part(parts[0].types, table.num_rows, table, stored=stored)
+
+    def _folded(self, relation: Relation, tables: Sequence[pa.Table]) -> Part:
+        """Many rows in memory as a run, or still in memory if most of them cancel out."""
+        table = pa.concat_tables(tables)
+        if _consolidates(relation):
+            table = consolidated(table)
+            if table.num_rows <= MEMORY_ROWS_MAX // 2:
+                return Part(relation.types, table.num_rows, table)
+        run = self._runs.write(relation.name, [table], relation.sort)
+        return Part(relation.types, run.rows, run=run)
+
+    def index_like(self, relation: Relation, run: RunFiles, replaced: Sequence[Part]) -> None:
+        """Index a compacted run like the runs it replaces, so that no transaction has to."""
+        others = [part.run for part in replaced if part.run is not None]
+        self._indexes.build_like(run, others, arrow_schema(relation.types))
+
+    def compaction(self) -> CompactionTask | None:
+        """The next compaction task, if any is due.
+
+        A compaction that was started last time and is still due has failed. It is not retried until
+        the relation has another run.
+        """
+        for relation in self._all.values():
+            parts = _to_merge(relation)
+            if not parts:
+                self._begun.pop(relation.name, None)
+            elif self._begun.get(relation.name) != parts:
+                self._begun[relation.name] = parts
+                return CompactionTask(self, relation, parts)
+        return None
+
+    def _merge_now(self, relation: Relation) -> None:
+        parts = _to_merge(relation)
+        if parts:
+            rest = [part for part in relation.parts if part not in parts]
+            relation.parts = [self.compacted(relation, parts), *rest]
+
+    def compact(self, relation: Relation) -> None:
+        """Reduce a relation to one part."""
+        small = [p for p in relation.parts if p.table is not None]
+        large = [p for p in relation.parts if p.table is None]
+        parts: list[Part] = []
+        if small:
+            table = pa.concat_tables([p.table for p in small])
+            table = consolidated(table) if _consolidates(relation) else table
+            parts = [Part(relation.types, table.num_rows, table)]
+            if large:
+                run = self._runs.write(relation.name, [table], relation.sort)
+                parts = [
+                    self.compacted(relation, [*large, Part(relation.types, run.rows, run=run)])
+                ]
+        elif large:
+            parts = [self.compacted(relation, large)]
+        relation.parts = [part for part in parts if part.rows]
+
+    def compacted(self, relation: Relation, parts: Sequence[Part]) -> Part:
+        """Merge several runs into one, without the rows that cancel out."""
+        rows = sum(p.rows for p in parts)
+        pieces = self._compacted_here(relation, [cast(RunFiles, p.run) for p in parts], rows)
+        if pieces is None:
+            return self._compact_large(relation, parts)
+        run = self._runs.write(relation.name, pieces, relation.sort)
+        return Part(relation.types, run.rows, run=run)
+
+    def _compacted_here(
+        self, relation: Relation, runs: Sequence[RunFiles], rows: int
+    ) -> Iterable[pa.Table] | None:
+        """Like `compacted`, in this process; None if only Spark can do it."""
+        if not _consolidates(relation):
+            return None
+        schema = arrow_schema(relation.types)
+        if rows <= MERGED_ROWS_MAX:
+            tables = [self._runs.read(run).cast(schema) for run in runs]
+            return [consolidated(pa.concat_tables(tables))]
+        if self._runs.elsewhere or not relation.sort or any(run.places for run in runs):
+            return None
+        return by_ranges(runs, relation.sort[0], schema)
+
+
+def _to_merge(relation: Relation) -> tuple[Part, ...]:
+    """The runs of a relation that should be compacted into one."""
+    runs = [part for part in relation.parts if part.table is None]
+    if len(runs) < 2:
+        return ()
+    return tuple(runs[place] for place in to_merge([part.rows for part in runs]))
+
+
+def _consolidates(relation: Relation) -> bool:
+    """Whether Arrow can compare the relation's rows."""
+    return all(map(comparable, relation.types))

@@ -1,0 +1,174 @@
+"""Run files: immutable Parquet files that hold a relation's rows and their weights.
+
+    <folder>/<relation>/<id>.parquet      small: written by this process
+    <folder>/<relation>/<id>/part-*       large: written by Spark, one file per task
+
+Rows are sorted by the relation's key, so that readers can skip key ranges. Pages carry checksums.
+The exact list of a run's files is known from the moment it is written. Folders are never listed, so
+files left by a crash or a failed attempt are never read.
+"""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from stepwell.env import Env
+from stepwell.lsm.reshape import Places, reshaped
+from stepwell.manifest.manifest import Run
+from stepwell.manifest.run_object import write_run
+from stepwell.plan.types import is_nested, why_not_kept
+from stepwell.store.base import Store
+
+WEIGHT = "w"
+
+"""The last column: the weight of the row."""
+
+ROW_GROUP_ROWS = 128 * 1024
+
+FILE_ROWS = 1_000_000
+
+"""Approximate number of rows per file of a large run."""
+
+PARQUET: dict[str, Any] = {
+    "compression": "zstd",
+    "compression_level": 1,
+    "write_page_checksum": True,
+    "write_page_index": True,
+    "store_decimal_as_integer": True,
+}
+
+
+class RunFiles:
+    """The files of one run, and their row count. Others hold weak references to it.
+
+    `places`: positions of the relation's columns in the files, if they differ from the relation's.
+    `identity`: the content-based name of the run in the cache; None until the run is stored.
+    """
+
+    def __init__(
+        self,
+        files: tuple[Path, ...],
+        rows: int,
+        places: Places | None = None,
+        identity: str | None = None,
+    ) -> None:
+        self._files = files
+        self.rows = rows
+        self.places = places
+        self.identity = identity
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Local paths of the files."""
+        return self._files
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.stat().st_size for file in self.files)
+
+    @property
+    def weights(self) -> tuple[int, int] | None:
+        """The least and greatest weight, if the files have statistics."""
+        found: list[int] = []
+        for file in self.files:
+            metadata = pq.read_metadata(file)
+            for group in range(metadata.num_row_groups):
+                statistics = metadata.row_group(group).column(metadata.num_columns - 1).statistics
+                if statistics is None or not statistics.has_min_max:
+                    return None
+                found += [statistics.min, statistics.max]
+        return (min(found), max(found)) if found else None
+
+
+def identity_of(stored: Sequence[Run]) -> str:
+    """A name for a run derived from the ids and checksums of its files, independent of location."""
+    lines = "\n".join(f"{run.path.rpartition('/')[2]} {run.size} {run.checksum}" for run in stored)
+    return xxhash.xxh3_128_hexdigest(lines.encode())
+
+
+def own(run: RunFiles) -> RunFiles:
+    """Delete the files when the `RunFiles` object is freed."""
+    weakref.finalize(run, _remove, run.files)
+    return run
+
+
+def write_files(
+    pieces: Iterable[pa.Table], key: Sequence[int], new: Callable[[], Path]
+) -> tuple[tuple[Path, ...], int]:
+    """Write a file per non-empty piece, at least one; return the files and the row count."""
+    files: list[Path] = []
+    rows = 0
+    schema: pa.Schema | None = None
+
+    def write(piece: pa.Table) -> None:
+        files.append(new())
+        files[-1].write_bytes(parquet_bytes(piece, key))
+
+    try:
+        for piece in pieces:
+            schema = piece.schema
+            if piece.num_rows:
+                write(piece)
+                rows += piece.num_rows
+            del piece  # Free it before the next one is made.
+        if schema is not None and not files:
+            write(schema.empty_table())
+    except BaseException:
+        _remove(tuple(files))
+        raise
+    return tuple(files), rows
+
+
+def read_files(run: RunFiles) -> pa.Table:
+    """Read all files of a run. Columns that the files lack are NULL of null type."""
+    return pa.concat_tables(
+        reshaped(
+            pq.read_table(file, partitioning=None, page_checksum_verification=True), run.places
+        )
+        for file in run.files
+    )
+
+
+def publish_files(store: Store, env: Env, relation: str, run: RunFiles) -> tuple[Run, ...]:
+    return tuple(
+        write_run(store, env, relation, file.read_bytes(), pq.read_metadata(file).num_rows)
+        for file in run.files
+    )
+
+
+def _remove(files: tuple[Path, ...]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
+        if file.name.startswith("part-"):
+            shutil.rmtree(file.parent, ignore_errors=True)
+
+
+def parquet_bytes(table: pa.Table, key: Sequence[int]) -> bytes:
+    """A run as the bytes of a Parquet file, sorted by key."""
+    if key:
+        table = table.sort_by([(f"c{i}", "ascending") for i in key])
+    out = pa.BufferOutputStream()
+    pq.write_table(table, out, row_group_size=ROW_GROUP_ROWS, **PARQUET)
+    return out.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def plain(types: Sequence[str]) -> bool:
+    """Whether Arrow and Spark agree on the Parquet representation of these types."""
+    return all(why_not_kept(type_) is None for type_ in types)
+
+
+def scalar(types: Sequence[str]) -> bool:
+    """Whether all types are plain and not nested."""
+    return plain(types) and not any(map(is_nested, types))
+
+
+def sortable(types: Sequence[str], key: Sequence[int]) -> bool:
+    return scalar([types[i] for i in key])

@@ -1,0 +1,1 @@
+"""The manifest of a pipeline, checkpoints, clones, and garbage collection."""

@@ -1,0 +1,67 @@
+"""The object of a run: written complete under a new name, and checked against the manifest on read.
+
+A crash during a write leaves an orphan, which is never read, or nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from stepwell.env import Env
+from stepwell.errors import CorruptError, TruncatedError
+from stepwell.journal import paths
+from stepwell.manifest.checkpoint import REPAIR
+from stepwell.manifest.manifest import Run
+from stepwell.model import checksum
+from stepwell.store.base import Store
+from stepwell.store.locate import open_store
+
+_CHUNK = 1024 * 1024
+
+
+def write_run(store: Store, env: Env, relation: str, body: bytes, rows: int) -> Run:
+    """Store the bytes of a run durably; it takes effect once a manifest names it."""
+    path = paths.run(relation, env.new_id())
+    store.put_new(path, body)
+    return Run(relation, path, len(body), rows, checksum([body]))
+
+
+def store_of(store: Store, root: str | None, env: Env) -> Store:
+    """The store that holds a file of this pipeline: its own, or one it was cloned from."""
+    return store if root is None else open_store(root, env)
+
+
+def read_run(store: Store, run: Run, env: Env) -> bytes:
+    """Read the bytes of a run, checked against its size and checksum."""
+    store = store_of(store, run.root, env)
+    where = f"{store.uri}/{run.path}"
+    found = store.get(run.path)
+    if found is None:
+        raise TruncatedError(where, "missing", hint=REPAIR)
+    if len(found.data) != run.size:
+        what = f"has {len(found.data)} bytes, not {run.size}"
+        raise CorruptError(where, what, field="size", hint=REPAIR)
+    if checksum([found.data]) != run.checksum:
+        what = f"expected checksum {run.checksum}"
+        raise CorruptError(where, what, field="checksum", hint=REPAIR)
+    return found.data
+
+
+def check_file(path: Path, run: Run) -> Path:
+    """Check a run that is read in place, without loading it into memory (K7)."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            found = checksum(iter(lambda: file.read(_CHUNK), b"")) if size == run.size else None
+    except FileNotFoundError:
+        raise TruncatedError(str(path), "missing", hint=REPAIR) from None
+    if found is None:
+        raise CorruptError(
+            str(path), f"has {size} bytes, not {run.size}", field="size", hint=REPAIR
+        )
+    if found != run.checksum:
+        raise CorruptError(
+            str(path), f"expected checksum {run.checksum}", field="checksum", hint=REPAIR
+        )
+    return path

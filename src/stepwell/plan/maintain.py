@@ -1,0 +1,582 @@
+"""Incremental maintenance: from a block and the changed relations to queries for its change set.
+
+    d(filter, project, union, generate)  passes through
+    d(A join B)                          dA join New(B) + Old(A) join dB, and so on for more inputs;
+                                         each term starts at the change and follows equalities
+    d(A left, semi, anti join B)         dA join New(B) + Old(A) | K join New(B) | K
+                                         - Old(A) | K join Old(B) | K, K = the keys in dB
+    d(window), d(full join)              Op(New | K) - Op(Old | K), K = the keys in the change; one
+                                         pass over pairs of weights computes both
+    sums                                 Merge(Old(self) | K, the change accumulated by key)
+    groups                               Aggregate(New(input) | K) - Old(self) | K
+
+`changed` names the relations with a nonempty change; terms that would be empty are never built. An
+expression that is needed twice and is not cheap becomes a stage: a separate query whose result the
+following queries read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from stepwell.errors import ensure
+from stepwell.plan.conditions import equality
+from stepwell.plan.expressions import FALSE, TRUE, build, call, column, equal
+from stepwell.plan.join_order import Estimates, all_in_order, in_order
+from stepwell.plan.keys import KeySet, keys_of
+from stepwell.plan.nodes import (
+    Accumulate,
+    Aggregate,
+    Consolidate,
+    Diff,
+    Filter,
+    Generate,
+    Inner,
+    Join,
+    Keys,
+    Leaf,
+    Merge,
+    Names,
+    Negate,
+    Node,
+    Project,
+    Restrict,
+    Scan,
+    Side,
+    TopN,
+    Union,
+    Values,
+    When,
+    Window,
+    walk,
+)
+from stepwell.plan.program import Block, Full, Groups, Rows, Sums, Top
+from stepwell.plan.running import among_new, call_of, combined
+from stepwell.plan.shape import narrow
+
+STAGE = "$stage"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A query whose result is held until the block is done; read as a change set."""
+
+    relation: str
+    node: Node
+
+
+class Maintenance:
+    """Plans the maintenance of one block for one set of changed relations."""
+
+    def __init__(self, names: Names, changed: frozenset[str], estimates: Estimates) -> None:
+        self._names = names
+        self._changed = changed
+        self._estimates = estimates
+        self._stages: list[Stage] = []
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The queries to run, in order, before the nodes planned so far."""
+        return tuple(self._stages)
+
+    def plan(self, block: Block) -> Node | None:
+        """The change set of the block's relation, columns by position; None if it cannot change."""
+        match block:
+            case Sums():
+                return self._sums(block)
+            case Groups():
+                return self._groups(block)
+            case Rows():
+                return self._rows(block)
+            case Top():
+                return self._top(block)
+            case Full():
+                raise TypeError("a recomputed view has no plan")
+
+    def whole(self, block: Block) -> Node:
+        """All rows of a block's relation, computed from the relations as stored."""
+        return self._all(block, When.OLD)
+
+    def _all(self, block: Block, when: When) -> Node:
+        match block:
+            case Sums():
+                summed = self._accumulated(block, self.at(block.input, when))
+                if not block.keys:
+                    return summed
+                return Filter(summed, build("a > 0", a=column(summed.rows)))
+            case Groups():
+                return Aggregate(self.at(block.input, when), block.keys, block.calls)
+            case Rows():
+                return Consolidate(self.at(block.input, when))
+            case Top():
+                return self.at(block.input, when)
+            case Full():
+                raise TypeError("a recomputed view has no plan")
+
+    def anew(self, block: Block) -> Node | None:
+        """The change of a block's relation, by recomputing it and comparing with stored rows."""
+        if isinstance(block, Full) or not self._changes(block.input):
+            return None
+        fresh = self._all(block, When.NEW)
+        stored = Leaf(block.relation, self._names.several(len(block.fields)), When.OLD)
+        return self._less(fresh, stored)
+
+    def _accumulated(self, block: Sums, source: Node) -> Accumulate:
+        rows = self._names.new()
+        made = tuple((self._names.new(), accumulator) for accumulator in block.accumulators)
+        return Accumulate(source, block.keys, rows, made)
+
+    # Blocks
+
+    def summed(self, block: Sums) -> Node | None:
+        """The amounts that a change adds to the sums of each group."""
+        change = self.delta(block.input)
+        return None if change is None else self._accumulated(block, change)
+
+    def _sums(self, block: Sums) -> Node | None:
+        summed = self.summed(block)
+        if summed is None:
+            return None
+        if block.keys and not _cheap(summed):
+            summed = self._stage(summed)
+        return self.merge(block, summed)
+
+    def merge(self, block: Sums, summed: Node) -> Node:
+        """The change of the stored sums when `summed` is added to them."""
+        columns = self._names.several(len(block.fields))
+        old: Node = Leaf(block.relation, columns, When.OLD)
+        if block.keys:
+            keys = self._keys(summed, summed.columns[: len(block.keys)])
+            old = Restrict(old, keys.node, tuple(zip(columns, keys.node.columns, strict=False)))
+        types = tuple(f.type for f in block.fields)
+        return Merge(old, summed, len(block.keys), types)
+
+    def _groups(self, block: Groups) -> Node | None:
+        stored: Node = Leaf(block.relation, self._names.several(len(block.fields)), When.OLD)
+        keys = None
+        if block.keys:
+            keys = self.touched(block.input, block.keys)
+            if keys is None:
+                return None
+            pairs = zip(stored.columns, (k for _, k in keys.on), strict=False)
+            stored = Restrict(stored, keys.node, tuple(pairs))
+        elif not self._changes(block.input):
+            return None
+        fresh = Aggregate(self.at(block.input, When.NEW, keys), block.keys, block.calls)
+        return self._less(fresh, stored)
+
+    def _rows(self, block: Rows) -> Node | None:
+        if block.again is None:
+            change = self.delta(block.input)
+            return None if change is None else Consolidate(change)
+        if not block.again:
+            return self.anew(block)
+        keys = self.touched(block.input, block.again)
+        if keys is None:
+            return None
+        stored = Leaf(block.relation, self._names.several(len(block.fields)), When.OLD)
+        by_name = dict(zip(block.input.columns, stored.columns, strict=True))
+        mine = keys.renamed(by_name)
+        ensure(mine is not None, "rows that are compared by key hold the key")
+        old = Restrict(stored, keys.node, mine.on if mine else ())
+        return self._less(self.at(block.input, When.NEW, keys), old)
+
+    def coming(self, block: Rows) -> Node | None:
+        """The change of a window's input."""
+        window = block.input
+        change = self.delta(window.input) if isinstance(window, Window) else None
+        return None if change is None else Consolidate(change)
+
+    def at_the_end(self, block: Rows, added: Node) -> Node:
+        """The window's rows for input rows that sort after all existing ones. See `running`."""
+        window, ending = block.input, block.ending
+        if ending is None or not isinstance(window, Window):
+            raise TypeError("a window of which the last rows are not stored")
+        source, flag = window.input.columns, self._names.new()
+        last, again = (
+            Leaf(ending.relation, self._names.several(len(block.fields)), When.OLD)
+            for _ in range(2)
+        )
+        width = len(source)
+        before = [(self._names.new(), column(c)) for c in last.columns[:width]]
+        before.append((self._names.new(), TRUE))
+        after = [(self._names.new(), column(c)) for c in added.columns]
+        after.append((self._names.new(), FALSE))
+        both = Union((Project(last, tuple(before)), Project(added, tuple(after))), (*source, flag))
+        calls, results, values = [], [], []
+        number = again.columns[window.columns.index(ending.number)]
+        counted = self._names.new()
+        for i, (name, expr) in enumerate(window.calls):
+            known = call_of(expr)
+            ensure(known is not None, "a window that is added to looks back only")
+            if known is None:
+                continue
+            new, value = self._names.several(2)
+            mine = again.columns[width + i]
+            calls.append((new, among_new(expr, known, flag)))
+            values.append((value, call("max_by", column(mine), column(number))))
+            type_ = block.fields[width + i].type
+            results.append((name, combined(known, value, counted, new, type_)))
+        values.append((counted, call("max", column(number))))
+        fresh = Filter(Window(both, (), tuple(calls)), build("NOT a", a=column(flag)))
+        joined = Inner((fresh, Aggregate(again, (), tuple(values))))
+        passed = tuple((c, column(c)) for c in source)
+        return Consolidate(Project(joined, (*passed, *results)))
+
+    def _top(self, block: Top) -> Node | None:
+        if not self._changes(block.input):
+            return None
+        stored = Leaf(block.relation, self._names.several(len(block.fields)), When.OLD)
+        return self._less(self.at(block.input, When.NEW), stored)
+
+    def candidates(self, block: Top) -> Node | None:
+        """The change of the rows from which the first are taken."""
+        change = self.delta(block.input.input)
+        return None if change is None else Consolidate(change)
+
+    def first_of(self, block: Top, added: Node) -> Node:
+        """The change if none of the first rows is retracted: added rows can only push them out."""
+        stored = Leaf(block.relation, self._names.several(len(block.fields)), When.OLD)
+        top = block.input
+        pool = Union((stored, added), top.input.columns)
+        fresh = TopN(pool, top.order, top.limit, top.offset)
+        again = Leaf(block.relation, self._names.several(len(block.fields)), When.OLD)
+        return self._less(fresh, again)
+
+    def _less(self, new: Node, old: Node) -> Node:
+        return Consolidate(Union((new, Negate(old)), old.columns))
+
+    # Changes
+
+    def _changes(self, node: Node) -> bool:
+        return any(isinstance(n, Scan) and n.relation in self._changed for n in walk(node))
+
+    def delta(self, node: Node) -> Node | None:
+        """The change of a node; None if it cannot change."""
+        if not self._changes(node):
+            return None
+        match node:
+            case Scan():
+                return Leaf(node.relation, node.columns, When.DELTA)
+            case Filter() | Project() | Generate() | Negate():
+                change = self.delta(node.input)
+                ensure(change is not None, "a change comes from an input")
+                return _over(node, change) if change is not None else None
+            case Union():
+                parts = []
+                for child in node.inputs:
+                    change = self.delta(child)
+                    if change is not None:
+                        parts.append(narrow(change, child.columns))
+                return Union(tuple(parts), node.columns)
+            case Inner():
+                return self._inner(node)
+            case Window():
+                keys = self.touched(node.input, node.partition)
+                return Diff(_over(node, self.at(node.input, When.BOTH, keys)))
+            case Join():
+                return self._join(node)
+            case _:
+                raise TypeError(f"{type(node).__name__} has no change of its own")
+
+    def _inner(self, node: Inner) -> Node:
+        terms: list[Node] = []
+        for i, source in enumerate(node.inputs):
+            change = self.delta(source)
+            if change is None:
+                continue
+            others = [
+                self.at(other, When.NEW if j < i else When.OLD)
+                for j, other in enumerate(node.inputs)
+                if j != i
+            ]
+            joined = in_order(change, others, node.on, self._estimates)
+            terms.append(narrow(joined, node.columns))
+        return terms[0] if len(terms) == 1 else Union(tuple(terms), node.columns)
+
+    def _join(self, node: Join) -> Node:
+        """The change of a join, linear in the left side unless it is a full join.
+
+        Each left row has its own matches. A change on the left joins the new right side. Old left
+        rows that match a change on the right are joined again, with the new and with the old right
+        side.
+        """
+        if node.side is Side.FULL:
+            return Diff(self._join_at(node, When.BOTH, *self._join_keys(node)))
+        terms: list[Node] = []
+        change = self.delta(node.left)
+        if change is not None:
+            change = narrow(change, node.left.columns)
+            terms.append(self._with_right(node, change, When.NEW))
+        if self._changes(node.right):
+            left, keys = self._meeting(node)
+            for when in (When.NEW, When.OLD):
+                again = replace(node, left=left, right=self.at(node.right, when, keys))
+                terms.append(again if when is When.NEW else Negate(again))
+        return terms[0] if len(terms) == 1 else Union(tuple(terms), node.columns)
+
+    def _with_right(self, node: Join, left: Node, when: When) -> Node:
+        """A join whose right side is restricted to possible matches of the left rows."""
+        keys = None
+        if node.equal:
+            sides = tuple(a for a, _ in node.equal), tuple(b for _, b in node.equal)
+            mine = self._keys(left, sides[0], nulls=node.null_safe)
+            keys = KeySet(mine.node, tuple(zip(sides[1], (k for _, k in mine.on), strict=True)))
+        return replace(node, left=left, right=self.at(node.right, when, keys))
+
+    def _meeting(self, node: Join) -> tuple[Node, KeySet | None]:
+        """The old left rows that can match a change on the right, and the keys of that change."""
+        keys = self.touched(node.right, tuple(b for _, b in node.equal)) if node.equal else None
+        if keys is None:
+            return self.at(node.left, When.OLD), None
+        left = zip((a for a, _ in node.equal), (k for _, k in keys.on), strict=True)
+        return self.at(node.left, When.OLD, KeySet(keys.node, tuple(left))), keys
+
+    # Keys
+
+    def _keys(self, node: Node, columns: tuple[str, ...], *, nulls: bool = True) -> KeySet:
+        return keys_of(node, columns, self._names, nulls=nulls)
+
+    def touched(self, node: Node, columns: tuple[str, ...]) -> KeySet | None:
+        """Keys that cover every row that differs before and after; None if no row does."""
+        found = self._touched(node, columns)
+        if not found:
+            return None
+        if len(found) == 1:
+            keys = found[0].node
+        else:
+            parts = tuple(narrow(f.node, tuple(k for _, k in f.on)) for f in found)
+            names = self._names.several(len(columns))
+            keys = Keys(Union(parts, names), tuple((self._names.new(), name) for name in names))
+        if not _cheap(keys):
+            keys = self._stage(keys)
+        return KeySet(keys, tuple(zip(columns, keys.columns, strict=True)))
+
+    def _touched(self, node: Node, columns: tuple[str, ...]) -> list[KeySet]:
+        if not self._changes(node):
+            return []
+        match node:
+            case Filter() if not _linear(node):
+                return self._touched(node.input, columns)
+            case Project():
+                items = dict(node.items)
+                passed = [items[c].column for c in columns]
+                known = [c for c in passed if c is not None]
+                if len(known) == len(passed):
+                    return self._touched(node.input, tuple(known))
+            case Inner():
+                return self._touched_inner(node, columns)
+            case Window():
+                if set(columns) <= set(node.partition):
+                    return self._touched(node.input, columns)
+            case Join():
+                if node.side is not Side.FULL and set(columns) <= set(node.left.columns):
+                    return self._touched_join(node, columns)
+            case _:
+                pass
+        change = self.delta(node)
+        return [] if change is None else [self._keys(change, columns)]
+
+    def _touched_inner(self, node: Inner, columns: tuple[str, ...]) -> list[KeySet]:
+        """Touched keys; a changed input that has the key columns, or equal ones, needs no join."""
+        same = _equals(node)
+        found: list[KeySet] = []
+        for i, source in enumerate(node.inputs):
+            if not self._changes(source):
+                continue
+            here = []
+            for c in columns:
+                mine = [e for e in same.get(c, {c}) if e in source.columns]
+                here += mine[:1]
+            if len(here) == len(columns):
+                found += self._touched(source, tuple(here))
+                continue
+            change = self.delta(source)
+            if change is None:
+                continue
+            others = [
+                self.at(other, When.NEW if j < i else When.OLD)
+                for j, other in enumerate(node.inputs)
+                if j != i
+            ]
+            found.append(self._keys(in_order(change, others, node.on, self._estimates), columns))
+        return found
+
+    def _touched_join(self, node: Join, columns: tuple[str, ...]) -> list[KeySet]:
+        """Left keys of rows that changed on the left or that match a change on the right."""
+        found = self._touched(node.left, columns)
+        right = dict(node.equal)
+        if all(c in right for c in columns):
+            return found + self._touched(node.right, tuple(right[c] for c in columns))
+        if self._changes(node.right):
+            found.append(self._keys(self._meeting(node)[0], columns))
+        return found
+
+    def _join_keys(self, node: Join) -> tuple[KeySet | None, KeySet | None]:
+        """The keys of a full join that changed on either side, for each side."""
+        if not node.equal:
+            return None, None
+        left = tuple(a for a, _ in node.equal)
+        right = tuple(b for _, b in node.equal)
+        found = self._touched(node.left, left) + self._touched(node.right, right)
+        parts = tuple(narrow(f.node, tuple(k for _, k in f.on)) for f in found)
+        names = self._names.several(len(left))
+        keys: Node = Keys(Union(parts, names), tuple((self._names.new(), name) for name in names))
+        if not _cheap(keys):
+            keys = self._stage(keys)
+        # By position: one column may be compared with several columns of the other side.
+        return (
+            KeySet(keys, tuple(zip(left, keys.columns, strict=True))),
+            KeySet(keys, tuple(zip(right, keys.columns, strict=True))),
+        )
+
+    # States
+
+    def at(self, node: Node, when: When, keys: KeySet | None = None) -> Node:
+        """The node's rows before, after, or as pairs; with keys, only the rows among them."""
+        match node:
+            case Scan():
+                then = when if node.relation in self._changed else When.OLD
+                return _restrict(Leaf(node.relation, node.columns, then), keys)
+            case Values():
+                return _restrict(node, keys)
+            case Filter() | Negate():
+                return _over(node, self.at(node.input, when, keys))
+            case Generate():
+                return self._above(node, when, keys, {c: c for c in node.input.columns})
+            case Project():
+                passed = {n: e.column for n, e in node.items if e.column is not None}
+                return self._above(node, when, keys, passed)
+            case Union():
+                return self._union_at(node, when, keys)
+            case Inner():
+                return self._inner_at(node, when, keys)
+            case Window():
+                return self._window_at(node, when, keys)
+            case Join():
+                return self._join_above(node, when, keys)
+            case TopN():
+                return _restrict(_over(node, self.at(node.input, when)), keys)
+            case _:
+                raise TypeError(f"{type(node).__name__} is not part of a block")
+
+    def _above(
+        self,
+        node: Project | Generate,
+        when: When,
+        keys: KeySet | None,
+        passed: Mapping[str, str],
+    ) -> Node:
+        if keys is None:
+            return _over(node, self.at(node.input, when))
+        made = _over(node, self.at(node.input, when, keys.renamed(passed)))
+        whole = keys.columns <= set(passed)
+        return made if whole else _restrict(made, keys)
+
+    def _union_at(self, node: Union, when: When, keys: KeySet | None) -> Node:
+        parts = []
+        for child in node.inputs:
+            by_place = dict(zip(node.columns, child.columns, strict=True))
+            mine = keys.renamed(by_place) if keys is not None else None
+            parts.append(narrow(self.at(child, when, mine), child.columns))
+        return Union(tuple(parts), node.columns)
+
+    def _inner_at(self, node: Inner, when: When, keys: KeySet | None) -> Node:
+        inputs = [self.at(child, when) for child in node.inputs]
+        if keys is None:
+            return narrow(all_in_order(inputs, node.on, self._estimates), node.columns)
+        # Deduplicate the keys, also if only some of their columns are left: unlike a restriction, a
+        # join repeats rows.
+        items = tuple((self._names.new(), k) for _, k in keys.on)
+        once = Keys(keys.node, items)
+        pairs = [(c, k) for (c, _), (k, _) in zip(keys.on, items, strict=True)]
+        on = (*node.on, *(equal(c, k, null_safe=True) for c, k in pairs))
+        return narrow(in_order(once, inputs, on, self._estimates), node.columns)
+
+    def _window_at(self, node: Window, when: When, keys: KeySet | None) -> Node:
+        if keys is None:
+            return _over(node, self.at(node.input, when))
+        inside = {c: c for c in node.input.columns}
+        if keys.columns <= set(node.partition):
+            return _over(node, self.at(node.input, when, keys))
+        mine = keys.renamed(inside)
+        source = self.at(node.input, when, mine) if mine else self.at(node.input, when)
+        whole = self._keys(source, node.partition)
+        return _restrict(_over(node, self.at(node.input, when, whole)), keys)
+
+    def _join_above(self, node: Join, when: When, keys: KeySet | None) -> Node:
+        if keys is None:
+            return self._join_at(node, when)
+        if node.side is not Side.FULL and keys.columns <= set(node.left.columns):
+            if keys.columns <= {a for a, _ in node.equal}:
+                pairs = tuple((b, k) for c, k in keys.on for a, b in node.equal if a == c)
+                return self._join_at(node, when, keys, KeySet(keys.node, pairs))
+            if node.equal:
+                return self._with_right(node, self.at(node.left, when, keys), when)
+        return _restrict(self._join_at(node, when), keys)
+
+    def _join_at(
+        self, node: Join, when: When, left: KeySet | None = None, right: KeySet | None = None
+    ) -> Node:
+        """The join with both sides restricted to the same values of its own key."""
+        sides = self.at(node.left, when, left), self.at(node.right, when, right)
+        return replace(node, left=sides[0], right=sides[1])
+
+    def _stage(self, node: Node) -> Node:
+        relation = f"{STAGE}{len(self._stages) + 1}"
+        self._stages.append(Stage(relation, node))
+        self._estimates.staged(relation)
+        return Leaf(relation, node.columns, When.DELTA)
+
+
+def _restrict(node: Node, keys: KeySet | None) -> Node:
+    return node if keys is None else Restrict(node, keys.node, keys.on)
+
+
+def _over(node: Node, source: Node) -> Node:
+    """The same operator over another input."""
+    match node:
+        case Filter():
+            return Filter(source, node.condition)
+        case Project():
+            return Project(source, node.items)
+        case Generate():
+            return Generate(source, node.generator, node.outer, node.made)
+        case Negate():
+            return Negate(source)
+        case Window():
+            return Window(source, node.partition, node.calls)
+        case TopN():
+            return TopN(source, node.order, node.limit, node.offset)
+        case _:
+            raise TypeError(f"{type(node).__name__} has no single input")
+
+
+def _cheap(node: Node) -> bool:
+    """Whether computing a node twice costs less than storing its result."""
+    return all(
+        not isinstance(part, Inner | Join | Window | Restrict)
+        and not (isinstance(part, Leaf) and part.when is not When.DELTA)
+        for part in walk(node)
+    )
+
+
+def _linear(node: Node) -> bool:
+    return not any(isinstance(part, Window | Join) for part in walk(node))
+
+
+def _equals(node: Inner) -> dict[str, set[str]]:
+    """For each column, the columns that the join compares it with.
+
+    Equality is not transitive: `'1' = 1` and `'01' = 1` do not make the two strings equal.
+    """
+    equals: dict[str, set[str]] = {}
+    for condition in node.on:
+        pair = equality(condition, condition.columns, condition.columns)
+        if pair is None or pair[0].column is None or pair[1].column is None:
+            continue
+        a, b = pair[0].column, pair[1].column
+        equals.setdefault(a, {a}).add(b)
+        equals.setdefault(b, {b}).add(a)
+    return equals

@@ -1,1 +1,0 @@
-"""Spark: the only layer that imports pyspark. It implements the ports of the engine."""

@@ -1,0 +1,1 @@
+"""The SQL front end: from the text of statements and queries to plans. Pure."""

@@ -1,0 +1,124 @@
+"""Dataclasses as JSON objects: one declaration of the fields serves both writing and reading.
+
+    RUN = Record(Run, relation=text, path=text, size=number, group=omitted(ulid))
+
+Fields are declared and written in the order of the dataclass. An unreadable value raises
+`CorruptError`, which names the object and the field (`Fields`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields, replace
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+from stepwell.errors import ensure
+from stepwell.model import format_time
+from stepwell.store.sealed import Fields, Json
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How to read a field from an object, and how to write its value."""
+
+    read: Callable[[Fields, str], Any]
+    write: Callable[[Any], Json] | None = None
+    """None writes the value unchanged."""
+    omitted: bool = False
+
+
+text = Kind(Fields.text)
+flag = Kind(Fields.flag)
+number = Kind(Fields.number)
+time = Kind(Fields.time, format_time)
+ulid = Kind(Fields.id)
+checksum = Kind(Fields.checksum)
+anything = Kind(Fields.any)
+
+
+def at_least(least: int) -> Kind:
+    return Kind(lambda body, name: body.number(name, least=least))
+
+
+def nullable(kind: Kind) -> Kind:
+    """A value that may be None, written as null."""
+    write = kind.write
+    return Kind(
+        lambda body, name: body.maybe(name, lambda field: kind.read(body, field)),
+        None if write is None else lambda value: None if value is None else write(value),
+    )
+
+
+def omitted(kind: Kind) -> Kind:
+    """A value that is left out while it equals the default of its field."""
+    return replace(kind, omitted=True)
+
+
+def member(kind: type[Enum]) -> Kind:
+    """A member of an enumeration, stored as its value."""
+    known = {item.value: item for item in kind}
+
+    def read(body: Fields, name: str) -> Enum:
+        value = body.text(name)
+        if value not in known:
+            raise body.wrong(name, "one of " + ", ".join(known))
+        return known[value]
+
+    return Kind(read, lambda item: item.value)
+
+
+def _names(body: Fields, name: str) -> tuple[str, ...]:
+    found = body.any(name)
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise body.wrong(name, "a list of names")
+    return tuple(found)
+
+
+names = Kind(_names, list)
+
+
+class Record(Generic[T]):
+    """The JSON form of a dataclass."""
+
+    def __init__(self, kind: type[T], **kinds: Kind) -> None:
+        declared = fields(kind)  # type: ignore[arg-type]
+        ensure(list(kinds) == [item.name for item in declared], f"{kind.__name__} is complete")
+        self._kind = kind
+        self._kinds = kinds
+        self._defaults: dict[str, Any] = {}
+        for item in declared:
+            if kinds[item.name].omitted:
+                ensure(item.default is not MISSING, f"{kind.__name__}.{item.name} has a default")
+                self._defaults[item.name] = item.default
+
+    def write(self, value: T) -> dict[str, Json]:
+        body = {}
+        for name, kind in self._kinds.items():
+            part = getattr(value, name)
+            if kind.omitted and part == self._defaults[name]:
+                continue
+            body[name] = part if kind.write is None else kind.write(part)
+        return body
+
+    def read(self, body: Fields) -> T:
+        return self._kind(
+            **{
+                name: kind.read(body, name)
+                for name, kind in self._kinds.items()
+                if not kind.omitted or body.has(name)
+            }
+        )
+
+
+def one(record: Record[Any]) -> Kind:
+    return Kind(lambda body, name: record.read(body.child(name)), record.write)
+
+
+def many(record: Record[Any]) -> Kind:
+    return Kind(
+        lambda body, name: tuple(map(record.read, body.children(name))),
+        lambda values: [record.write(value) for value in values],
+    )

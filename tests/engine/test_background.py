@@ -1,0 +1,170 @@
+"""Work beside the transactions: it never holds one up, and its failure is only told."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from stepwell.engine.events import BackgroundTaskFailed
+from stepwell.engine.pipeline import Pipeline
+from stepwell.execution.reference.executor import ReferenceExecutor
+from stepwell.manifest.gc import Collector
+from stepwell.manifest.gc import Settings as Collect
+from stepwell.manifest.manifest import Manifests, Run
+from tests.engine.doubles import SETTINGS, SQL, World, order
+
+
+class Work:
+    def __init__(self, fails: bool = False) -> None:
+        self.go = threading.Event()
+        self.fails = fails
+        self.done: list[str] = []
+
+    def run(self) -> None:
+        self.go.wait(60)
+        if self.fails:
+            raise OSError("no space left")
+        self.done.append("run")
+
+    def adopt(self) -> None:
+        self.done.append(f"adopt in {threading.current_thread().name}")
+
+
+def opened(world: World, works: list[Work]) -> Pipeline:
+    class Busy(ReferenceExecutor):
+        def background_task(self) -> Any:
+            return works.pop(0) if works else None
+
+    return Pipeline(
+        world.store,
+        world.env,
+        executor=lambda store, env: Busy(SQL, store, env),
+        settings=SETTINGS,
+        listener=world.events.append,
+    )
+
+
+def test_transactions_go_on_while_it_works() -> None:
+    """K5: it is adopted between two transactions, in the thread that makes them."""
+    world, work = World(), Work()
+    pipeline = opened(world, [work])
+    for id in range(3):
+        pipeline.push("orders", [order(id)])
+    assert work.done == []
+    work.go.set()
+    wait_for(lambda: work.done == ["run"])
+    pipeline.push("orders", [order(9)])
+    wait_for(lambda: not chore_threads())
+    pipeline.push("orders", [order(10)])
+    assert work.done == ["run", f"adopt in {threading.current_thread().name}"]
+    pipeline.close()
+
+
+def test_a_failure_is_told_and_the_next_one_begins() -> None:
+    world, first, second = World(), Work(fails=True), Work()
+    pipeline = opened(world, [first, second])
+    for work in (first, second):
+        work.go.set()
+        pipeline.push("orders", [order(1)])
+        wait_for(lambda: not chore_threads())
+    pipeline.push("orders", [order(2)])
+    assert BackgroundTaskFailed("no space left") in world.events
+    assert second.done[0] == "run"
+    pipeline.close()
+
+
+def test_closing_waits_and_forgets() -> None:
+    """A thread that outlived its pipeline would use files that are gone."""
+    world, work = World(), Work()
+    pipeline = opened(world, [work])
+    pipeline.push("orders", [order(1)])
+    threading.Timer(0.05, work.go.set).start()
+    pipeline.close()
+    assert work.done == ["run"]
+    assert not chore_threads()
+
+
+class Copying(ReferenceExecutor):
+    """Beside the transactions it writes a run of orders anew, and uses that from then on."""
+
+    says_so = True
+    mark: str | None = None
+    copy: Run | None = None
+
+    def background_task(self) -> Any:
+        if self.copy is not None or not self._runs:
+            self.mark = None
+            return None
+        self.mark = self._env.new_id()
+        return Copies(self)
+
+    def id_floor(self) -> str | None:
+        return self.mark if self.says_so else None
+
+
+class Copies:
+    def __init__(self, executor: Copying) -> None:
+        self.executor = executor
+        self.old = executor._runs[0]
+
+    def run(self) -> None:
+        self.executor.copy = self.executor._write("orders", self.executor._read(self.old))
+
+    def adopt(self) -> None:
+        copy = self.executor.copy
+        assert copy is not None
+        runs = self.executor._runs
+        self.executor._runs = tuple(copy if run == self.old else run for run in runs)
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_what_it_writes_is_not_collected_before_it_is_named(says_so: bool) -> None:
+    """K3: a flush raises the floor above all that nothing names, but not above a chore's run.
+
+    Where an executor does not say that it is writing, the run is lost: so the test can fail.
+    """
+    world = World()
+    pipeline = Pipeline(
+        world.store,
+        world.env,
+        executor=lambda store, env: Copying(SQL, store, env),
+        settings=SETTINGS,
+    )
+    executor = pipeline._session.state.executor
+    assert isinstance(executor, Copying)
+    executor.says_so = says_so
+    pipeline.push("orders", [order(1)])
+    pipeline.flush()
+    pipeline.push("orders", [order(2)])
+    wait_for(lambda: executor.copy is not None and not chore_threads())
+    world.env.advance(1)
+    pipeline.flush()
+    Collector(world.store, world.env, settings=Collect(grace_s=0.0)).collect()
+    assert executor.copy is not None
+    assert (world.store.get(executor.copy.path) is not None) is says_so
+    if not says_so:
+        return
+    pipeline.push("orders", [order(3)])
+    world.env.advance(1)
+    pipeline.close()
+    Collector(world.store, world.env, settings=Collect(grace_s=0.0)).collect()
+    named = Manifests(world.store, world.env).latest()
+    assert named is not None
+    assert executor.copy in named.manifest.runs
+    again = opened(world, [])
+    assert again.table("orders").num_rows == 3
+    again.close()
+
+
+def chore_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "stepwell-background"]
+
+
+def wait_for(condition: Any) -> None:
+    for _ in range(2000):
+        if condition():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("waited in vain")

@@ -1,0 +1,70 @@
+"""The queries of TPC-H, all kept at once while every table changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import tests.workloads  # noqa: F401 - finds the folder of the benchmarks
+from stepwell.execution.spark.views import Change, Views
+from stepwell.lsm import relations
+from tests.comparing import difference, difference_of_rows, rows_of
+
+SCALE = 0.01
+QUICK = ["q02", "q04", "q09", "q13", "q15", "q21"]
+"""Joins of many tables, subqueries, an outer join, first rows, existence."""
+
+
+def test_some_queries_of_tpch_follow_changes_of_every_table(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S5, with everything in runs: looked up and merged as large tables are."""
+    follow(spark, tmp_path, QUICK, batches=1, runs=monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runs", [False, True], ids=["in memory", "in runs"])
+def test_all_queries_of_tpch_follow_changes_of_every_table(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: bool
+) -> None:
+    """S5: joins of eight tables, nested subqueries and outer joins, under all kinds of changes."""
+    follow(spark, tmp_path, None, batches=3, runs=monkeypatch if runs else None)
+
+
+def follow(
+    spark: SparkSession,
+    folder: Path,
+    names: list[str] | None,
+    *,
+    batches: int,
+    runs: pytest.MonkeyPatch | None,
+) -> None:
+    import _tpch
+    from _changes import views as statements
+
+    files = _tpch.generate(folder, SCALE)
+    tables = _tpch.load(folder, SCALE)
+    given: dict[str, Any] = dict(tables)
+    if runs is not None:
+        runs.setattr(relations, "MEMORY_ROWS_MAX", 30)
+        given = {name: spark.read.parquet(str(file)) for name, file in files.items()}
+    queries = statements(_tpch.SQL)
+    names = names or list(queries)
+    schema = (_tpch.SQL / "schema.sql").read_text(encoding="utf-8")
+    views = Views.open(spark, "\n".join([schema, *(queries[n] for n in names)]), tables=given)
+    anew = [name for name in names if views.explain(name).recomputed]
+    assert not anew, f"computed anew: {anew}"
+    changes = _tpch.Changes(tables, 1)
+    for batch in range(batches):
+        drawn = {t: Change(c.put, c.delete) for t, c in changes.mixed(20).items()}
+        outcome = views.apply(drawn)
+        assert not outcome.rejected
+        assert not outcome.unforeseen
+        for name, rows in changes.current().items():
+            assert not difference_of_rows(rows_of(views.read(name)), rows_of(rows)), name
+        for name in names:
+            wrong = difference(views.read(name), views.recompute(name))
+            assert not wrong, f"{name} after batch {batch}:\n{wrong}"

@@ -1,0 +1,162 @@
+"""Words that Stepwell no longer uses, so that they do not come back.
+
+The list holds a regular expression and the wording to use instead. It is checked over the
+documentation and over the string literals of the package: messages, hints and help texts.
+Docstrings and comments are not checked here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "stepwell"
+PAGES = sorted(
+    [
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    ]
+)
+
+# A placeholder of an f-string is checked as this.
+HOLE = "{}"
+
+INSTEAD: dict[str, str] = {
+    r"(?i)\banew\b": "again, recompute, rewrite, rebuild",
+    r"(?i)\bwhoever\b": "name the process, the thread or the user",
+    r"(?i)\bwhomever\b": "name the process, the thread or the user",
+    r"(?i)\bnobody knows\b": "unknown",
+    r"(?<!there) \bis no (?:[A-Z]{2,}\b|\{\})": "is not a valid INT",
+    r"(?i)\brubbish\b": "garbage, orphan, unreferenced",
+    r"(?i)\bmend(?:s|ed|ing)?\b": "fix, repair",
+    r"(?i)\bwitness(?:es)?\b": "high-water mark",
+    r"(?i)\bchores?\b": "background task",
+    r"(?i)\bwhat goes and comes\b": "change set",
+    r"(?i)\bin doubt\b": "not supported, undecided, uncertain",
+    r"(?i)\bso many rows\b": "at most N rows, upper bound",
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_uses_the_words_of_the_field(page: Path) -> None:
+    """A reader who knows other engines must not have to learn a private language."""
+    assert found_in(page.read_text(encoding="utf-8")) == []
+
+
+def test_messages_use_the_words_of_the_field() -> None:
+    """A message is read in a hurry, by someone who has not read the code."""
+    modules = sorted(PACKAGE.rglob("*.py"))
+    assert modules, "found no module to check"
+    findings = [
+        f"{module.relative_to(ROOT)}:{line}: {finding}"
+        for module in modules
+        for line, text in literals(module.read_text(encoding="utf-8"))
+        for finding in found_in(text)
+    ]
+    assert findings == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the view is computed anew",
+        "Whoever holds the lease is asked",
+        "for whomever it concerns",
+        "held by nobody knows whom",
+        "'x' is no INT",
+        "'x' is no {}",
+        "remove rubbish",
+        "Mend the row",
+        "mended by the next deploy",
+        "a witness of the latest manifest",
+        "after the chores",
+        "what goes and comes is\nwritten",
+        "a type in\ndoubt",
+        "at most so many rows",
+    ],
+)
+def test_an_abandoned_word_is_found(text: str) -> None:
+    """A list that matches nothing would let everything through, also across a line end."""
+    assert len(found_in(text)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a renewed lease",
+        "who ever heard of it",
+        "nobody reads it",
+        "'x' is not a valid INT",
+        "there is no {} in this folder",
+        "a recommended setting, an amended commit",
+        "no doubt",
+        "so many files",
+    ],
+)
+def test_a_word_close_to_an_abandoned_one_is_not_found(text: str) -> None:
+    """A rule that cries wolf is switched off."""
+    assert found_in(text) == []
+
+
+def test_every_expression_of_the_list_is_needed() -> None:
+    """Each matches something of its own: a misspelt one would protect nothing."""
+    samples = dict.fromkeys(INSTEAD, 0)
+    (marked,) = test_an_abandoned_word_is_found.pytestmark  # type: ignore[attr-defined]
+    for text in marked.args[1]:
+        for pattern in INSTEAD:
+            samples[pattern] += bool(re.search(pattern, joined(text)))
+    assert [pattern for pattern, count in samples.items() if not count] == []
+
+
+def test_literals_are_messages_and_neither_docstrings_nor_comments() -> None:
+    """Otherwise the rule would be blind to f-strings, or report what no user reads."""
+    source = '''
+"""Docstring anew."""
+LIMIT = 3
+"""About LIMIT, anew."""
+
+def f(x):
+    """Docstring anew."""
+    # comment anew
+    raise ValueError("first " f"{x} is no {LIMIT}" " last")
+'''
+    assert [text for _, text in literals(source)] == ["first {} is no {} last"]
+
+
+def found_in(text: str) -> list[str]:
+    """The abandoned words of a text, each with the wording to use instead."""
+    return [
+        f"{match.group().strip()!r}: say {instead}"
+        for pattern, instead in INSTEAD.items()
+        for match in re.finditer(pattern, joined(text))
+    ]
+
+
+def joined(text: str) -> str:
+    """The text on one line, for a phrase may be wrapped."""
+    return re.sub(r"\s+", " ", text)
+
+
+def literals(source: str) -> Iterator[tuple[int, str]]:
+    """The string literals of a module that are not docstrings, with their lines."""
+    tree = ast.parse(source)
+    apart: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            apart.add(node.value)
+        elif isinstance(node, ast.JoinedStr):
+            apart.update(node.values)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield node.lineno, "".join(_piece(value) for value in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in apart:
+            yield node.lineno, node.value
+
+
+def _piece(value: ast.expr) -> str:
+    return str(value.value) if isinstance(value, ast.Constant) else HOLE
