@@ -25,14 +25,14 @@ from stepwell.engine.open import open_writer
 from stepwell.env import Rising, SystemEnv
 from stepwell.journal import paths
 from stepwell.journal.entry import Draft, Input, Kind
+from stepwell.manifest.clone import clone
+from stepwell.manifest.destroy import destroy_pipeline
+from stepwell.manifest.gc import Collector
+from stepwell.manifest.gc import Settings as CollectSettings
+from stepwell.manifest.manifest import Run
+from stepwell.manifest.run_object import write_run
+from stepwell.manifest.verify import verify
 from stepwell.model import Checksum, Transaction, checksum
-from stepwell.state.clone import clone
-from stepwell.state.collect import Collector
-from stepwell.state.collect import Settings as CollectSettings
-from stepwell.state.destroy import destroy_pipeline
-from stepwell.state.manifest import Run
-from stepwell.state.runs import write_run
-from stepwell.state.verify import verify
 from stepwell.store.local import LocalStore
 from stepwell.testing import FaultyStore
 
@@ -165,8 +165,8 @@ def checkpointing(directory: Path, quick: bool) -> list[Table]:
 
     from stepwell.engine.pipeline import Pipeline
     from stepwell.engine.settings import Settings
-    from stepwell.spark.executor import spark_executor
-    from stepwell.spark.session import SessionSettings
+    from stepwell.execution.spark.executor import spark_executor
+    from stepwell.execution.spark.session import SessionSettings
 
     table = Table(
         "Full checkpoint against plain writes with fsync of the same bytes",

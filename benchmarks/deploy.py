@@ -22,10 +22,10 @@ from stepwell.deploy.apply import deploy
 from stepwell.deploy.open import open_pipeline
 from stepwell.deploy.project import load_project
 from stepwell.env import SystemEnv
-from stepwell.query.program import Program
-from stepwell.query.statements import MaterializedView
-from stepwell.spark.compiler import Compiler
-from stepwell.spark.session import SessionSettings, open_session
+from stepwell.execution.spark.compiler import Compiler
+from stepwell.execution.spark.session import SessionSettings, open_session
+from stepwell.plan.program import Program
+from stepwell.sql.statements import MaterializedView
 
 YML = """\
 name: many

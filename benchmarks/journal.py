@@ -50,8 +50,8 @@ from stepwell.journal import paths
 from stepwell.journal.codec import encode
 from stepwell.journal.entry import Draft, Entry, Input, Kind
 from stepwell.journal.trim import trim
+from stepwell.manifest.manifest import Manifests
 from stepwell.model import NO_CHECKSUM, Bytes, Epoch, Position, Transaction, checksum
-from stepwell.state.manifest import Manifests
 from stepwell.store.base import Store
 from stepwell.store.disk import RealDisk, Staged
 from stepwell.store.local import LocalStore

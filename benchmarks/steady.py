@@ -23,12 +23,12 @@ from _measure import Table, Times, section_parser, show_sections, timed, workspa
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.settings import Settings
 from stepwell.env import SystemEnv
+from stepwell.execution.spark.executor import spark_executor
+from stepwell.execution.spark.session import SessionSettings, open_session
 from stepwell.journal import paths
-from stepwell.spark.executor import spark_executor
-from stepwell.spark.session import SessionSettings, open_session
-from stepwell.state.collect import Collector
-from stepwell.state.collect import Settings as Collect
-from stepwell.state.manifest import Manifests
+from stepwell.manifest.gc import Collector
+from stepwell.manifest.gc import Settings as Collect
+from stepwell.manifest.manifest import Manifests
 from stepwell.store.local import LocalStore
 
 SQL = """

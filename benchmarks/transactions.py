@@ -32,20 +32,21 @@ from _measure import Table, Times, in_turns, ratio, section_parser, show_section
 from stepwell.connectors.files import FilesSource
 from stepwell.connectors.files_sink import FilesSink
 from stepwell.connectors.writing import FileFormat
-from stepwell.engine.chores import Chores
+from stepwell.engine.background import BackgroundTasks
 from stepwell.engine.events import Events
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.ports import Change, Limits
+from stepwell.engine.ports import Limits
 from stepwell.engine.settings import Settings
 from stepwell.env import SystemEnv
-from stepwell.query.source import Source as Text
-from stepwell.query.statements import Table as Declared
-from stepwell.query.statements import parse_statements
-from stepwell.spark import linear
-from stepwell.spark.executor import spark_executor
-from stepwell.spark.session import SessionSettings, open_session
+from stepwell.execution.local import operators as linear
+from stepwell.execution.spark.executor import spark_executor
+from stepwell.execution.spark.session import SessionSettings, open_session
+from stepwell.lsm.change import Change
+from stepwell.sql.statements import Table as Declared
+from stepwell.sql.statements import parse_statements
 from stepwell.store.local import LocalStore
 from stepwell.store.memory import MemoryStore
+from stepwell.text import Source as Text
 
 SQL = """
 CREATE TABLE orders (id BIGINT NOT NULL PRIMARY KEY, customer BIGINT, amount DECIMAL(12,2));
@@ -126,16 +127,16 @@ def _durable(spark: SparkSession, rows: int, rounds: int) -> tuple[Times, Times]
     make = spark_executor(SQL, spark=spark)
     bare = make(MemoryStore(env), env)
     bare.load(())
-    chores = Chores(Events())
+    chores = BackgroundTasks(Events())
     batches = [orders.batch(rows) for _ in range(rounds + WARM_UP)]
     with workspace() as directory:
         store = LocalStore(str(directory / "state"), env)
         with Pipeline(store, env, executor=make, settings=SETTINGS) as pipeline:
 
             def compute(number: int) -> None:
-                bare.keep(bare.execute({"orders": Change(batches[number])}, env.now()))
+                bare.apply(bare.execute({"orders": Change(batches[number])}, env.now()))
                 # As a pipeline has it: runs are merged in another thread.
-                chores.beat(bare)
+                chores.advance(bare)
 
             def push(number: int) -> None:
                 pipeline.push("orders", batches[number])

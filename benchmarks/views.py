@@ -34,11 +34,11 @@ from pyspark.sql import SparkSession
 import _changes
 import _tpch
 from _measure import Table, say, section_parser, show_sections, workspace
-from stepwell.engine.chores import Chores
+from stepwell.engine.background import BackgroundTasks
 from stepwell.engine.events import Events
-from stepwell.query import cost
-from stepwell.spark.session import SessionSettings, open_session
-from stepwell.spark.views import Change, Outcome, Views
+from stepwell.execution.spark.session import SessionSettings, open_session
+from stepwell.execution.spark.views import Change, Executed, Views
+from stepwell.plan import cost
 
 DATA = Path(__file__).resolve().parent.parent / ".bench-data"
 TPCH = [f"q{number:02}" for number in range(1, 23)]
@@ -178,7 +178,7 @@ def _keep(
     share: float = 0.001,
     *,
     warm_up: int = WARM_UP,
-) -> tuple[list[Outcome], list[float]]:
+) -> tuple[list[Executed], list[float]]:
     """Apply changes until it is warm, then those that count."""
     outcomes, seconds = [], []
     for number in range(warm_up + options.rounds):
@@ -236,12 +236,12 @@ def shares(spark: SparkSession, options: Options) -> list[Table]:
     for share in SHARES:
         data.again()
         change = data.orders(share)
-        found: dict[str, Outcome] = {}
+        found: dict[str, Executed] = {}
         for way, weights in ways.items():
             cost.WORTH_ASKING, cost.LOOK_UP = weights or own
             for _ in range(2 if share < 0.05 else 1):
-                views.prepare(change)
-            found[way] = views.prepare(change).outcome
+                views.execute(change)
+            found[way] = views.execute(change)
             say(f"  {share:.1%} {way}: {sum(found[way].seconds_of.values()):.2f} s")
         cost.WORTH_ASKING, cost.LOOK_UP = own
         for name in names:
@@ -339,14 +339,14 @@ def _groups_kept(
     text = f"CREATE TABLE t (k BIGINT, v BIGINT);\nCREATE MATERIALIZED VIEW g AS {_GROUPED};"
     views = Views.open(spark, text, tables={"t": spark.createDataFrame(_every(count))})
     views.stored.defer = True
-    chores = Chores(Events())
+    chores = BackgroundTasks(Events())
     seconds: list[float] = []
     for number, batch in enumerate(batches):
         if number == WARM_UP:
             chores.finish()
             begin = time.perf_counter()
         seconds.append(timed(lambda b=batch: views.apply({"t": Change(put=b)})))
-        chores.beat(views.stored)
+        chores.advance(views.stored)
     chores.finish()
     counted = seconds[WARM_UP:]
     return statistics.median(counted), (time.perf_counter() - begin) / len(counted)
