@@ -89,6 +89,8 @@ class RunIndex:
             self._folder = cache.run_folder(run.identity)
         self._columns: dict[int, pa.Array] = {}
         self._orders: dict[int, tuple[Array, Array | None]] = {}
+        self._last: tuple[int, pa.Array, tuple[Array, Array]] | None = None
+        """The last result of `_bounds`: `find` usually follows `count`."""
 
     def adopt(self, identity: str | None) -> None:
         """Move the cached files to the run's permanent folder, now that the run is stored."""
@@ -142,14 +144,21 @@ class RunIndex:
 
     def _bounds(self, column: int, values: pa.Array) -> tuple[Array, Array]:
         """The start and end of each value in the column's order."""
+        known = self._last
+        if known is not None and known[0] == column and known[1] is values:
+            return known[2]
         in_order = self._order(column)[0]
-        present = values.drop_null()
+        present = values.drop_null() if values.null_count else values
         sought = numbers(present) if ordered(present.type) else hash_values(present)
-        sought = np.unique(sought)
-        if len(in_order) and len(sought):
-            sought = sought[(sought >= in_order[0]) & (sought <= in_order[-1])]
-        left, right = (np.searchsorted(in_order, sought, side=side) for side in ("left", "right"))
-        return left, right
+        # Ascending values are near each other in the order. Equal hashes are looked up once.
+        sought = np.sort(sought) if ordered(present.type) else np.unique(sought)
+        left = np.searchsorted(in_order, sought, side="left")
+        # Look for the end only where there is a start.
+        at = np.flatnonzero(left < len(in_order))
+        at = at[in_order[left[at]] == sought[at]]
+        bounds = left[at], np.searchsorted(in_order, sought[at], side="right")
+        self._last = column, values, bounds
+        return bounds
 
     def take(self, places: Array, columns: Sequence[int] | None) -> pa.Table:
         """The rows at these positions. Columns that are not requested are NULL."""

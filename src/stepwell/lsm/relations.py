@@ -6,7 +6,7 @@ memtable with many rows becomes a run. `lsm/tiering` decides which runs are comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, cast
 
 import pyarrow as pa
@@ -118,8 +118,10 @@ class Relations:
     def __iter__(self) -> Iterator[Relation]:
         return iter(self._all.values())
 
-    def rows(self) -> dict[str, int]:
-        return {name: relation.rows for name, relation in self._all.items()}
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """The number of rows of each relation, counted when it is asked for."""
+        return _RowCounts(self._all)
 
     # Parts
 
@@ -254,6 +256,20 @@ class Relations:
         if self._runs.elsewhere or not relation.sort or any(run.places for run in runs):
             return None
         return by_ranges(runs, relation.sort[0], schema)
+
+
+class _RowCounts(Mapping[str, int]):
+    def __init__(self, relations: Mapping[str, Relation]) -> None:
+        self._relations = relations
+
+    def __getitem__(self, name: str) -> int:
+        return self._relations[name].rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._relations)
+
+    def __len__(self) -> int:
+        return len(self._relations)
 
 
 def _to_merge(relation: Relation) -> tuple[Part, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import lru_cache
 
 from sqlglot import exp
 
@@ -34,6 +35,7 @@ def equality(
     return None
 
 
+@lru_cache(maxsize=10_000)
 def equal_columns(condition: Expr) -> tuple[str, str, bool] | None:
     """The two columns of `a = b` or `a <=> b`, and whether NULL equals NULL in it.
 

@@ -21,6 +21,8 @@ from functools import lru_cache
 from sqlglot import exp, parse_one
 
 DIALECT = "spark"
+_NOT_ASKED = "<not asked>"
+"""Stands for a column name that was not determined yet. It is compared by identity."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -36,6 +38,7 @@ class Expr:
     nullable: bool = True
     """Whether it can be NULL; True unless the compiler knows better."""
     _sql: str | None = field(default=None, kw_only=True)
+    _column: str | None = field(default=_NOT_ASKED, kw_only=True)
 
     @property
     def sql(self) -> str:
@@ -47,6 +50,11 @@ class Expr:
     @property
     def column(self) -> str | None:
         """The column name, if the expression is a plain column."""
+        if self._column is _NOT_ASKED:
+            object.__setattr__(self, "_column", self._plain_column())
+        return self._column
+
+    def _plain_column(self) -> str | None:
         tree = self.tree
         if not isinstance(tree, exp.Column) or tree.args.get("table") is not None:
             return None
@@ -107,8 +115,9 @@ def _parsed(sql: str) -> exp.Expr:
 # Expressions from other expressions
 
 
+@lru_cache(maxsize=10_000)
 def column(name: str) -> Expr:
-    return Expr(_column(name), frozenset({name}), _sql=name)
+    return Expr(_column(name), frozenset({name}), _sql=name, _column=name)
 
 
 def equal(a: str, b: str, *, null_safe: bool = False) -> Expr:

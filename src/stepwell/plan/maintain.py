@@ -17,12 +17,13 @@ following queries read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
 
 from stepwell.errors import ensure
 from stepwell.plan.conditions import equality
-from stepwell.plan.expressions import FALSE, TRUE, build, call, column, equal
+from stepwell.plan.expressions import build, column, equal
 from stepwell.plan.join_order import Estimates, all_in_order, in_order
 from stepwell.plan.keys import KeySet, keys_of
 from stepwell.plan.nodes import (
@@ -52,7 +53,7 @@ from stepwell.plan.nodes import (
     walk,
 )
 from stepwell.plan.program import Block, Full, Groups, Rows, Sums, Top
-from stepwell.plan.running import among_new, call_of, combined
+from stepwell.plan.running import appended
 from stepwell.plan.shape import narrow
 
 STAGE = "$stage"
@@ -66,6 +67,25 @@ class Stage:
     node: Node
 
 
+_Planned = TypeVar("_Planned", bound=Block)
+_Plan: TypeAlias = "Callable[[Maintenance, _Planned], Node | None]"
+
+
+def _planned(plan: _Plan[_Planned]) -> _Plan[_Planned]:
+    """Plan once, and return the same plan with its stages from then on."""
+
+    def planned(self: Maintenance, block: _Planned) -> Node | None:
+        known = self._planned.get(plan.__name__)
+        if known is None:
+            self._stages = []
+            node = plan(self, block)
+            known = self._planned[plan.__name__] = node, tuple(self._stages)
+        self._stages = list(known[1])
+        return known[0]
+
+    return planned
+
+
 class Maintenance:
     """Plans the maintenance of one block for one set of changed relations."""
 
@@ -74,12 +94,15 @@ class Maintenance:
         self._changed = changed
         self._estimates = estimates
         self._stages: list[Stage] = []
+        self._stage_count = 0
+        self._planned: dict[str, tuple[Node | None, tuple[Stage, ...]]] = {}
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The queries to run, in order, before the nodes planned so far."""
+        """The queries to run, in order, before the node planned last."""
         return tuple(self._stages)
 
+    @_planned
     def plan(self, block: Block) -> Node | None:
         """The change set of the block's relation, columns by position; None if it cannot change."""
         match block:
@@ -129,13 +152,17 @@ class Maintenance:
 
     # Blocks
 
+    @_planned
     def summed(self, block: Sums) -> Node | None:
         """The amounts that a change adds to the sums of each group."""
+        return self._summed(block)
+
+    def _summed(self, block: Sums) -> Node | None:
         change = self.delta(block.input)
         return None if change is None else self._accumulated(block, change)
 
     def _sums(self, block: Sums) -> Node | None:
-        summed = self.summed(block)
+        summed = self._summed(block)
         if summed is None:
             return None
         if block.keys and not _cheap(summed):
@@ -182,6 +209,7 @@ class Maintenance:
         old = Restrict(stored, keys.node, mine.on if mine else ())
         return self._less(self.at(block.input, When.NEW, keys), old)
 
+    @_planned
     def coming(self, block: Rows) -> Node | None:
         """The change of a window's input."""
         window = block.input
@@ -189,40 +217,8 @@ class Maintenance:
         return None if change is None else Consolidate(change)
 
     def at_the_end(self, block: Rows, added: Node) -> Node:
-        """The window's rows for input rows that sort after all existing ones. See `running`."""
-        window, ending = block.input, block.ending
-        if ending is None or not isinstance(window, Window):
-            raise TypeError("a window of which the last rows are not stored")
-        source, flag = window.input.columns, self._names.new()
-        last, again = (
-            Leaf(ending.relation, self._names.several(len(block.fields)), When.OLD)
-            for _ in range(2)
-        )
-        width = len(source)
-        before = [(self._names.new(), column(c)) for c in last.columns[:width]]
-        before.append((self._names.new(), TRUE))
-        after = [(self._names.new(), column(c)) for c in added.columns]
-        after.append((self._names.new(), FALSE))
-        both = Union((Project(last, tuple(before)), Project(added, tuple(after))), (*source, flag))
-        calls, results, values = [], [], []
-        number = again.columns[window.columns.index(ending.number)]
-        counted = self._names.new()
-        for i, (name, expr) in enumerate(window.calls):
-            known = call_of(expr)
-            ensure(known is not None, "a window that is added to looks back only")
-            if known is None:
-                continue
-            new, value = self._names.several(2)
-            mine = again.columns[width + i]
-            calls.append((new, among_new(expr, known, flag)))
-            values.append((value, call("max_by", column(mine), column(number))))
-            type_ = block.fields[width + i].type
-            results.append((name, combined(known, value, counted, new, type_)))
-        values.append((counted, call("max", column(number))))
-        fresh = Filter(Window(both, (), tuple(calls)), build("NOT a", a=column(flag)))
-        joined = Inner((fresh, Aggregate(again, (), tuple(values))))
-        passed = tuple((c, column(c)) for c in source)
-        return Consolidate(Project(joined, (*passed, *results)))
+        """The window's rows for input rows that sort after all existing ones."""
+        return appended(block, added, self._names)
 
     def _top(self, block: Top) -> Node | None:
         if not self._changes(block.input):
@@ -230,19 +226,11 @@ class Maintenance:
         stored = Leaf(block.relation, self._names.several(len(block.fields)), When.OLD)
         return self._less(self.at(block.input, When.NEW), stored)
 
+    @_planned
     def candidates(self, block: Top) -> Node | None:
         """The change of the rows from which the first are taken."""
         change = self.delta(block.input.input)
         return None if change is None else Consolidate(change)
-
-    def first_of(self, block: Top, added: Node) -> Node:
-        """The change if none of the first rows is retracted: added rows can only push them out."""
-        stored = Leaf(block.relation, self._names.several(len(block.fields)), When.OLD)
-        top = block.input
-        pool = Union((stored, added), top.input.columns)
-        fresh = TopN(pool, top.order, top.limit, top.offset)
-        again = Leaf(block.relation, self._names.several(len(block.fields)), When.OLD)
-        return self._less(fresh, again)
 
     def _less(self, new: Node, old: Node) -> Node:
         return Consolidate(Union((new, Negate(old)), old.columns))
@@ -524,7 +512,8 @@ class Maintenance:
         return replace(node, left=sides[0], right=sides[1])
 
     def _stage(self, node: Node) -> Node:
-        relation = f"{STAGE}{len(self._stages) + 1}"
+        self._stage_count += 1
+        relation = f"{STAGE}{self._stage_count}"
         self._stages.append(Stage(relation, node))
         self._estimates.staged(relation)
         return Leaf(relation, node.columns, When.DELTA)

@@ -17,8 +17,9 @@ input and pass weights on; the others need a whole bag, and receive one version 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from operator import is_
 from typing import TypeAlias
 
 from stepwell.plan.expressions import Expr, SortKey
@@ -77,10 +78,10 @@ class Filter:
 class Project:
     input: Node
     items: tuple[Item, ...]
+    columns: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.items)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple([name for name, _ in self.items]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +380,7 @@ def children(node: Node) -> tuple[Node, ...]:
 
 def with_children(node: Node, inputs: tuple[Node, ...]) -> Node:
     """The same node over other inputs that have the same columns."""
-    if inputs == children(node):
+    if all(map(is_, inputs, children(node))):
         return node
     match node:
         case Inner() | Union():

@@ -20,9 +20,33 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from stepwell.errors import ensure
 from stepwell.plan import functions
-from stepwell.plan.expressions import Expr, SortKey, build, cast, column, partitioned
-from stepwell.plan.nodes import Window
+from stepwell.plan.expressions import (
+    FALSE,
+    TRUE,
+    Expr,
+    SortKey,
+    build,
+    call,
+    cast,
+    column,
+    partitioned,
+)
+from stepwell.plan.nodes import (
+    Aggregate,
+    Consolidate,
+    Filter,
+    Inner,
+    Leaf,
+    Names,
+    Node,
+    Project,
+    Union,
+    When,
+    Window,
+)
+from stepwell.plan.program import Rows
 
 LAG_ROWS_MAX = 100
 """Maximum number of last rows, which are stored a second time and read with every change."""
@@ -136,3 +160,39 @@ def _up_to_here(spec: exp.Expr | None) -> bool:
     end = (spec.args.get("end") or "CURRENT ROW", spec.args.get("end_side"))
     exclude = spec.args.get("exclude")
     return start == ("UNBOUNDED", "PRECEDING") and end == ("CURRENT ROW", None) and not exclude
+
+
+def appended(block: Rows, added: Node, names: Names) -> Node:
+    """The window's rows for input rows that sort after all existing ones."""
+    window, ending = block.input, block.ending
+    if ending is None or not isinstance(window, Window):
+        raise TypeError("a window of which the last rows are not stored")
+    source, flag = window.input.columns, names.new()
+    last, again = (
+        Leaf(ending.relation, names.several(len(block.fields)), When.OLD) for _ in range(2)
+    )
+    width = len(source)
+    before = [(names.new(), column(c)) for c in last.columns[:width]]
+    before.append((names.new(), TRUE))
+    after = [(names.new(), column(c)) for c in added.columns]
+    after.append((names.new(), FALSE))
+    both = Union((Project(last, tuple(before)), Project(added, tuple(after))), (*source, flag))
+    calls, results, values = [], [], []
+    number = again.columns[window.columns.index(ending.number)]
+    counted = names.new()
+    for i, (name, expr) in enumerate(window.calls):
+        known = call_of(expr)
+        ensure(known is not None, "a window that is added to looks back only")
+        if known is None:
+            continue
+        new, value = names.several(2)
+        mine = again.columns[width + i]
+        calls.append((new, among_new(expr, known, flag)))
+        values.append((value, call("max_by", column(mine), column(number))))
+        type_ = block.fields[width + i].type
+        results.append((name, combined(known, value, counted, new, type_)))
+    values.append((counted, call("max", column(number))))
+    fresh = Filter(Window(both, (), tuple(calls)), build("NOT a", a=column(flag)))
+    joined = Inner((fresh, Aggregate(again, (), tuple(values))))
+    passed = tuple((c, column(c)) for c in source)
+    return Consolidate(Project(joined, (*passed, *results)))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stepwell.errors import BugError
+from stepwell.lsm.consolidate import grouped
 from stepwell.lsm.values import comparable
 from stepwell.plan.render import NEGATIVE
 
@@ -53,7 +54,7 @@ def merged(old: pa.Table, change: pa.Table, keys: int) -> pa.Table | None:
     after = pa.table(columns).cast(before.schema)
     both = pa.concat_tables([before, after])
     summed = [f"{version}{name}" for name in sums for version in "on"] + ["was"]
-    made = both.group_by(groups).aggregate([(name, "sum") for name in summed])
+    made = grouped(both, groups).aggregate([(name, "sum") for name in summed])
     return _change(made, groups, sums)
 
 

@@ -1,9 +1,17 @@
-"""Join kernels on Arrow: positions of rows with equal values in tables in memory.
+"""Join kernels on Arrow and NumPy: positions of rows with equal values in tables in memory.
 
-They apply only to values whose equality is the same in Arrow and in Spark (`values.comparable`).
+Both sides of a join get integer codes: rows have the same code exactly if their keys are equal. A
+join is then a lookup in an array. For the few rows of a change this costs a fraction of a general
+hash join, whose fixed cost is a millisecond.
+
+The kernels apply only to values whose equality is the same in Arrow and in Spark
+(`values.comparable`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +20,14 @@ import pyarrow.compute as pc
 from stepwell.lsm.values import comparable
 from stepwell.plan.nodes import Side
 
+Positions = np.ndarray[Any, np.dtype[np.int64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Columns = Sequence[pa.ChunkedArray]
+
 PRODUCT_ROWS_MAX = 100_000
 """Maximum size of a cross product. Joins without an equality often have a one-row sum as a side."""
+_CODES_MAX = 2**31
+"""Codes of several columns are multiplied, and renumbered above this limit."""
 
 
 def product_of(places: list[np.ndarray], rows: int) -> list[np.ndarray] | None:
@@ -41,64 +55,85 @@ def comparable_pair(
     return one, two
 
 
-def pairs_count(left: list[pa.ChunkedArray], right: list[pa.ChunkedArray]) -> int:
-    """The number of pairs of rows with equal values, computed without building them."""
-    names = [f"k{i}" for i in range(len(left))]
-    sides = []
-    for columns, times in ((left, "l"), (right, "r")):
-        counted = pa.table(columns, names=names).group_by(names).aggregate([([], "count_all")])
-        sides.append(counted.select([*names, "count_all"]).rename_columns([*names, times]))
-    both = sides[0].join(sides[1], keys=names, join_type="inner")
-    return int(pc.sum(pc.multiply(both.column("l"), both.column("r"))).as_py() or 0)
+def pairs_of(left: Columns, right: Columns, most: int) -> tuple[Positions, Positions] | None:
+    """Positions of rows with equal values on both sides; None if there are more than `most`.
+
+    NULL equals nothing.
+    """
+    mine, theirs, count = _codes(left, right, null_safe=False)
+    # Group the right side by code: `starts` are the bounds of each group in `by_code`.
+    known = np.flatnonzero(theirs >= 0)
+    by_code = known[np.argsort(theirs[known])]
+    starts = np.concatenate([[0], np.cumsum(np.bincount(theirs[known], minlength=count))])
+    rows = np.flatnonzero(mine >= 0)
+    first = starts[mine[rows]]
+    matches = starts[mine[rows] + 1] - first
+    total = int(matches.sum())
+    if total > most:
+        return None
+    at_left = np.repeat(rows, matches)
+    before = np.cumsum(matches) - matches
+    at = np.arange(total) + np.repeat(first - before, matches)
+    return at_left, by_code[at]
 
 
-def met(
+def matched(left: Columns, right: Columns, *, null_safe: bool = False) -> Mask:
+    """Mask of the rows on the left whose values occur on the right."""
+    mine, theirs, count = _codes(left, right, null_safe=null_safe)
+    # One more place, for rows without a code.
+    there = np.zeros(count + 1, dtype=bool)
+    there[theirs[theirs >= 0]] = True
+    found: Mask = there[mine]
+    return found
+
+
+def joined_rows(
     side: Side, rows: int, at_left: np.ndarray, at_right: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Positions on the left that the join returns, each with the position of its match or -1."""
-    alone = np.ones(rows, dtype=bool)
-    alone[at_left] = False
-    if side is Side.SEMI:
-        alone = ~alone
-    places = np.flatnonzero(alone)
+    unmatched = np.ones(rows, dtype=bool)
+    unmatched[at_left] = False
+    places = np.flatnonzero(~unmatched if side is Side.SEMI else unmatched)
     none = np.full(len(places), -1)
     if side is Side.LEFT:
         return np.concatenate([at_left, places]), np.concatenate([at_right, none])
     return places, none
 
 
-def distinct_of(columns: list[pa.ChunkedArray]) -> list[pa.ChunkedArray]:
-    names = [f"k{i}" for i in range(len(columns))]
-    distinct = pa.table(columns, names=names).group_by(names).aggregate([])
-    return [distinct.column(name) for name in names]
-
-
-def pairs_of(
-    left: list[pa.ChunkedArray], right: list[pa.ChunkedArray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of rows with equal values on both sides."""
-    names = [f"k{i}" for i in range(len(left))]
-    sides = []
-    for columns, at in ((left, "l"), (right, "r")):
-        rows = len(columns[0])
-        sides.append(pa.table([*columns, pa.array(np.arange(rows))], names=[*names, at]))
-    joined = sides[0].join(sides[1], keys=names, join_type="inner")
-    return joined.column("l").to_numpy(), joined.column("r").to_numpy()
-
-
-def among_rows(columns: list[pa.ChunkedArray], values: list[pa.ChunkedArray]) -> pa.Array | None:
-    """Mask of rows whose values are among `values`, NULL equal to NULL; None if undecided."""
+def among_rows(columns: Columns, values: Columns) -> pa.Array | None:
+    """Mask of rows whose values are among `values`, NULL equal to NULL; None if types differ."""
     if any(one.type != two.type for one, two in zip(columns, values, strict=True)):
         return None
     if len(columns) == 1:
         return pc.is_in(columns[0], value_set=pc.unique(values[0]))
-    if any(c.null_count for c in columns) and any(v.null_count for v in values):
-        return None
-    names = [f"k{i}" for i in range(len(columns))]
-    at = pa.array(np.arange(len(columns[0])))
-    rows = pa.table([*columns, at], names=[*names, "at"])
-    keys = pa.table(values, names=names)
-    found = rows.join(keys, keys=names, join_type="left semi").column("at").to_numpy()
-    mask = np.zeros(len(columns[0]), dtype=bool)
-    mask[found] = True
-    return pa.array(mask)
+    return pa.array(matched(columns, values, null_safe=True))
+
+
+def _codes(left: Columns, right: Columns, *, null_safe: bool) -> tuple[Positions, Positions, int]:
+    """A code for the key of each row, from 0, or -1 for NULL unless `null_safe`; and their count.
+
+    Rows of both sides have the same code exactly if their keys are equal.
+    """
+    rows = len(left[0])
+    codes, count = np.zeros(rows + len(right[0]), dtype=np.int64), 1
+    for one, two in zip(left, right, strict=True):
+        column, distinct = _encoded(one, two, null_safe)
+        missing = (codes < 0) | (column < 0)
+        codes, count = codes * distinct + column, count * distinct
+        codes[missing] = -1
+        if count > max(_CODES_MAX // (rows + 1), 4 * len(codes)):
+            found, codes = np.unique(codes, return_inverse=True)
+            empty = int(len(found) > 0 and found[0] < 0)
+            codes, count = codes - empty, len(found) - empty
+    return codes[:rows], codes[rows:], count
+
+
+def _encoded(one: pa.ChunkedArray, two: pa.ChunkedArray, null_safe: bool) -> tuple[Positions, int]:
+    """The number of each value among the distinct values of two columns, and how many these are."""
+    both = pa.chunked_array([*one.chunks, *two.chunks], one.type)
+    nulls = "encode" if null_safe else "mask"
+    # All chunks of the result have the same dictionary.
+    chunks = both.dictionary_encode(null_encoding=nulls).chunks
+    numbers = [chunk.indices.fill_null(-1).to_numpy() for chunk in chunks]
+    found: Positions = np.concatenate([np.zeros(0, np.int64), *numbers])
+    return found, len(chunks[0].dictionary) if chunks else 0

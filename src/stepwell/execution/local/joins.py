@@ -28,14 +28,14 @@ from stepwell.execution.local.expressions import Value
 from stepwell.execution.local.join_kernels import (
     among_rows,
     comparable_pair,
-    distinct_of,
-    met,
-    pairs_count,
+    joined_rows,
+    matched,
     pairs_of,
     product_of,
 )
 from stepwell.execution.local.lookup import LookUps
 from stepwell.execution.local.operators import Linear
+from stepwell.lsm.consolidate import grouped
 from stepwell.lsm.run_file import WEIGHT
 from stepwell.lsm.values import comparable
 from stepwell.plan.conditions import equal_columns
@@ -106,7 +106,7 @@ class _Flattening:
             return None
         names = [f"c{i}" for i in range(len(places))]
         picked = pa.table([rows.column(p) for p in places], names=names)
-        distinct = picked.group_by(names).aggregate([]).select(names)
+        distinct = grouped(picked, names).aggregate([]).select(names)
         ones = pa.repeat(pa.scalar(1, pa.int64()), distinct.num_rows)
         made = self._lookups.add(distinct.append_column(WEIGHT, ones), kinds)
         return Leaf(made, node.columns, When.DELTA)
@@ -249,11 +249,14 @@ class _Flattening:
         if len(known) < len(keys):
             return None
         sides = [one for one, _ in known], [two for _, two in known]
-        often = node.side is Side.LEFT or bool(node.also)
-        if often and pairs_count(*sides) > ROWS_MAX:
-            self._lookups.decline(Fallback.TOO_MANY_ROWS)
-            return None
-        pairs = pairs_of(*sides) if often else pairs_of(sides[0], distinct_of(sides[1]))
+        if node.side is Side.LEFT or node.also:
+            pairs = pairs_of(*sides, ROWS_MAX)
+            if pairs is None:
+                self._lookups.decline(Fallback.TOO_MANY_ROWS)
+                return None
+        else:
+            at = np.flatnonzero(matched(*sides))
+            pairs = at, at
         if node.also:
             columns = {
                 c: Value(right.column(i), types[i]) for i, c in enumerate(node.right.columns)
@@ -262,7 +265,7 @@ class _Flattening:
             if agreed is None:
                 return None
             pairs = agreed
-        places, matches = met(node.side, rows.num_rows, *pairs)
+        places, matches = joined_rows(node.side, rows.num_rows, *pairs)
         found = rows.take(pa.array(places))
         made = {left.leaf.columns[p]: (found.column(p), kinds[p]) for p in left.used}
         weight = found.column(WEIGHT)
@@ -335,9 +338,10 @@ class _Flattening:
                 break
         if not left:
             return None
-        if pairs_count(left, right) > most:
+        pairs = pairs_of(left, right, most)
+        if pairs is None:
             return None
-        at_left, at_right = pairs_of(left, right)
+        at_left, at_right = pairs
         return [*(p[at_left] for p in places), at_right]
 
     def _joined(
@@ -440,6 +444,7 @@ class _Chain:
     def __init__(self, ops: list[Filter | Project], leaf: Leaf) -> None:
         self.ops = ops
         self.leaf = leaf
+        self._places: dict[str, int | None] = {}
 
     @classmethod
     def of(cls, node: Node) -> _Chain | None:
@@ -451,6 +456,11 @@ class _Chain:
 
     def place(self, name: str) -> int | None:
         """The leaf's column that a column of the chain is a plain copy of, if any."""
+        if name not in self._places:
+            self._places[name] = self._place(name)
+        return self._places[name]
+
+    def _place(self, name: str) -> int | None:
         wanted: str | None = name
         for op in self.ops:
             if isinstance(op, Project):

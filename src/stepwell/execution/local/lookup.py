@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,6 +12,7 @@ from stepwell.execution.backend import Fallback
 from stepwell.execution.local.conditions import fulfilling
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.index import Indexes
+from stepwell.lsm.lookup import SharedRows, among, distinct
 from stepwell.lsm.part import Part, Relation
 from stepwell.lsm.relations import Relations
 from stepwell.lsm.values import comparable
@@ -46,12 +46,15 @@ class LookUps:
         indexes: Indexes,
         deltas: Mapping[str, Part],
         most: int | None = None,
+        shared: SharedRows | None = None,
     ) -> None:
         self._most = most or FOUND_ROWS_MAX
+        self._shared = shared or SharedRows()
         self._relations = relations
         self._indexes = indexes
         self._deltas = deltas
         self.found: dict[str, Found] = {}
+        self._tables: dict[tuple[str, When], tuple[pa.Table | None, pa.Table | None]] = {}
         self.rows_read = 0
         self.declined: Fallback | None = None
         """Why rows that the plan needs could not be used in this process, if so."""
@@ -132,6 +135,14 @@ class LookUps:
 
     def tables(self, leaf: Leaf) -> tuple[pa.Table | None, pa.Table | None] | None:
         """The stored rows of a leaf, and their change; None if they cannot be used here."""
+        known = self._tables.get((leaf.relation, leaf.when))
+        if known is None:
+            known = self._read(leaf)
+            if known is not None:
+                self._tables[leaf.relation, leaf.when] = known
+        return known
+
+    def _read(self, leaf: Leaf) -> tuple[pa.Table | None, pa.Table | None] | None:
         why = self._why_not(leaf)
         if why is not None:
             self.decline(why, leaf)
@@ -140,7 +151,8 @@ class LookUps:
         schema = arrow_schema(self.types(leaf))
         old = None
         if leaf.when is not When.DELTA:
-            old = pa.concat_tables([schema.empty_table(), *(p.table for p in olds)])
+            tables = [p.table for p in olds] or [schema.empty_table()]
+            old = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
         if leaf.when is When.OLD:
             return old, None
         return old, schema.empty_table() if delta is None else delta.table
@@ -165,24 +177,16 @@ class LookUps:
         needed: frozenset[int] | None = None,
     ) -> pa.Table | None:
         """The stored rows that have such values; None if they cannot be looked up here."""
-        schema = arrow_schema(relation.types)
         if relation.rows > INDEX_ROWS_MAX:
             return None
         sought = self._sought(relation, wanted)
         if wanted and not sought:
             return None
-        columns = None if needed is None else sorted(needed)
-        tables: list[pa.Table] = []
-        for part in relation.parts:
-            table = self._in_part(part, sought, schema, columns)
-            if table is None:
-                return None
-            tables.append(table)
-            if sum(t.num_rows for t in tables) > self._most:
-                return None
-        whole = pa.concat_tables(tables) if tables else schema.empty_table()
-        self.rows_read += whole.num_rows
-        return whole
+        result = self._shared.look_up(self._indexes, relation, sought, self._most)
+        if result is None:
+            return None
+        self.rows_read += result.rows
+        return result.table(None if needed is None else needed | sought.keys())
 
     def _sought(
         self, relation: Relation, wanted: Mapping[int, Values | None]
@@ -198,48 +202,13 @@ class LookUps:
                 sought[place] = values if values.type == kind else _cast(values, kind)
         return sought
 
-    def _in_part(
-        self,
-        part: Part,
-        sought: Mapping[int, pa.Array],
-        schema: pa.Schema,
-        columns: Sequence[int] | None,
-    ) -> pa.Table | None:
-        """The rows of a part that have such values; None if there are too many."""
-        if part.table is not None:
-            return among(part.table, sought)
-        if part.run is None:
-            return None
-        if not sought:
-            return None
-        index = self._indexes.of(part.run, schema)
-        places = None
-        # Start with columns that are indexed already, where counting is nearly free, and with
-        # selective ones, after which the others hardly remove any more rows.
-        counts = {place: index.count(place, values) for place, values in sought.items()}
-        many = {place: index.guess(place) if n is None else n for place, n in counts.items()}
-        for place in sorted(sought, key=lambda p: (counts[p] is None, many[p])):
-            if places is not None and (len(places) <= 1000 or many[place] > 10 * len(places)):
-                break
-            found = index.find(place, sought[place], self._most)
-            if found is not None:
-                places = found if places is None else np.intersect1d(places, found)
-        if places is None:
-            return None
-        if not len(places):
-            return schema.empty_table()
-        if columns is not None:
-            columns = sorted({*columns, *sought})
-        # Filter by all columns in the end, because one part may retract rows of another.
-        return among(index.take(places, columns), sought)
-
     def values(self, leaf: Leaf, column: int) -> Values | None:
         if not comparable(self.types(leaf)[column]) or self._why_not(leaf) is not None:
             return None
         tables = self.tables(leaf)
         if tables is None or sum(t.num_rows for t in tables if t is not None) > VALUES_MAX:
             return None
-        return self.union([unique(t.column(column)) for t in tables if t is not None])
+        return self.union([distinct(t.column(column)) for t in tables if t is not None])
 
     def alike(self, columns: Sequence[tuple[Leaf, int]]) -> bool:
         kinds = {arrow_schema(self.types(leaf)).field(place).type for leaf, place in columns}
@@ -256,18 +225,7 @@ class LookUps:
             return arrays[0]
         if len({a.type for a in arrays}) > 1:
             return None
-        return pc.unique(pa.concat_arrays(arrays))
-
-
-def among(table: pa.Table, sought: Mapping[int, pa.Array]) -> pa.Table:
-    """The rows of a table in memory that have one of the values in each of these columns."""
-    if not table.num_rows:
-        return table
-    mask = None
-    for place, values in sought.items():
-        here = pc.is_in(table.column(place), value_set=values)
-        mask = here if mask is None else pc.and_(mask, here)
-    return table if mask is None else table.filter(mask)
+        return distinct(pa.chunked_array(arrays))
 
 
 def _whole(given: pa.DataType, stored: pa.DataType) -> bool:
@@ -282,9 +240,3 @@ def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array:
     wide = values.cast(pa.int64())
     inside = pc.and_(pc.greater_equal(wide, low), pc.less_equal(wide, high))
     return wide.filter(pc.or_kleene(inside, pc.is_null(wide))).cast(type_)
-
-
-def unique(column: pa.ChunkedArray) -> pa.Array:
-    """The distinct values of a column."""
-    found = pc.unique(column)
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found

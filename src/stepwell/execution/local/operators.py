@@ -9,7 +9,7 @@ raises `NotSupported`, and the whole plan goes to Spark.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ from stepwell.execution.local.expressions import SURE_DIGITS, Computing, Value, 
 from stepwell.execution.local.lookup import LookUps
 from stepwell.execution.local.top_n import first_rows
 from stepwell.lsm.arrow_types import arrow_schema
-from stepwell.lsm.consolidate import consolidated
+from stepwell.lsm.consolidate import consolidated, grouped
 from stepwell.lsm.run_file import WEIGHT
 from stepwell.lsm.values import comparable
 from stepwell.plan.expressions import Expr
@@ -73,7 +73,7 @@ class Rows:
         kept = {
             name: value
             if isinstance(value.data, pa.Scalar)
-            else replace(value, data=value.data.filter(mask))
+            else Value(value.data.filter(mask), value.type)
             for name, value in self.columns.items()
         }
         return Rows(kept, self.weight.filter(mask))
@@ -163,7 +163,7 @@ class Linear:
             type_ = "bigint" if function == "count_distinct" else types[place]
             made.append((name, f"c{place}_{function}", type_))
         keys = [f"c{i}" for i in range(len(node.keys))]
-        groups = bag.group_by(keys).aggregate(list(dict.fromkeys(asked)))
+        groups = grouped(bag, keys).aggregate(list(dict.fromkeys(asked)))
         columns = {k: Value(groups.column(f"c{i}"), types[i]) for i, k in enumerate(node.keys)}
         columns |= {name: Value(groups.column(found), type_) for name, found, type_ in made}
         return Rows(columns, pa.chunked_array([pa.repeat(_ONE, groups.num_rows)]))
@@ -215,7 +215,7 @@ class Linear:
         names = [f"c{i}" for i in range(len(types))]
         table = pa.table([*columns, *sums], names=names)
         groups, summed = names[: len(keys)], names[len(keys) :]
-        made = table.group_by(groups).aggregate([(name, "sum") for name in summed])
+        made = grouped(table, groups).aggregate([(name, "sum") for name in summed])
         made = made.select([*groups, *(f"{name}_sum" for name in summed)])
         ones = pa.repeat(pa.scalar(1, pa.int64()), made.num_rows)
         made = made.append_column(WEIGHT, ones).rename_columns([*names, WEIGHT])

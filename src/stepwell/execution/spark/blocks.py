@@ -110,14 +110,14 @@ class Blocks:
             return anew
         if said.weighed:
             moved = {name: part.rows for name, part in deltas.items()}
-            estimate = costs(block, self._relations.rows(), moved)
+            estimate = costs(block, self._relations.rows, moved)
             if estimate is not None and estimate.cheaper_anew:
                 part = self._again(block, deltas, program, outputs)
                 if part is not None:
                     said.cheaper = said.cheaper or estimate
                 return part
         try:
-            maintenance = self._evaluator.maintenance(deltas)
+            maintenance = self._evaluator.maintenance(block, deltas)
             support = self._decisions.of(block, deltas).support
             with self._evaluator.computing(block, support):
                 return self._kept(block, maintenance, dict(deltas), program, outputs)
@@ -133,7 +133,7 @@ class Blocks:
         outputs: dict[str, pa.Table],
     ) -> Part | None:
         """The change set of a block's relation, by recomputing it and taking the difference."""
-        change = self._evaluator.maintenance(deltas).anew(block)
+        change = self._evaluator.maintenance(block, deltas).anew(block)
         if change is None:
             return None
         with self._evaluator.recomputing():

@@ -30,12 +30,14 @@ from stepwell.execution.spark.frames import Frames, nothing, type_of
 from stepwell.execution.spark.row_order import in_fixed_order
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.index import Indexes
+from stepwell.lsm.lookup import SharedRows
 from stepwell.lsm.part import Part
 from stepwell.lsm.relations import Relations
 from stepwell.lsm.run_file import WEIGHT
 from stepwell.plan.join_order import Estimates
 from stepwell.plan.maintain import STAGE, Maintenance
 from stepwell.plan.nodes import Leaf, Names, Node, When, Window, walk
+from stepwell.plan.plan_cache import PlanCache
 from stepwell.plan.program import Block, Program, may_depend_on_order
 from stepwell.plan.render import render
 
@@ -129,6 +131,7 @@ class Evaluator:
         self._unique = unique
         # For columns that maintenance adds to the nodes of a view, whose names begin with _c.
         self.names = Names(prefix="_m")
+        self._plans = PlanCache(self.names, unique)
         usual = all(spark.conf.get(key, "true") == "true" for key in _DECIMALS)
         self.local = LocalBackend(Computing(constants(spark), decimals=usual))
         self._use = use
@@ -145,6 +148,8 @@ class Evaluator:
         self._in_order = False
         self.queries = 0
         self.rows_read = 0
+        self.shared = SharedRows()
+        """The rows that the current transaction has looked up."""
 
     @property
     def jobs(self) -> int:
@@ -154,12 +159,19 @@ class Evaluator:
         """
         return int(self._spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
 
-    def maintenance(self, deltas: Mapping[str, Part]) -> Maintenance:
-        return Maintenance(self.names, frozenset(deltas), self._estimates(deltas))
+    def maintenance(self, block: Block, deltas: Mapping[str, Part]) -> Maintenance:
+        """The plans that maintain a block when these relations change."""
+        changes = {name: delta.rows for name, delta in deltas.items()}
+        return self._plans.maintenance(block, self._relations.rows, changes)
+
+    def after(self, node: Node, deltas: Mapping[str, Part]) -> Node:
+        """The rows of a node once these relations have changed."""
+        maintenance = Maintenance(self.names, frozenset(deltas), self._estimates(deltas))
+        return maintenance.at(node, When.NEW)
 
     def _estimates(self, deltas: Mapping[str, Part]) -> Estimates:
         return Estimates(
-            self._relations.rows(),
+            self._relations.rows,
             {name: delta.rows for name, delta in deltas.items()},
             self._unique(),
         )
@@ -246,7 +258,7 @@ class Evaluator:
         """Look-ups of at most `most` rows in the stored relations, for plans over these changes."""
         if self._use is Use.SPARK:
             most = NO_ROWS
-        return LookUps(self._relations, self._indexes, deltas, most)
+        return LookUps(self._relations, self._indexes, deltas, most, self.shared)
 
     def result(
         self,

@@ -9,12 +9,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from stepwell.execution.local.join_kernels import among_rows
-from stepwell.execution.local.lookup import FOUND_ROWS_MAX, unique
+from stepwell.execution.local.lookup import FOUND_ROWS_MAX
 from stepwell.execution.local.table_changes import Lookup
 from stepwell.execution.spark.evaluate import Evaluator
 from stepwell.execution.spark.frames import Frames
 from stepwell.lsm.arrow_types import empty_change
 from stepwell.lsm.consolidate import consolidated
+from stepwell.lsm.lookup import distinct
 from stepwell.lsm.part import Relation
 from stepwell.lsm.relations import Relations
 from stepwell.lsm.run_file import WEIGHT
@@ -53,7 +54,7 @@ class ExistingRows:
         # Memory must hold as many rows as the change in any case.
         most = max(FOUND_ROWS_MAX, 2 * rows.num_rows)
         lookups = self._evaluator.lookups({}, most)
-        wanted = {p: unique(rows.column(i)) for i, p in enumerate(places)}
+        wanted = {p: distinct(rows.column(i)) for i, p in enumerate(places)}
         found = lookups.rows(relation, wanted)
         if found is None or not found.num_rows:
             return found

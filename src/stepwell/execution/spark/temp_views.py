@@ -66,7 +66,7 @@ class Showing:
             if name not in named:
                 continue
             if isinstance(made, Program):
-                node = self._evaluator.maintenance(deltas).at(made.output, When.NEW)
+                node = self._evaluator.after(made.output, deltas)
                 self.rows(made.view, node, made.columns, deltas)
             else:
                 view, columns = self.defined[name]

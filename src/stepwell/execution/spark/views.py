@@ -49,6 +49,7 @@ from stepwell.lsm.cache import Cache
 from stepwell.lsm.change import Change, Rejected
 from stepwell.lsm.dead_letter import ERRORS, LETTER, LETTER_TYPES, Letter, Letters, letters_of
 from stepwell.lsm.index import Indexes
+from stepwell.lsm.lookup import SharedRows
 from stepwell.lsm.part import Part, Relation
 from stepwell.lsm.relations import Relations
 from stepwell.lsm.run_file import WEIGHT
@@ -254,7 +255,7 @@ class Views:
         if isinstance(block, Full):
             change = self._text(block, {})
         else:
-            whole = self._evaluator.maintenance({}).whole(block)
+            whole = self._evaluator.maintenance(block, {}).whole(block)
             with self._evaluator.computing(block), self._evaluator.recomputing():
                 change = self._evaluator.part(block.relation, whole, {})
         self._relations.append(block.relation, change)
@@ -364,6 +365,7 @@ class Views:
             executed, deltas = self._execute(changes)
         finally:
             self._time = before
+            self._evaluator.shared = SharedRows()
         dead = (letters or letters_of(changes, now))(executed.rejected)
         errors = {t + ERRORS: self._errors(t, rows) for t, rows in dead.items() if rows}
         return replace(executed, pending=PendingParts(now, {**deltas, **errors}))
@@ -401,10 +403,10 @@ class Views:
         outputs: dict[str, pa.Table] = {}
         recomputed: list[str] = []
         cheaper: dict[str, Costs] = {}
+        jobs = self._evaluator.jobs
         for number, program in enumerate(self._programs.values()):
             self.report("computing", number, len(self._programs), "view")
             start, began = self._evaluator.queries, self._env.uptime()
-            jobs = self._evaluator.jobs
             adaptive = self._views[program.view.lower()].policy is Policy.AUTO
             said = Anew(weighed=adaptive)
             for block in program.blocks:
@@ -420,7 +422,10 @@ class Views:
             if said.cheaper is not None:
                 cheaper[program.view] = said.cheaper
             queries_of[program.view] = self._evaluator.queries - start
-            jobs_of[program.view] = self._evaluator.jobs - jobs
+            jobs_of[program.view] = 0
+            if queries_of[program.view]:
+                now = self._evaluator.jobs
+                jobs_of[program.view], jobs = now - jobs, now
             rows_of[program.view], self._evaluator.rows_read = self._evaluator.rows_read, 0
             fallbacks, self._evaluator.fallbacks = self._evaluator.fallbacks, []
             if fallbacks:

@@ -1,0 +1,188 @@
+"""Look up the stored rows of a relation by column values, and share them within a transaction.
+
+Several views need the same rows: the lines of the changed orders, the customers of these orders.
+Look-ups of the same values in the same parts of a relation are one look-up, and each column of its
+rows is read once. Parts and values never change, so a result stays valid for as long as the
+relation has the same parts. `SharedRows` holds results for the length of a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from stepwell.lsm.arrow_types import arrow_schema
+from stepwell.lsm.index import Indexes, RunIndex, ordered
+from stepwell.lsm.part import Part, Relation
+
+Sought: TypeAlias = Mapping[int, pa.Array]
+"""The distinct values to look for, by column position."""
+
+SHARED_ROWS_MAX = 2_000_000
+"""Results with more rows in all are not shared."""
+_FEW_ROWS = 1000
+"""With so few rows left, looking up another column costs more than reading the rows."""
+
+_Places = np.ndarray[Any, Any]
+
+
+class LookedUpRows:
+    """The rows of a look-up. Columns are read when they are first needed."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._tables: list[pa.Table] = []
+        self._found: list[tuple[RunIndex, _Places]] = []
+        self._columns: dict[int, pa.ChunkedArray] = {}
+        self.rows = 0
+
+    def add_table(self, table: pa.Table) -> None:
+        if table.num_rows:
+            self._tables.append(table)
+            self.rows += table.num_rows
+
+    def add_places(self, index: RunIndex, places: _Places) -> None:
+        if len(places):
+            self._found.append((index, places))
+            self.rows += len(places)
+
+    def table(self, columns: frozenset[int] | None) -> pa.Table:
+        """The rows, with these columns and the weight. Other columns are NULL."""
+        width = len(self._schema)
+        made = [
+            self._column(i)
+            if columns is None or i in columns or i == width - 1
+            else pa.nulls(self.rows, field.type)
+            for i, field in enumerate(self._schema)
+        ]
+        return pa.table(made, schema=self._schema)
+
+    def _column(self, place: int) -> pa.ChunkedArray:
+        known = self._columns.get(place)
+        if known is None:
+            kind = self._schema.field(place).type
+            chunks = [chunk for table in self._tables for chunk in table.column(place).chunks]
+            for index, places in self._found:
+                chunks.append(index.column(place).take(pa.array(places)).cast(kind))
+            known = self._columns[place] = pa.chunked_array(chunks, kind)
+        return known
+
+
+class SharedRows:
+    """The results of the look-ups of one transaction."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, tuple[LookedUpRows, Sequence[Part]]] = {}
+        self._rows = 0
+        self.rows_read = 0
+        """Rows that were read from relations."""
+        self.rows_shared = 0
+        """Rows that a look-up did not read, because an earlier one had read them."""
+
+    def look_up(
+        self, indexes: Indexes, relation: Relation, sought: Sought, most: int
+    ) -> LookedUpRows | None:
+        """The stored rows that have one of the values in each column.
+
+        None if there are more than `most`, or if they are not in memory and have no index.
+        """
+        # The parts are held as long as the result, so no other part can get their ids.
+        key = (
+            relation.name,
+            tuple(map(id, relation.parts)),
+            tuple((place, _digest(sought[place])) for place in sorted(sought)),
+        )
+        known = self._known.get(key)
+        if known is not None:
+            self.rows_shared += known[0].rows
+            return known[0] if known[0].rows <= most else None
+        result = _look_up(indexes, relation, sought, most)
+        if result is not None:
+            self.rows_read += result.rows
+            if self._rows + result.rows <= SHARED_ROWS_MAX:
+                self._known[key] = result, tuple(relation.parts)
+                self._rows += result.rows
+        return result
+
+
+def _look_up(
+    indexes: Indexes, relation: Relation, sought: Sought, most: int
+) -> LookedUpRows | None:
+    schema = arrow_schema(relation.types)
+    result = LookedUpRows(schema)
+    for part in relation.parts:
+        if part.table is not None:
+            result.add_table(among(part.table, sought))
+        elif part.run is None or not sought:
+            return None
+        else:
+            index = indexes.of(part.run, schema)
+            places = _places(index, schema, sought, most)
+            if places is None:
+                return None
+            result.add_places(index, places)
+        if result.rows > most:
+            return None
+    return result
+
+
+def _places(index: RunIndex, schema: pa.Schema, sought: Sought, most: int) -> _Places | None:
+    """The positions of the rows of a run that have such values; None if there are too many."""
+    places: _Places | None = None
+    # Start with columns that are indexed already, where counting is nearly free, and with
+    # selective ones, after which the others hardly remove any more rows.
+    counts = {place: index.count(place, values) for place, values in sought.items()}
+    many = {place: index.guess(place) if n is None else n for place, n in counts.items()}
+    exact: set[int] = set()
+    for place in sorted(sought, key=lambda p: (counts[p] is None, many[p])):
+        if places is not None and (len(places) <= _FEW_ROWS or many[place] > 10 * len(places)):
+            break
+        found = index.find(place, sought[place], most)
+        if found is not None:
+            places = found if places is None else np.intersect1d(places, found, assume_unique=True)
+            if ordered(schema.field(place).type):
+                exact.add(place)
+    if places is None or not len(places):
+        return places
+    # Test all columns in the end, because one part may retract rows of another.
+    for place, values in sought.items():
+        if place not in exact and len(places):
+            column = index.column(place).take(pa.array(places))
+            mask = pc.is_in(column, value_set=values.cast(column.type))
+            places = places[mask.to_numpy(zero_copy_only=False)]
+    return places
+
+
+def among(table: pa.Table, sought: Sought) -> pa.Table:
+    """The rows of a table in memory that have one of the values in each of these columns."""
+    if not table.num_rows:
+        return table
+    mask = None
+    for place, values in sought.items():
+        here = pc.is_in(table.column(place), value_set=values)
+        mask = here if mask is None else pc.and_(mask, here)
+    return table if mask is None else table.filter(mask)
+
+
+def distinct(column: pa.ChunkedArray) -> pa.Array:
+    """The distinct values of a column. Integers, dates and timestamps are sorted."""
+    if ordered(column.type) and not column.null_count:
+        whole = pa.int32() if column.type.bit_width == 32 else pa.int64()
+        numbers = column if pa.types.is_integer(column.type) else column.cast(whole)
+        return pa.array(np.unique(numbers.to_numpy())).cast(column.type)
+    found = pc.unique(column)
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+
+def _digest(values: pa.Array) -> tuple[int, int, bytes]:
+    """Equal digests mean equal arrays. Equal sets of values may have different digests."""
+    state = xxhash.xxh3_128()
+    for buffer in values.buffers():
+        if buffer is not None:
+            state.update(memoryview(buffer))
+    return len(values), values.offset, state.digest()
