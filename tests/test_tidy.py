@@ -132,6 +132,18 @@ def the_spark_backend_is_spark(path: PurePosixPath, source: str) -> list[Finding
     return [] if "pyspark" in names else [finding(path, 1, "does not import pyspark")]
 
 
+def the_engine_computes_nothing(path: PurePosixPath, source: str) -> list[Finding]:
+    """Kernels and file formats belong to `lsm` and the backends; the engine moves tables."""
+    if layer_of(path) != "engine":
+        return []
+    tree = ast.parse(source)
+    return [
+        finding(path, node.lineno, f"no kernel and no codec here, but it uses {name}")
+        for node, name in [*imported_names(tree, path), *used_names(tree, path)]
+        if name.startswith(("pyarrow.compute", "pyarrow.parquet"))
+    ]
+
+
 def libraries_are_declared(path: PurePosixPath, source: str) -> list[Finding]:
     """What is installed for another package's sake may be missing where that one is not."""
     return [
@@ -274,6 +286,7 @@ PACKAGE_RULES: tuple[Rule, ...] = (
     imports_go_down,
     libraries_stay_in_their_layer,
     the_spark_backend_is_spark,
+    the_engine_computes_nothing,
     libraries_are_declared,
     plans_are_pure,
     nondeterminism_comes_through_env,
@@ -348,6 +361,9 @@ BROKEN: list[tuple[Rule, str, str]] = [
     (libraries_stay_in_their_layer, "journal/journal.py", "from obstore.store import S3Store"),
     (libraries_stay_in_their_layer, "engine/ingest_loop.py", "import rich"),
     (the_spark_backend_is_spark, "execution/spark/joins.py", "import pyarrow"),
+    (the_engine_computes_nothing, "engine/a.py", "import pyarrow.compute as pc"),
+    (the_engine_computes_nothing, "engine/a.py", "import pyarrow as pa\npa.compute.sum(x)"),
+    (the_engine_computes_nothing, "engine/a.py", "def f():\n    from pyarrow import parquet"),
     (libraries_are_declared, "engine/ingest_loop.py", "import hypothesis"),
     (libraries_are_declared, "engine/ingest_loop.py", "def f():\n    from polars import DataFrame"),
     (plans_are_pure, "sql/parse.py", "import os"),
@@ -422,6 +438,8 @@ CLEAN: list[tuple[Rule, str, str]] = [
     (libraries_stay_in_their_layer, "store/objects.py", "import obstore"),
     (the_spark_backend_is_spark, "execution/spark/joins.py", "from pyspark.sql import DataFrame"),
     (the_spark_backend_is_spark, "execution/local/joins.py", "import pyarrow"),
+    (the_engine_computes_nothing, "lsm/a.py", "import pyarrow.compute as pc"),
+    (the_engine_computes_nothing, "engine/a.py", "import pyarrow as pa\npa.ipc.open_stream(x)"),
     (
         libraries_are_declared,
         "engine/ingest_loop.py",

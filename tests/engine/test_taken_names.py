@@ -21,11 +21,12 @@ from stepwell.engine.ports import Limits
 from stepwell.engine.restore import preview, restore
 from stepwell.engine.restore_request import RestoreRequest
 from stepwell.engine.settings import Settings
-from stepwell.engine.taken_names import TakenNames, add_digests, digest_of, run_reader
+from stepwell.engine.taken_names import TakenNames, add_digests, digest_of
 from stepwell.env import Env
 from stepwell.errors import CorruptError
 from stepwell.execution.reference.executor import ReferenceExecutor
 from stepwell.journal import paths
+from stepwell.lsm.sorted_runs import run_reader
 from stepwell.manifest.clone import clone
 from stepwell.manifest.gc import Collector
 from stepwell.manifest.gc import Settings as CollectSettings
@@ -154,7 +155,7 @@ def test_a_set_of_names_is_exact_whatever_the_fingerprints(
 
 def test_runs_of_names_stay_few_and_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """J8: thousands of flushes must not come to thousands of files, each asked for every name."""
-    monkeypatch.setattr(taken_names, "_RUN_NAMES_MAX", 2_000)
+    monkeypatch.setattr(taken_names, "_FORMAT", replace(taken_names._FORMAT, rows_max=2_000))
     env = ManualEnv()
     store = FaultyStore(MemoryStore(env))
     names = TakenNames("s", (), run_reader(store, env))
@@ -180,7 +181,7 @@ def test_a_damaged_run_of_names_is_named() -> None:
     names = TakenNames("s", (), run_reader(store, env))
     names.add(["a", "b"])
     (run,) = names.flush(store, env)
-    with pytest.raises(CorruptError, match="holds 2 names, not 3"):
+    with pytest.raises(CorruptError, match="holds 2 rows, not 3"):
         TakenNames("s", [replace(run, rows=3)], run_reader(store, env)).missing(["a"])
     with pytest.raises(CorruptError, match="checksum"):
         TakenNames("s", [replace(run, checksum="0" * 32)], run_reader(store, env)).digest()

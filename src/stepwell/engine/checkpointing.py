@@ -78,7 +78,7 @@ class Checkpointer:
         self._state.pushes.compact()
         if detach:
             for names in self._state.taken.values():
-                names.own()
+                names.compact()
             self.checkpoint()
         else:
             self._flush(always=True)

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stepwell.errors import InvalidError
 from stepwell.execution.executor import Executed
-from stepwell.lsm.change import WEIGHT
+from stepwell.lsm.change import WEIGHT, added_rows, net_rows
 
 OnViolation = Literal["warn", "dead_letter", "fail"]
 _SHOWN_MAX = 3
@@ -51,7 +50,7 @@ class Violation:
 def net_change(test: DataTest, executed: Executed) -> int:
     """The change in the number of violations."""
     change = _change(test, executed)
-    return 0 if change is None else int(pc.sum(change.column(WEIGHT)).as_py() or 0)
+    return 0 if change is None else net_rows(change)
 
 
 def added_violations(tests: Iterable[DataTest], executed: Executed) -> Iterator[Violation]:
@@ -59,8 +58,7 @@ def added_violations(tests: Iterable[DataTest], executed: Executed) -> Iterator[
     for test in tests:
         added = _added(test, executed)
         if added is not None:
-            count = int(pc.sum(added.column(WEIGHT)).as_py())
-            yield Violation(test.name, test.violations, count)
+            yield Violation(test.name, test.violations, net_rows(added))
 
 
 def refuse_violations(tests: Iterable[DataTest], executed: Executed) -> None:
@@ -71,7 +69,7 @@ def refuse_violations(tests: Iterable[DataTest], executed: Executed) -> None:
         added = _added(test, executed)
         if added is None:
             continue
-        count = int(pc.sum(added.column(WEIGHT)).as_py())
+        count = net_rows(added)
         rows = added.drop_columns([WEIGHT]).slice(0, _SHOWN_MAX).to_pylist()
         shown = "; ".join(
             ", ".join(f"{name}={value!r}" for name, value in row.items())[:200] for row in rows
@@ -89,7 +87,7 @@ def _added(test: DataTest, executed: Executed) -> pa.Table | None:
     change = _change(test, executed)
     if change is None:
         return None
-    added = change.filter(pc.greater(change.column(WEIGHT), 0))
+    added = added_rows(change)
     return added if added.num_rows else None
 
 

@@ -35,7 +35,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stepwell.durations import backoff_s
 from stepwell.engine.events import Events, Published, SinkFailed
@@ -54,7 +53,7 @@ from stepwell.errors import (
     ensure,
 )
 from stepwell.journal.entry import Cursor
-from stepwell.lsm.change import WEIGHT
+from stepwell.lsm.change import changed_rows
 from stepwell.lsm.table_diff import Pieces, in_parts, weighted
 from stepwell.manifest.progress import Delivered, SinkAt, Undelivered, mark_without_entry
 from stepwell.manifest.timeline import Timeline, Timelines, diverged, timeline_of
@@ -360,7 +359,7 @@ class Outbox:
         with self._lock:
             self._certain = True
             self._hold(batch[-1][0])
-        rows = sum(pc.sum(pc.abs(change.column(WEIGHT))).as_py() or 0 for _, change in batch)
+        rows = sum(changed_rows(change) for _, change in batch)
         self._events.emit(Published(self.sink.name, self.delivered, rows, len(batch)))
 
     def _next(self) -> list[tuple[Delivered, pa.Table]]:

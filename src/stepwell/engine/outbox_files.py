@@ -16,6 +16,7 @@ import pyarrow as pa
 from stepwell.env import Env
 from stepwell.errors import CorruptError, TruncatedError
 from stepwell.journal import paths
+from stepwell.lsm.parquet_codec import decode_table, encode_table
 from stepwell.manifest.progress import Delivered, Undelivered
 from stepwell.model import checksum
 from stepwell.store.base import Store
@@ -61,7 +62,7 @@ def write_outbox_files(
 
 
 def _write(store: Store, sink: str, mark: Delivered, change: pa.Table, id: str) -> Undelivered:
-    path, body = paths.outbox(sink, mark.transaction, id), _encode(change)
+    path, body = paths.outbox(sink, mark.transaction, id), encode_table(change)
     store.put_new(path, body)
     return Undelivered(sink, mark, path, len(body), checksum([body]))
 
@@ -77,7 +78,7 @@ def read_outbox_file(store: Store, kept: Undelivered) -> pa.Table:
             f"{checksum([body])}",
             hint="restore the object from a backup",
         )
-    return _decode(body, where)
+    return decode_table(body, where)
 
 
 def _read(store: Store, path: str) -> bytes:
@@ -86,20 +87,3 @@ def _read(store: Store, path: str) -> bytes:
         where = f"{store.uri}/{path}"
         raise TruncatedError(where, "missing", hint="restore the object from a backup")
     return found.data
-
-
-def _encode(change: pa.Table) -> bytes:
-    from pyarrow import parquet  # Slow to import, and needed only if a sink lags.
-
-    out = pa.BufferOutputStream()
-    parquet.write_table(change, out, write_page_checksum=True)
-    return bytes(out.getvalue().to_pybytes())
-
-
-def _decode(body: bytes, where: str) -> pa.Table:
-    from pyarrow import parquet
-
-    try:
-        return parquet.read_table(pa.BufferReader(body), page_checksum_verification=True)
-    except (pa.ArrowException, OSError) as error:
-        raise CorruptError(where, f"not a Parquet file: {error}") from error

@@ -25,18 +25,17 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stepwell.env import Env
-from stepwell.errors import CorruptError, InvalidError
-from stepwell.lsm.tiering import alike
-from stepwell.manifest.manifest import Run
-from stepwell.manifest.run_object import read_run, write_run
+from stepwell.errors import InvalidError
+from stepwell.lsm.sorted_runs import RunFormat, SortedRuns, run_reader
+from stepwell.manifest.run_ref import Run
 from stepwell.model import Checksum, Transaction
 from stepwell.store.base import Store
 
@@ -58,8 +57,7 @@ _SCHEMA = pa.schema(
         pa.field("time", pa.int64(), nullable=False),
     ]
 )
-_Load = Callable[[Run], pa.Table]
-_ORDER = [("hash", "ascending"), ("transaction", "descending")]
+_FORMAT = RunFormat(_SCHEMA, (("hash", "ascending"), ("transaction", "descending")), "time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +68,7 @@ class PushKey:
     digest: Checksum
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(NamedTuple):
     """The key of a committed push, and the answer to it."""
 
     hash: bytes
@@ -128,11 +125,10 @@ class PushKeys:
         self._keep_us = round(keep_s * 1e6)
         self._fresh: dict[bytes, Accepted] = {}
         """Keys that are in no run."""
-        self._parts = [_Part(run) for run in key_runs(runs)]
-        self._flushing: list[_Part] | None = None
+        read = run_reader(store, env)
+        self._runs = SortedRuns(RELATION, _FORMAT, _table, key_runs(runs), read)
         self._latest_us = 0
         """The time of the last transaction."""
-        self._merging = False
 
     def add(self, keys: Iterable[Accepted], time: datetime) -> None:
         """Add the keys of a recorded transaction, whose time lets others expire."""
@@ -148,7 +144,7 @@ class PushKeys:
     def find(self, key: str, now: datetime) -> Accepted | None:
         """The latest push with a key, unless it has expired."""
         hash, oldest_us = _hash(key), _microseconds(now) - self._keep_us
-        places = [part.find(hash, self._read) for part in self._parts if part.newest_us > oldest_us]
+        places = [_find(table, hash) for _, table in self._runs.indexes(above=oldest_us)]
         found = [item for item in (*places, self._fresh.get(hash)) if item is not None]
         latest = max(found, key=lambda item: item.transaction, default=None)
         return None if latest is None or latest.time_us <= oldest_us else latest
@@ -171,138 +167,31 @@ class PushKeys:
 
     def compact(self) -> None:
         """Let the next flush compact all runs to one, in this pipeline's own store."""
-        self._merging = True
+        self._runs.compact()
 
     def flush(self) -> tuple[Run, ...]:
         """Write new keys to a run; return all runs. They count with `on_flushed`."""
+        columns = zip(*self._fresh.values(), strict=True) if self._fresh else [()] * len(_SCHEMA)
+        fresh = pa.table(list(map(pa.array, columns, _SCHEMA.types)), schema=_SCHEMA)
         oldest_us = self._latest_us - self._keep_us
-        parts = [part for part in self._parts if part.newest_us > oldest_us]
-        if self._fresh:
-            parts.append(_Part.of(_table(self._fresh.values())))
-        together = range(len(parts)) if self._merging else alike([part.rows for part in parts])
-        if together:
-            chosen = [parts[place] for place in together]
-            merged = _merge([part.read(self._read) for part in chosen], oldest_us)
-            parts = [part for place, part in enumerate(parts) if place not in set(together)]
-            parts += [_Part.of(merged)] if merged.num_rows else []
-        self._flushing = [part if part.run else self._write(part) for part in parts]
-        return tuple(part.run for part in self._flushing if part.run)
+        return self._runs.flush(self._store, self._env, fresh, above=oldest_us)
 
     def on_flushed(self) -> None:
         """Called when a manifest names the runs that `flush` returned."""
-        if self._flushing is not None:
-            self._parts, self._flushing, self._fresh = self._flushing, None, {}
-            self._merging = False
-
-    def _write(self, part: _Part) -> _Part:
-        table = part.read(self._read)
-        run = write_run(self._store, self._env, RELATION, _encode(table), table.num_rows)
-        times = pc.min_max(table["time"]).as_py()
-        return _Part(replace(run, low=times["min"], high=times["max"]), table)
-
-    def _read(self, run: Run) -> pa.Table:
-        return _decode(read_run(self._store, run, self._env), f"{self._store.uri}/{run.path}")
+        if self._runs.on_flushed():
+            self._fresh = {}
 
 
-class _Part:
-    """Keys in one sorted table: that of a run, read on first use, or of a run to be written."""
-
-    def __init__(self, run: Run | None, table: pa.Table | None = None) -> None:
-        self.run = run
-        self._table = table
-        self._hashes: memoryview | None = None
-
-    @classmethod
-    def of(cls, table: pa.Table) -> _Part:
-        return cls(None, table)
-
-    @property
-    def rows(self) -> int:
-        return self.run.rows if self.run else self._rows.num_rows
-
-    @property
-    def newest_us(self) -> int:
-        if self.run is None:
-            return int(pc.max(self._rows["time"]).as_py())
-        if not isinstance(self.run.high, int):
-            raise CorruptError(self.run.path, "expected the time of its last key", field="high")
-        return self.run.high
-
-    @property
-    def _rows(self) -> pa.Table:
-        return _SCHEMA.empty_table() if self._table is None else self._table
-
-    def read(self, load: _Load) -> pa.Table:
-        if self._table is None and self.run is not None:
-            self._table = load(self.run)
-        return self._rows
-
-    def find(self, hash: bytes, load: _Load) -> Accepted | None:
-        table = self.read(load)
-        if self._hashes is None:
-            self._hashes = _bytes_of(table["hash"])
-        hashes = self._hashes
-
-        def at(row: int) -> bytes:
-            return hashes[row * _HASH_BYTES : (row + 1) * _HASH_BYTES].tobytes()
-
-        row = bisect_left(range(table.num_rows), hash, key=at)
-        if row == table.num_rows or at(row) != hash:
-            return None
-        _, digest, number, rejected, time_us = (column[row].as_py() for column in table.columns)
-        return Accepted(hash, digest, Transaction(number), rejected, time_us)
+def _table(batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    return pa.Table.from_batches(batches, _SCHEMA).combine_chunks()
 
 
-def _table(keys: Iterable[Accepted]) -> pa.Table:
-    listed = list(keys)
-    columns = [
-        [key.hash for key in listed],
-        [key.digest for key in listed],
-        [key.transaction for key in listed],
-        [key.rejected for key in listed],
-        [key.time_us for key in listed],
-    ]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
-    return _sorted(pa.table(arrays, schema=_SCHEMA))
-
-
-def _merge(tables: Sequence[pa.Table], oldest_us: int) -> pa.Table:
-    together = pa.concat_tables(tables)
-    return _sorted(together.filter(pc.greater(together["time"], oldest_us)))
-
-
-def _sorted(table: pa.Table) -> pa.Table:
-    return table.take(pc.sort_indices(table, _ORDER)).combine_chunks()
-
-
-def _bytes_of(column: pa.ChunkedArray) -> memoryview:
-    if not len(column):
-        return memoryview(b"")
-    (chunk,) = column.chunks
-    data = memoryview(chunk.buffers()[1]).cast("B")
-    return data[chunk.offset * _HASH_BYTES :]
-
-
-def _encode(table: pa.Table) -> bytes:
-    from pyarrow import parquet  # Slow to load, and needed only where pushes have keys.
-
-    out = pa.BufferOutputStream()
-    parquet.write_table(
-        table, out, compression="zstd", use_dictionary=False, write_page_checksum=True
-    )
-    return bytes(out.getvalue().to_pybytes())
-
-
-def _decode(body: bytes, where: str) -> pa.Table:
-    from pyarrow import parquet
-
-    try:
-        table = parquet.read_table(pa.BufferReader(body), page_checksum_verification=True)
-    except (pa.ArrowException, OSError) as error:
-        raise CorruptError(where, f"not a Parquet file: {error}") from error
-    if table.schema.remove_metadata() != _SCHEMA:
-        raise CorruptError(where, f"expected {_SCHEMA.names}", field="columns")
-    return table.combine_chunks()
+def _find(table: pa.Table, hash: bytes) -> Accepted | None:
+    hashes = table["hash"]
+    row = bisect_left(range(table.num_rows), hash, key=lambda row: hashes[row].as_py())
+    if row == table.num_rows or hashes[row].as_py() != hash:
+        return None
+    return Accepted(*(column[row].as_py() for column in table.columns))
 
 
 def _hash(key: str) -> bytes:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from stepwell.engine.restore_request import RestorePoint, RestoreRequest, choose, replay_to
-from stepwell.engine.taken_names import run_reader
 from stepwell.engine.transaction import load_state
 from stepwell.engine.writer_session import WriterSession
 from stepwell.errors import UnknownOutcomeError
+from stepwell.lsm.sorted_runs import run_reader
 from stepwell.lsm.table_diff import difference
 from stepwell.manifest.manifest import CheckpointRef
 from stepwell.manifest.timeline import Timeline

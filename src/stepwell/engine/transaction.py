@@ -50,11 +50,12 @@ from stepwell.engine.outbox import Outbox
 from stepwell.engine.payload import PUSHED, input_line, key_line, recorded_key
 from stepwell.engine.ports import Intake
 from stepwell.engine.push_keys import Accepted, PushKey, PushKeys, accepted, table_runs
-from stepwell.engine.taken_names import Layers, ReadRun, TakenNames
+from stepwell.engine.taken_names import Layers, TakenNames
 from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError, ensure
 from stepwell.execution.executor import Executed, Executor
 from stepwell.journal.entry import Cursor, Draft, Input, Kind
 from stepwell.lsm.fold import Keys
+from stepwell.lsm.sorted_runs import ReadRun
 from stepwell.manifest.checkpoint import Checkpoint
 from stepwell.manifest.manifest import Manifest
 from stepwell.manifest.timeline import Timeline

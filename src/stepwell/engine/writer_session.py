@@ -45,7 +45,6 @@ from stepwell.engine.settings import Settings
 from stepwell.engine.sink_history import is_recorded
 from stepwell.engine.sources import Sources
 from stepwell.engine.stopping import Stop
-from stepwell.engine.taken_names import run_reader
 from stepwell.engine.transaction import (
     Done,
     Gathered,
@@ -74,6 +73,7 @@ from stepwell.errors import (
 from stepwell.execution.executor import Executor, ExecutorFactory, report_to
 from stepwell.journal.entry import Cursor, Draft, Kind
 from stepwell.journal.log import Log
+from stepwell.lsm.sorted_runs import run_reader
 from stepwell.manifest.gc import Collector
 from stepwell.manifest.manifest import Manifest
 from stepwell.manifest.progress import NO_PROGRESS, Undelivered

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 WEIGHT = "_w"
 
@@ -48,3 +49,18 @@ class Rejected:
     part: PartName = "delete"
     at: int = 0
     """Position of the row in that part of the executed change."""
+
+
+def net_rows(change: pa.Table) -> int:
+    """The number of rows that a view's change set adds, less those that it retracts."""
+    return int(pc.sum(change.column(WEIGHT)).as_py() or 0)
+
+
+def changed_rows(change: pa.Table) -> int:
+    """The number of rows that a view's change set adds and retracts."""
+    return int(pc.sum(pc.abs(change.column(WEIGHT))).as_py() or 0)
+
+
+def added_rows(change: pa.Table) -> pa.Table:
+    """The rows that a view's change set adds, with their weights."""
+    return change.filter(pc.greater(change.column(WEIGHT), 0))
