@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stepwell.engine.lazy_executor import LazyExecutor
 from stepwell.engine.program_swap import change_program
 from stepwell.engine.writer_session import WriterSession
 from stepwell.env import Env
+from stepwell.execution.lazy_executor import LazyExecutor
 from stepwell.execution.reference.executor import ReferenceExecutor
 from stepwell.manifest.checkpoint import read_checkpoint
 from stepwell.store.base import Store

@@ -35,7 +35,6 @@ from stepwell.deploy.resources import (
 )
 from stepwell.deploy.source_place import path_refusal
 from stepwell.deploy.table_change import TableChange, table_change
-from stepwell.engine.lazy_executor import LazyExecutor
 from stepwell.engine.open import Seen
 from stepwell.engine.ports import Delivered, Source
 from stepwell.engine.program_swap import change_program
@@ -62,6 +61,7 @@ from stepwell.errors import (
     ensure,
 )
 from stepwell.execution.executor import Executor
+from stepwell.execution.lazy_executor import LazyExecutor
 from stepwell.journal.log import Log
 from stepwell.lsm.reshape import Places
 from stepwell.manifest.manifest import CheckpointRef, Manifest

@@ -32,7 +32,6 @@ from stepwell.engine.evolution import (
     is_same,
     with_inferred_decimals,
 )
-from stepwell.engine.lazy_executor import LazyExecutor
 from stepwell.engine.outbox_files import write_outbox_file
 from stepwell.engine.push_keys import key_runs
 from stepwell.engine.swap_stages import (
@@ -65,6 +64,7 @@ from stepwell.errors import (
     ensure,
 )
 from stepwell.execution.executor import Executor
+from stepwell.execution.lazy_executor import LazyExecutor
 from stepwell.journal.entry import Cursor, Draft, Kind
 from stepwell.lsm.reshape import reshaping
 from stepwell.lsm.table_diff import Difference, difference
