@@ -27,7 +27,7 @@ from stepwell.lsm.values import comparable, key_of
 from stepwell.plan.numbers import DIGITS_MAX
 from stepwell.plan.types import stored_type
 from stepwell.sql.statements import Table
-from stepwell.text import quote_text
+from stepwell.text import quote_name, quote_text
 
 _CHARACTERS = re.compile(r"varchar\((\d+)\)")
 
@@ -170,7 +170,7 @@ def typed_items(table: Table, types: Sequence[str], given: Sequence[str]) -> lis
         found = columns.pop(column.name.lower(), None)
         if found is None and not column.nullable:
             raise InvalidError(f"{table.name}: the column {column.name} is missing")
-        value = "NULL" if found is None else "`" + found.replace("`", "``") + "`"
+        value = "NULL" if found is None else quote_name(found)
         if not column.nullable:
             message = f"{table.name}: the column {column.name} is NULL in some rows"
             value = f"COALESCE({value}, raise_error({quote_text(message)}))"

@@ -21,6 +21,7 @@ from stepwell.plan.program import Program
 from stepwell.plan.render import bag
 from stepwell.sql.clock import at_time
 from stepwell.sql.statements import Table, View
+from stepwell.text import quote_name
 
 
 class Showing:
@@ -98,5 +99,4 @@ def titles(table: Table) -> list[str]:
     return [column.name for column in table.columns]
 
 
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+quoted = quote_name
