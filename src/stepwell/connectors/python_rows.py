@@ -6,7 +6,7 @@ by column, as Arrow arrays; anything that Arrow cannot hold is read row by row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
@@ -29,8 +29,7 @@ from stepwell.connectors.parquet_parts import record_at
 from stepwell.connectors.push import Pushed
 from stepwell.connectors.shape import Shape, shape_of
 from stepwell.engine.payload import POSITION
-from stepwell.engine.pushed import Rows
-from stepwell.errors import InvalidError
+from stepwell.engine.pushed import NOT_ARROW, Rows, table_or_list
 from stepwell.lsm.change import Change, PartName
 from stepwell.lsm.dead_letter import TEXT_MAX, BadRow
 from stepwell.lsm.json_rows import json_object, json_row
@@ -70,7 +69,9 @@ class _Part:
 
 
 def _read(shape: Shape, rows: Rows | None, part: PartName) -> _Part:
-    given = _given(rows)
+    given = [] if rows is None else table_or_list(rows)
+    if isinstance(given, list):
+        given = _as_table(given)
     positions: pa.ChunkedArray | None = None
     if isinstance(given, pa.Table) and POSITION in given.column_names[-1:]:
         positions, given = given.column(POSITION), given.drop_columns([POSITION])
@@ -96,34 +97,6 @@ def _read(shape: Shape, rows: Rows | None, part: PartName) -> _Part:
     return _Part(made, count, batch.bad)
 
 
-def _given(rows: Rows | None) -> pa.Table | list[object]:
-    """The rows as an Arrow table if they are or can be one; otherwise as a list."""
-    try:
-        if rows is None or isinstance(rows, pa.Table):
-            return [] if rows is None else rows
-        if isinstance(rows, pa.RecordBatch):
-            return pa.Table.from_batches([rows])
-        if hasattr(rows, "__arrow_c_stream__"):
-            return pa.table(rows)
-        if isinstance(rows, Mapping):
-            return _of_columns(rows)
-        if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
-            raise TypeError(f"expected a list of mappings, found {type(rows).__name__}")
-        listed = list(rows)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise InvalidError(f"these rows cannot be read: {error}") from error
-    return _as_table(listed)
-
-
-def _of_columns(columns: Mapping[str, Sequence[object]]) -> pa.Table | list[object]:
-    try:
-        return pa.table(columns)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        # A column may hold values of several types, or these are not columns.
-        values = {str(name): list(column) for name, column in columns.items()}
-        return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
-
-
 def _as_table(rows: list[object]) -> pa.Table | list[object]:
     """Many rows with the same columns as an Arrow table, if it can hold them."""
     first = rows[0] if rows else None
@@ -134,7 +107,7 @@ def _as_table(rows: list[object]) -> pa.Table | list[object]:
         return rows
     try:
         return pa.Table.from_pylist(rows)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+    except NOT_ARROW:
         return rows
 
 
@@ -209,5 +182,5 @@ def _plain_value(value: object) -> object:
         return list(value)
     try:
         return pa.scalar(value).as_py()
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+    except NOT_ARROW:
         return value

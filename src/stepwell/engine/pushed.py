@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
@@ -33,6 +34,10 @@ Rows: TypeAlias = (
 """A list of mappings, a mapping of columns to lists, or anything that Arrow reads: a table, a
 batch, a data frame.
 """
+
+
+NOT_ARROW = (pa.ArrowException, TypeError, ValueError, OverflowError)
+"""Errors of values that Arrow cannot hold."""
 
 
 class Receipt(int):
@@ -102,21 +107,46 @@ def pushed_intake(
 
 def as_table(rows: Rows | None) -> pa.Table | None:
     """Convert rows in any form to Arrow, or raise `InvalidError`; None if there are no rows."""
-    found = None if rows is None else _arrow(rows)
-    return found if found is not None and found.num_rows else None
+    found = [] if rows is None else table_or_list(rows)
+    if isinstance(found, list):
+        with _unreadable_is_invalid():
+            found = pa.Table.from_pylist(list(_mappings(found)))
+    return found if found.num_rows else None
 
 
-def _arrow(rows: Rows) -> pa.Table:
-    if isinstance(rows, pa.Table):
-        return rows
-    try:
+def table_or_list(rows: Rows) -> pa.Table | list[object]:
+    """Rows in any form as an Arrow table, or as a list if they are neither Arrow nor columns that
+    Arrow can hold. `InvalidError` if they are not rows.
+    """
+    with _unreadable_is_invalid():
+        if isinstance(rows, pa.Table):
+            return rows
         if isinstance(rows, pa.RecordBatch):
             return pa.Table.from_batches([rows])
-        if isinstance(rows, Mapping) or hasattr(rows, "__arrow_c_stream__"):
+        if hasattr(rows, "__arrow_c_stream__"):
             return pa.table(rows)
-        return pa.Table.from_pylist(list(_mappings(rows)))
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        if isinstance(rows, Mapping):
+            return _of_columns(rows)
+        if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
+            raise TypeError(f"expected a list of mappings, found {type(rows).__name__}")
+        return list(rows)
+
+
+@contextmanager
+def _unreadable_is_invalid() -> Iterator[None]:
+    try:
+        yield
+    except NOT_ARROW as error:
         raise InvalidError(f"these rows cannot be read: {error}") from error
+
+
+def _of_columns(columns: Mapping[str, Sequence[object]]) -> pa.Table | list[object]:
+    try:
+        return pa.table(columns)
+    except NOT_ARROW:
+        # A column may hold values of several types, or these are not columns.
+        values = {str(name): list(column) for name, column in columns.items()}
+        return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
 
 def _mappings(rows: Iterable[object]) -> Iterator[dict[str, object]]:
