@@ -154,9 +154,9 @@ def test_what_goes_wrong_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> 
         progress(Waiting("input", "sink out takes its outbox"))
     assert said(capsys) == (
         "transaction 3 was open when the last writer ended: rolled back\n"
-        "sink out did not take transaction 3, again in 0.5s: disk\\x1b[2J full\n"
-        "source files cannot be read, again in 2.0s: no such host\n"
-        "not flushed, nothing is lost, tried again later: no space\n"
+        "sink out did not take transaction 3, retry in 0.5 s: disk\\x1b[2J full\n"
+        "source files cannot be read, retry in 2.0 s: no such host\n"
+        "flush failed, nothing is lost, will be tried again: no space\n"
         "input waits until sink out takes its outbox\n"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any, get_args
 
 import pytest
@@ -179,9 +180,12 @@ def test_everything_that_is_reported_is_listed() -> None:
     assert set(checked.kinds) == set(METRICS)
 
 
+_NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
 def example(kind: type[Any]) -> Any:
     """An event with some value in each field."""
-    values = {"int": 1, "float": 1.0, "str": "x", "bool": True, "datetime": None}
+    values = {"int": 1, "float": 1.0, "str": "x", "bool": True, "datetime": _NOW}
     fields = kind.__dataclass_fields__.values()
     given = {f.name: values.get(str(f.type), ()) for f in fields}
     given |= {f.name: 1 for f in fields if str(f.type) in ("Transaction", "Epoch", "Position")}

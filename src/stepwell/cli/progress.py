@@ -25,7 +25,7 @@ from stepwell.cli import logs
 from stepwell.cli.phase_progress import PhaseProgress
 from stepwell.cli.screen import count, plain
 from stepwell.deploy.project import Project
-from stepwell.durations import duration_text
+from stepwell.engine.event_log import message_of
 from stepwell.engine.events import (
     BackgroundTaskFailed,
     CollectFailed,
@@ -53,6 +53,11 @@ from stepwell.model import Transaction
 _PAUSE_S = 1.0
 _PHASE_S = 3.0
 """Interval of the reports about a long phase, and delay before the first one."""
+_TOLD = (
+    *(Settled, SinkFailed, SourceFailed, FlushFailed, ExecutorLost, BackgroundTaskFailed),
+    *(CollectFailed, StoreUnavailable, StoreAvailable, Waiting),
+)
+"""Events that are told at once, as they are logged."""
 _LATELY_S = 10.0
 """Speed is computed over the last seconds of work, up to this many."""
 
@@ -177,11 +182,10 @@ class Progress:
                 self.say(f"transaction {event.transaction}: {told}")
         elif isinstance(event, Published):
             self._tell()
-        else:
-            text = _text(event)
-            if text:
-                self._tell(now=True)
-                self.say(text)
+        elif isinstance(event, _TOLD) and not (isinstance(event, SinkFailed) and event.stops):
+            # The command ends with the error of a sink that stops it.
+            self._tell(now=True)
+            self.say(message_of(event))
 
     def _tell(self, *, now: bool = False) -> None:
         """Report the transactions since the last report, unless that was just now."""
@@ -269,13 +273,6 @@ def _behind(status: PipelineStatus) -> str:
     return "".join(f"; {plain(text)}" for text in (*sources, *sinks))
 
 
-def outage_text(event: StoreUnavailable | StoreAvailable) -> str:
-    if isinstance(event, StoreAvailable):
-        return f"{event.store} is available again, after {duration_text(event.after_s)}"
-    since, until = (f"{time.astimezone():%H:%M:%S}" for time in (event.since, event.until))
-    return f"{event.store} unavailable since {since}, retrying until {until}: {event.error}"
-
-
 class LongWork:
     """Listener for commands that are usually short: reports outages and long phases."""
 
@@ -288,7 +285,7 @@ class LongWork:
         if logs.configured() is not None:
             return  # The pipeline logs it.
         if isinstance(event, (StoreUnavailable, StoreAvailable)):
-            print(plain(outage_text(event)), file=sys.stderr, flush=True)
+            print(plain(message_of(event)), file=sys.stderr, flush=True)
             return
         at = _phase(event)
         if at is not None:
@@ -296,33 +293,3 @@ class LongWork:
             if now - max(self._said_at, self._phase.began) >= _PHASE_S:
                 self._said_at = now
                 print(plain(text), file=sys.stderr, flush=True)
-
-
-def _text(event: Event) -> str | None:
-    match event:
-        case Settled():
-            how = "committed" if event.committed else "rolled back"
-            return f"transaction {event.transaction} was open when the last writer ended: {how}"
-        case SinkFailed() if event.stops:
-            return None  # The command ends with this error.
-        case SinkFailed():
-            which = f"sink {event.sink} did not take transaction {event.transaction}"
-            return f"{which}, again in {event.retry_in_s:.1f}s: {event.error}"
-        case SourceFailed():
-            which = f"source {event.source} cannot be read"
-            return f"{which}, again in {event.retry_in_s:.1f}s: {event.error}"
-        case FlushFailed():
-            return f"not flushed, nothing is lost, tried again later: {event.error}"
-        case ExecutorLost():
-            again = f"starting another, {event.time} of {event.times_max}"
-            return f"{event.why}: {again}, and replaying what is not flushed"
-        case BackgroundTaskFailed():
-            return f"merging files failed, and is tried again: {event.error}"
-        case CollectFailed():
-            return f"nothing was collected, tried again later: {event.error}"
-        case StoreUnavailable() | StoreAvailable():
-            return outage_text(event)
-        case Waiting():
-            return f"{event.what} waits until {event.until}"
-        case _:
-            return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict
 
+from stepwell.durations import duration_text
 from stepwell.engine.events import (
     BackgroundTaskFailed,
     Checkpointed,
@@ -163,18 +164,18 @@ def _connector_failed(event: SinkFailed | SourceFailed) -> str:
 def _trouble(event: Event) -> str:
     match event:
         case FlushFailed():
-            return f"flush failed, will be tried again: {event.error}"
+            return f"flush failed, nothing is lost, will be tried again: {event.error}"
         case BackgroundTaskFailed():
             return f"background compaction failed, will be tried again: {event.error}"
         case CollectFailed():
             return f"garbage collection failed, will be tried again: {event.error}"
         case ExecutorLost():
-            return (
-                f"executor lost, starting another ({event.time} of {event.times_max}): {event.why}"
-            )
+            again = f"starting another, {event.time} of {event.times_max}"
+            return f"{event.why}: {again}, and replaying what is not flushed"
         case StoreUnavailable():
-            return f"store {event.store} unavailable: {event.error}"
+            since, until = (f"{t.astimezone():%H:%M:%S}" for t in (event.since, event.until))
+            return f"{event.store} unavailable since {since}, retrying until {until}: {event.error}"
         case StoreAvailable():
-            return f"store {event.store} available again after {event.after_s:.1f} s"
+            return f"{event.store} is available again, after {duration_text(event.after_s)}"
         case _:
             return type(event).__name__
