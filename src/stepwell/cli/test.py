@@ -19,7 +19,7 @@ from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.query import Asker, write
 from stepwell.cli.screen import Row, Screen, count
 from stepwell.connectors.writing import json_lines
-from stepwell.deploy.data_tests import DeclaredTest
+from stepwell.deploy.data_tests import DECLARED_TEST, DeclaredTest
 from stepwell.deploy.project import Project
 from stepwell.deploy.snapshot import no_pipeline
 from stepwell.endpoint.client import Client
@@ -146,7 +146,7 @@ def _document(
     """Print one JSON document; rows are formatted separately, because decimals keep every digit."""
     items = []
     for test in tests:
-        body = {**test.to_json(), "violations": counted.violations[test.violations]}
+        body = {**DECLARED_TEST.write(test), "violations": counted.violations[test.violations]}
         text = json.dumps({**body, "view": test.violations}, ensure_ascii=False)
         if test.name in samples:
             lines = ", ".join(line.rstrip("\n") for line in json_lines(samples[test.name].rows))

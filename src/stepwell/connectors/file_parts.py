@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -37,6 +37,7 @@ from stepwell.connectors.values import Unfit
 from stepwell.errors import ReplayMismatchError, UnavailableError
 from stepwell.lsm.dead_letter import BadRow, own_text
 from stepwell.model import checksum
+from stepwell.store import records
 from stepwell.store.sealed import Json
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
@@ -91,10 +92,10 @@ class Part:
 
     def to_json(self) -> Json:
         """A list in field order, for compactness: a journal entry may hold thousands."""
-        said = [self.name, self.size, self.mtime_ns, self.start, self.end, self.line, self.checksum]
-        if self.wrong is None and self.rest is None:
-            return said
-        return [*said, self.wrong] if self.rest is None else [*said, self.wrong, self.rest]
+        values = list(astuple(self))
+        while values[-1] is None:
+            values.pop()
+        return values
 
     @classmethod
     def from_json(cls, fields: Json) -> Part:
@@ -110,12 +111,10 @@ class Place:
     inside: bool = False
     """Whether it is inside an overlong record, whose rest is to be skipped."""
 
-    def to_json(self) -> dict[str, Json]:
-        return {"at": self.at, "line": self.line, **({"inside": True} if self.inside else {})}
 
-    @classmethod
-    def from_json(cls, fields: Json) -> Place:
-        return cls(fields["at"], fields["line"], fields.get("inside", False))
+PLACE = records.Record(
+    Place, at=records.number, line=records.number, inside=records.omitted(records.flag)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stepwell.connectors.file_parts import (
+    PLACE,
     Found,
     NotReadyError,
     Part,
@@ -51,7 +52,7 @@ from stepwell.env import Env
 from stepwell.errors import ConfigError, CorruptError, StepwellError, UnavailableError
 from stepwell.lsm.dead_letter import BadRow
 from stepwell.sql.statements import Table
-from stepwell.store.sealed import Json
+from stepwell.store.sealed import Fields, Json
 
 _FILES_MAX = 2_000
 """Maximum files in one step, to keep its reference small: some 150 bytes per file."""
@@ -215,7 +216,7 @@ class FilesSource:
                 # Taken in part; continue with it before any other file.
                 if parts and parts[-1].name == file.name:
                     part = parts[-1].to_json()
-                    opened = {**place.to_json(), "prefix": prefix, "part": part}
+                    opened = {**PLACE.write(place), "prefix": prefix, "part": part}
                     self._note_begun(file, place.at)
                 break
             opened = None
@@ -340,7 +341,7 @@ class FilesSource:
         opened = standing.open
         self._passed_over = opened is not None
         if opened is not None:
-            yield self._opened_file(opened), Place.from_json(opened)
+            yield self._opened_file(opened), PLACE.read(Fields(opened, self.name))
         for name in self._names(after, standing, taken, took):
             if opened is not None and name == opened["part"][0]:
                 continue

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepwell.deploy.lease import Lease, LeaseSettings, Owner, take_lease
 from stepwell.deploy.liveness import seen_of, writer_liveness
@@ -53,9 +53,11 @@ from stepwell.env import Env
 from stepwell.errors import ClaimedError, ConflictError, InvalidError, UnavailableError
 from stepwell.journal import paths
 from stepwell.manifest.manifest import Manifest, Manifests, Stored, claimed_by
-from stepwell.model import Transaction, format_time
+from stepwell.model import format_time
 from stepwell.process import Liveness
+from stepwell.store import records
 from stepwell.store.base import Store
+from stepwell.store.sealed import Fields
 
 if TYPE_CHECKING:
     from stepwell.execution.spark.dataframe import SparkSession
@@ -264,7 +266,7 @@ def _change(
             program = program_json(plan.wanted, executor)
             before = fingerprint(seen.resources, seen.executor)
             answer = change_program(runner, program, before, _not_interrupted(changing.building))
-        return changed_from_json(answer)
+        return CHANGED.read(Fields(answer, "the answer"))
     looked = seen_of(manifest.claim, store.uri)
     if not seen.resources:
         return changing.begin(store, plan.wanted, executor, looked)
@@ -421,18 +423,11 @@ def _runner(
 # Messages to and from the process that runs the pipeline
 
 
-def changed_to_json(changed: Changed) -> dict[str, Any]:
-    return {
-        "resources": resources_to_json(changed.resources),
-        "failed": dict(changed.failed),
-        "transaction": changed.transaction,
-    }
-
-
-def changed_from_json(answer: Mapping[str, Any]) -> Changed:
-    number = answer["transaction"]
-    return Changed(
-        resources_from_json(answer["resources"], "the answer"),
-        dict(answer["failed"]),
-        None if number is None else Transaction(int(number)),
-    )
+CHANGED = records.Record(
+    Changed,
+    resources=records.Kind(
+        lambda body, name: resources_from_json(body.any(name), body.object), resources_to_json
+    ),
+    failed=records.texts,
+    transaction=records.nullable(records.number),
+)

@@ -24,7 +24,6 @@ from typing import get_args
 from stepwell.deploy.document import Node, check_keys
 from stepwell.deploy.graph import column_names
 from stepwell.engine.data_tests import DataTest, OnViolation
-from stepwell.errors import CorruptError
 from stepwell.sql.statements import (
     MaterializedView,
     Statement,
@@ -33,7 +32,8 @@ from stepwell.sql.statements import (
     fold,
     parse_statements,
 )
-from stepwell.store.sealed import Json
+from stepwell.store import records
+from stepwell.store.records import Record
 from stepwell.text import Source, did_you_mean, quote_name, quote_text
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}", re.ASCII)
@@ -62,30 +62,14 @@ class DeclaredTest:
     def for_engine(self) -> DataTest:
         return DataTest(self.name, self.violations, self.on_violation)
 
-    def to_json(self) -> dict[str, Json]:
-        return {
-            "name": self.name,
-            "relation": self.relation,
-            "rule": self.rule,
-            "on_violation": self.on_violation,
-        }
 
-    @classmethod
-    def from_json(cls, content: Json, where: str) -> DeclaredTest:
-        """Decode the result of `to_json`."""
-        try:
-            policy: OnViolation = next(
-                policy for policy in get_args(OnViolation) if policy == content["on_violation"]
-            )
-            relation = content["relation"]
-            return cls(
-                str(content["name"]),
-                None if relation is None else str(relation),
-                str(content["rule"]),
-                policy,
-            )
-        except (KeyError, TypeError, StopIteration) as error:
-            raise CorruptError(where, f"not a data test: {error!r}", field="test") from error
+DECLARED_TEST = Record(
+    DeclaredTest,
+    name=records.text,
+    relation=records.nullable(records.text),
+    rule=records.text,
+    on_violation=records.choice(get_args(OnViolation)),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from stepwell.deploy.connections import Connection
-from stepwell.deploy.data_tests import DeclaredTest
+from stepwell.deploy.data_tests import DECLARED_TEST, DeclaredTest
 from stepwell.deploy.project import Project
 from stepwell.deploy.references import Secret
 from stepwell.deploy.sections import ExecutorName, SparkSection
@@ -22,7 +22,9 @@ from stepwell.errors import ConfigError, CorruptError, InvalidError
 from stepwell.model import checksum
 from stepwell.sql.settings import changes_meaning, meaning
 from stepwell.sql.statements import Statement, Table, fold, parse_statements
-from stepwell.store.sealed import Json
+from stepwell.store import records
+from stepwell.store.records import Record, omitted, one
+from stepwell.store.sealed import Fields, Json
 from stepwell.text import Source, Tokens
 
 Kind = Literal["table", "view", "source", "sink"]
@@ -32,17 +34,18 @@ KINDS: tuple[Kind, ...] = ("table", "view", "source", "sink")
 @dataclass(frozen=True, slots=True)
 class Resource:
     kind: Kind
+    id: str
+    """Empty until it is deployed."""
     name: str
     checksum: str
     """Checksum of the tokens of a statement, or of the options of a connection."""
-    reads: tuple[str, ...] = ()
+    protected: bool
+    reads: tuple[str, ...]
     """Keys of the resources that it needs."""
-    protected: bool = False
     text: str = ""
     """Statement of a table or view."""
     options: Mapping[str, Json] = field(default_factory=dict, repr=False)
     """Options of a source or sink, with references instead of secrets."""
-    id: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Spark settings that change the meaning of a view's query, if the project has any."""
     test: DeclaredTest | None = None
@@ -103,10 +106,11 @@ def resources_of(project: Project) -> dict[str, Resource]:
         made.append(
             Resource(
                 kinds[name],
+                "",
                 statement.name,
                 _meant(statement_checksum(statement), settings),
-                tuple(key_of(kinds[other], other) for other in read),
                 name in project.protected,
+                tuple(key_of(kinds[other], other) for other in read),
                 statement.source.part(statement.span),
                 settings=settings,
                 test=tests.get(name),
@@ -122,10 +126,11 @@ def resources_of(project: Project) -> dict[str, Resource]:
             made.append(
                 Resource(
                     of,
+                    "",
                     item.name,
                     checksum([body.encode()]),
-                    (key_of(kinds[relation], relation),),
                     item.name in project.protected,
+                    (key_of(kinds[relation], relation),),
                     options=options,
                 )
             )
@@ -255,40 +260,42 @@ def resources_from_json(content: Json, where: str) -> dict[str, Resource]:
 
 
 def to_json(resource: Resource) -> dict[str, Json]:
-    """Encode a resource for storage; `from_json` is the inverse."""
-    common: dict[str, Json] = {
-        "id": resource.id,
-        "name": resource.name,
-        "checksum": resource.checksum,
-        "protected": resource.protected,
-        "reads": list(resource.reads),
-    }
-    if resource.kind in ("table", "view"):
-        settings = {"settings": dict(resource.settings)} if resource.settings else {}
-        test = {"test": resource.test.to_json()} if resource.test is not None else {}
-        renames = {"renames": dict(resource.renames)} if resource.renames else {}
-        return {**common, "text": resource.text, **settings, **test, **renames}
-    return {**common, "options": dict(resource.options)}
+    return _record(resource.kind).write(resource)
 
 
 def from_json(key: str, item: Json, where: str) -> Resource:
-    try:
-        kind: Kind = next(kind for kind in KINDS if key.startswith(f"{kind}."))
-        return Resource(
-            kind,
-            str(item["name"]),
-            str(item["checksum"]),
-            tuple(item["reads"]),
-            bool(item["protected"]),
-            item.get("text", ""),
-            item.get("options", {}),
-            str(item["id"]),
-            dict(item.get("settings", {})),
-            DeclaredTest.from_json(item["test"], where) if "test" in item else None,
-            dict(item.get("renames", {})),
-        )
-    except (KeyError, TypeError, AttributeError, StopIteration) as error:
-        raise CorruptError(where, f"{key} is no resource: {error!r}", field="resources") from error
+    for kind in KINDS:
+        if key.startswith(f"{kind}."):
+            return _record(kind).read(Fields(item, where, f"resources.{key}"), kind=kind)
+    raise CorruptError(where, f"{key} is no resource", field="resources")
+
+
+def _record(kind: Kind) -> Record[Resource]:
+    return _STATEMENT if kind in ("table", "view") else _CONNECTION
+
+
+_COMMON = {
+    "id": records.text,
+    "name": records.text,
+    "checksum": records.text,
+    "protected": records.flag,
+    "reads": records.names,
+}
+_STATEMENT = Record(
+    Resource,
+    without=("kind", "options"),
+    **_COMMON,
+    text=records.text,
+    settings=omitted(records.texts),
+    test=omitted(one(DECLARED_TEST)),
+    renames=omitted(records.texts),
+)
+_CONNECTION = Record(
+    Resource,
+    without=("kind", "text", "settings", "test", "renames"),
+    **_COMMON,
+    options=records.Kind(Fields.any, dict),
+)
 
 
 def statement_checksum(statement: Statement) -> str:

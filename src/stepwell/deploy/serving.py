@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepwell.deploy.apply import changed_to_json
+from stepwell.deploy.apply import CHANGED
 from stepwell.deploy.migration import Building, Changed, Migration
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.plan import fingerprint, fresh_views, make_plan
@@ -90,7 +90,7 @@ class RunningPipeline(ProjectPipeline):
             return self._opened(program_json(changed.resources, executor), session.writer.claim)
 
         self._exchange(make)
-        return changed_to_json(done[0])
+        return CHANGED.write(done[0])
 
     def _expected(self, session: WriterSession, before: str) -> tuple[dict[str, Resource], str]:
         """Return the deployed resources; `ConflictError` if the deploy has seen others."""

@@ -8,7 +8,7 @@ Fields are declared and written in the order of the dataclass. An unreadable val
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from enum import Enum
 from typing import Any, Generic, TypeVar
@@ -57,17 +57,23 @@ def omitted(kind: Kind) -> Kind:
     return replace(kind, omitted=True)
 
 
+def choice(values: Sequence[str]) -> Kind:
+    """One of these texts."""
+
+    def read(body: Fields, name: str) -> str:
+        value = body.text(name)
+        if value not in values:
+            raise body.wrong(name, "one of " + ", ".join(values))
+        return value
+
+    return Kind(read)
+
+
 def member(kind: type[Enum]) -> Kind:
     """A member of an enumeration, stored as its value."""
     known = {item.value: item for item in kind}
-
-    def read(body: Fields, name: str) -> Enum:
-        value = body.text(name)
-        if value not in known:
-            raise body.wrong(name, "one of " + ", ".join(known))
-        return known[value]
-
-    return Kind(read, lambda item: item.value)
+    value = choice(list(known))
+    return Kind(lambda body, name: known[value.read(body, name)], lambda item: item.value)
 
 
 def _names(body: Fields, name: str) -> tuple[str, ...]:
@@ -77,22 +83,35 @@ def _names(body: Fields, name: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _texts(body: Fields, name: str) -> dict[str, str]:
+    found = body.any(name)
+    if not isinstance(found, dict) or not all(isinstance(item, str) for item in found.values()):
+        raise body.wrong(name, "names with texts")
+    return found
+
+
 names = Kind(_names, list)
+texts = Kind(_texts, dict)
 
 
 class Record(Generic[T]):
     """The JSON form of a dataclass."""
 
-    def __init__(self, kind: type[T], **kinds: Kind) -> None:
-        declared = fields(kind)  # type: ignore[arg-type]
+    def __init__(self, kind: type[T], *, without: Collection[str] = (), **kinds: Kind) -> None:
+        """Fields in `without` are not stored here: `read` gets them, or they have a default."""
+        declared = [item for item in fields(kind) if item.name not in without]  # type: ignore[arg-type]
         ensure(list(kinds) == [item.name for item in declared], f"{kind.__name__} is complete")
         self._kind = kind
         self._kinds = kinds
         self._defaults: dict[str, Any] = {}
         for item in declared:
             if kinds[item.name].omitted:
-                ensure(item.default is not MISSING, f"{kind.__name__}.{item.name} has a default")
-                self._defaults[item.name] = item.default
+                make = item.default_factory
+                ensure(
+                    item.default is not MISSING or make is not MISSING,
+                    f"{kind.__name__}.{item.name} has a default",
+                )
+                self._defaults[item.name] = item.default if make is MISSING else make()
 
     def write(self, value: T) -> dict[str, Json]:
         body = {}
@@ -103,13 +122,14 @@ class Record(Generic[T]):
             body[name] = part if kind.write is None else kind.write(part)
         return body
 
-    def read(self, body: Fields) -> T:
+    def read(self, body: Fields, **given: Any) -> T:
         return self._kind(
+            **given,
             **{
                 name: kind.read(body, name)
                 for name, kind in self._kinds.items()
                 if not kind.omitted or body.has(name)
-            }
+            },
         )
 
 
