@@ -9,9 +9,16 @@ from pyspark.sql import SparkSession
 from stepwell.deploy.apply import Deployment, deploy
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.program import as_deployed
-from stepwell.deploy.project import load_project
-from stepwell.env import SystemEnv
+from stepwell.deploy.project import Project, load_project
+from stepwell.deploy.snapshot import take_snapshot
+from stepwell.engine.answer import Answer
+from stepwell.env import Env, SystemEnv
 from stepwell.manifest.manifest import Manifest, Manifests
+
+
+def query_runs(project: Project, env: Env, sql: str) -> Answer:
+    """Answer a simple query as of now without Spark; `SparkNeededError` if that is not possible."""
+    return take_snapshot(project, env)._query_runs(sql)
 
 
 class SparkProject:

@@ -13,13 +13,12 @@ from pyspark.sql import SparkSession
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.program import as_deployed
 from stepwell.deploy.project import load_project
-from stepwell.deploy.snapshot import query_runs
 from stepwell.execution.spark import executor as spark_executor
 from stepwell.execution.spark.compiler import Compiler
 from stepwell.execution.spark.executor import SparkExecutor
 from stepwell.execution.spark.views import Views
 from stepwell.lsm import relations
-from tests.execution.deploying import SparkProject
+from tests.execution.deploying import SparkProject, query_runs
 
 pytestmark = pytest.mark.spark
 YML = """\

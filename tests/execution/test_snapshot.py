@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from stepwell.deploy.explain import OFFLINE, explained
 from stepwell.deploy.pipeline import ProjectPipeline, explain
 from stepwell.deploy.project import Project, load_project
-from stepwell.deploy.snapshot import Snapshot, SparkNeededError, query_runs, take_snapshot
+from stepwell.deploy.snapshot import Snapshot, SparkNeededError, take_snapshot
 from stepwell.engine.answer import Answer
 from stepwell.env import SystemEnv
 from stepwell.errors import SqlError
@@ -30,6 +30,7 @@ from stepwell.execution.local import snapshot
 from stepwell.manifest.manifest import Manifests
 from stepwell.sql.simple import NotSimple, parse_simple
 from stepwell.sql.statements import MaterializedView
+from tests.execution.deploying import query_runs
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from stepwell.errors import SqlError
 from stepwell.plan.types import (
     contains_floating,
     contains_map_or_variant,
-    normalise_type,
+    parse_type,
     why_not_kept,
 )
 from stepwell.sql.statements import (
@@ -265,9 +265,9 @@ TYPES = {
 @pytest.mark.parametrize(("text", "canonical"), TYPES.items())
 def test_equal_types_are_written_alike(text: str, canonical: str) -> None:
     """Two spellings of one type must not look like a changed table to a deploy."""
-    assert normalise_type(text) == canonical
-    assert normalise_type(canonical) == canonical
-    assert normalise_type(f"array<struct<x:{text}>>") == f"array<struct<x:{canonical}>>"
+    assert str(parse_type(text)) == canonical
+    assert str(parse_type(canonical)) == canonical
+    assert str(parse_type(f"array<struct<x:{text}>>")) == f"array<struct<x:{canonical}>>"
 
 
 @pytest.mark.parametrize(

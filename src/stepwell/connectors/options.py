@@ -112,9 +112,6 @@ class Options:
             raise self.wrong(name, "a path on this machine", given)
         return str(self._base / Path(given.removeprefix("file://")).expanduser())
 
-    def has(self, name: str) -> bool:
-        return name in self._given
-
     def end(self) -> None:
         """Raise an error for the first unknown option."""
         for name in self._given:

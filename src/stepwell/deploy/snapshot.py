@@ -273,11 +273,6 @@ def query_latest(
                 raise
 
 
-def query_runs(project: Project, env: Env, sql: str) -> Answer:
-    """Answer a simple query as of now without Spark; `SparkNeededError` if that is not possible."""
-    return take_snapshot(project, env)._query_runs(sql)
-
-
 def no_pipeline(project: Project, env: Env) -> InvalidError:
     """Explain that there is no pipeline; a store that was moved away looks the same."""
     journal_store = project.open_journal_store(env)

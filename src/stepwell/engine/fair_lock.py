@@ -24,10 +24,6 @@ class FairLock:
         """Whether this thread acquired the lock."""
         return self._owner == threading.get_ident()
 
-    @property
-    def is_held(self) -> bool:
-        return self._owner is not None
-
     def acquire(self, what: str) -> None:
         """Acquire the lock. `InvalidError` if this thread holds it, and would wait for itself.
 

@@ -1,6 +1,6 @@
 """Spark's types: parsing from SQL, canonical text, and properties.
 
-`normalise_type` writes equal types alike, as Spark's `simpleString` does: in lower case, without
+Equal types have the same text, that of Spark's `simpleString`: in lower case, without
 insignificant spaces. It differs where that text could not be parsed again or is incomplete: field
 names are in backticks where necessary, NOT NULL fields are marked, collations are in lower case,
 and the default collation of strings is omitted. `timestamp` is the type with the session's time
@@ -64,17 +64,13 @@ class SparkType:
             yield from element.walk()
 
 
-def normalise_type(text: str) -> str:
-    """The canonical text of a type.
-
-    >>> normalise_type("STRUCT<Id: LONG NOT NULL, tags ARRAY <STRING>, price numeric( 12, 2 )>")
-    'struct<Id:bigint not null,tags:array<string>,price:decimal(12,2)>'
-    """
-    return str(parse_type(text))
-
-
 @functools.lru_cache(maxsize=1024)
 def parse_type(text: str) -> SparkType:
+    """Parse a type; `str` of the result is its canonical text.
+
+    >>> str(parse_type("STRUCT<Id: LONG NOT NULL, tags ARRAY <STRING>, price numeric( 12, 2 )>"))
+    'struct<Id:bigint not null,tags:array<string>,price:decimal(12,2)>'
+    """
     tokens = Tokens(Source("type", text))
     type = read_type(tokens)
     if tokens.peek().kind != "end":
