@@ -2,7 +2,7 @@
 
 Every message says what failed, on which object, what was expected and what was found. The next
 command follows after `hint:`. An exception outside this tree that reaches a user is a bug in
-Stepwell.
+Stepwell. `NotApplicable` stands outside: its caller always has another way.
 """
 
 from __future__ import annotations
@@ -210,6 +210,13 @@ class BugError(StepwellError):
 
     def __init__(self, fact: str) -> None:
         super().__init__(f"broken invariant: {fact}", hint="this is a bug in Stepwell; report it")
+
+
+class NotApplicable(Exception):  # noqa: N818 - nothing has gone wrong
+    """This way to compute something does not work here, and the caller takes another.
+
+    The message is the reason. It never reaches a user as an error.
+    """
 
 
 def ensure(condition: bool, fact: str) -> None:

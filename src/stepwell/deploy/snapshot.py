@@ -33,7 +33,7 @@ from stepwell.engine.replay import Replay
 from stepwell.engine.sources import Sources
 from stepwell.engine.transaction import load_state
 from stepwell.env import Env
-from stepwell.errors import CorruptError, InvalidError, SnapshotExpiredError
+from stepwell.errors import CorruptError, InvalidError, NotApplicable, SnapshotExpiredError
 from stepwell.execution.backend import CannotRunError
 from stepwell.execution.executor import Executor
 from stepwell.execution.local.snapshot import Shown, table_shown
@@ -64,7 +64,7 @@ Starting = Callable[[str], None]
 """Called with the reason before Spark is started."""
 
 
-class SparkNeededError(Exception):
+class SparkNeededError(NotApplicable):
     """A query cannot be answered from the runs alone; the message says why."""
 
 

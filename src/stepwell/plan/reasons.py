@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-from stepwell.errors import StepwellError
+from stepwell.errors import NotApplicable, StepwellError
 
 
 class Code(StrEnum):
@@ -57,7 +57,7 @@ class Reason:
         return f"{self.code.value}: {self.detail}"
 
 
-class Unsupported(Exception):  # noqa: N818 - not an error: the view is recomputed instead
+class Unsupported(NotApplicable):
     """The compiler cannot maintain this query incrementally; carries the reason."""
 
     def __init__(self, code: Code, detail: str) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from stepwell.errors import SqlError
+from stepwell.errors import NotApplicable, SqlError
 from stepwell.text import Name, Source, Token, Tokens, string_value, unquote_name
 
 NUMBER_MAX = 2**31 - 1
@@ -27,7 +27,7 @@ DEPTH_MAX = 50
 CALLS = ("COUNT", "MIN", "MAX")
 
 
-class NotSimple(Exception):  # noqa: N818 - nothing has gone wrong
+class NotSimple(NotApplicable):
     """The query must go to Spark."""
 
 

@@ -33,6 +33,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from stepwell.errors import NotApplicable
 from stepwell.plan.functions import IN_ANY_ORDER
 
 REQUIRED = {"spark.sql.execution.replaceHashWithSortAgg": "true"}
@@ -54,7 +55,7 @@ _JSON = {
 }
 
 
-class OrderDependentError(Exception):
+class OrderDependentError(NotApplicable):
     """A query whose result cannot be made independent of row order; the message names the cause."""
 
 
