@@ -117,6 +117,47 @@ def test_a_push_of_which_something_was_taken_counts_the_rest(
         assert "the row pushed to orders was rejected" in ended.stderr
 
 
+@pytest.mark.parametrize("by", ["nobody", "another process"])
+def test_a_transaction_counts_rejected_rows_as_a_push_does(run: Run, folder: Path, by: str) -> None:
+    """J13: also deletes that only the executor can reject; all rejected is exit code 1."""
+    transaction = ("-C", folder, "transaction", "--changes", "insert_delete")
+    missing, stored = {"delete": {"id": 8}}, {"insert": {"id": 2}}
+    with served(folder, by):
+        one = run(*transaction, f"orders={written(folder, [missing])}", "--key", "k", "--json")
+        assert one.exit_code == 1
+        counts = {"rows": 1, "taken": 0, "rejected": 1, "tables": {"orders": 1}}
+        assert json.loads(one.stdout) == {"transaction": 1, **counts}
+        assert "the row pushed to orders was rejected, and kept in orders$errors" in one.stderr
+        again = run(*transaction, f"orders={folder / 'a.json'}", "--key", "k", "--json")
+        assert (again.exit_code, again.stdout) == (1, one.stdout)
+        file = written(folder, [missing, {"insert": {"id": "x"}}])
+        both = run(*transaction, f"orders={file}", f"clicks={file}")
+        assert (both.exit_code, both.stdout) == (1, "")
+        assert "all 4 rows pushed to orders, clicks were rejected" in both.stderr
+        some = run(*transaction, f"orders={written(folder, [missing, stored])}")
+        assert (some.exit_code, some.stdout) == (0, "pushed 1 row to orders, transaction 3\n")
+        assert "1 row rejected: see orders$errors" in some.stderr
+
+
+def test_a_commit_from_python_returns_its_counts(folder: Path) -> None:
+    """J13: here and over the endpoint; a commit does not fail because of rejected rows."""
+    with stepwell.open(folder) as pipeline:
+        with pipeline.transaction() as own:
+            own.push("orders", [{"id": 1}], delete=[{"id": 8}])
+            receipt = own.commit()
+        assert (receipt, receipt.rows, receipt.taken, receipt.rejected) == (1, 2, 1, 1)
+        endpoint = Endpoint(pipeline, pipeline.store.uri, SystemEnv())  # type: ignore[arg-type]
+        client = connect(pipeline.store.uri)
+        assert client is not None
+        try:
+            with client, client.transaction() as remote:
+                remote.push("orders", delete=[{"id": 8}])
+                receipt = remote.commit()
+        finally:
+            endpoint.close()
+        assert (receipt, receipt.rows, receipt.taken, receipt.rejected) == (2, 1, 0, 1)
+
+
 def test_rows_that_cancel_out_are_not_rejected(run: Run, folder: Path) -> None:
     """J13: what was put and deleted in one step was taken in, though nothing is left of it."""
     click = {"id": 1, "page": "/"}

@@ -306,11 +306,11 @@ def test_the_command_pushes_several_files_in_one_transaction(
     """J10, J14: all or nothing, with a key, where nothing runs."""
     monkeypatch.chdir(folder)
     ended = run("transaction", *FILES, "--key", "day 1")
-    assert ended.stdout == "pushed 5 rows to orders, 1 row to items, transaction 1\n"
-    assert "1 row could not be read: see items$errors" in ended.stderr
+    assert ended.stdout == "pushed 6 rows to orders, items, transaction 1\n"
+    assert "1 row rejected: see orders$errors, items$errors" in ended.stderr
     again = json.loads(run("transaction", *FILES, "--key", "day 1", "--json").stdout)
-    assert again["transaction"] == 1
-    assert again["tables"]["items"] == {"rows": 2, "rejected": 1}
+    counts = {"rows": 7, "taken": 6, "rejected": 1, "tables": {"orders": 5, "items": 2}}
+    assert again == {"transaction": 1, **counts}, "a repeated transaction has the same answer"
     refused = run("transaction", "orders=orders.json", "items=nothing.csv")
     assert refused.exit_code == 1
     for wrong, said in ((["orders"], "expected TABLE=FILE"), (["order=a.json"], "no table order")):
@@ -327,7 +327,7 @@ def test_the_command_asks_the_process_that_runs(folder: Path, running: Process) 
     files = [f"orders={folder / 'orders.json'}", f"items={folder / 'items.csv'}"]
     for _ in range(2):
         ended = command(folder, "transaction", *files, "--key", "k")
-        assert ended.stdout == "pushed 5 rows to orders, 1 row to items, transaction 1\n"
+        assert ended.stdout == "pushed 6 rows to orders, items, transaction 1\n"
     status = json.loads(command(folder, "status", "--json").stdout)
     assert (status["state"], status["pid"]) == ("running", running.pid)
 

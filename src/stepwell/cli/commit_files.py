@@ -10,8 +10,8 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from stepwell.cli.choices import Changes, PushFormat
 from stepwell.cli.pipeline_access import PipelineAccess
@@ -21,19 +21,19 @@ from stepwell.cli.screen import Screen, count
 from stepwell.deploy.project import Project
 from stepwell.endpoint.wire import Silent
 from stepwell.engine.push_keys import check_key
+from stepwell.engine.pushed import Receipt
 from stepwell.env import SystemEnv
-from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError
-from stepwell.model import Transaction
+from stepwell.errors import InvalidError, RejectedError, StepwellError, UnknownOutcomeError
 from stepwell.sql.statements import Table
 
 Work = Sequence[tuple[Table, Input]]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Committed:
-    transaction: Transaction = Transaction(0)
-    rows: Counter[str] = field(default_factory=Counter)
-    bad: Counter[str] = field(default_factory=Counter)
+    receipt: Receipt
+    rows: Mapping[str, int]
+    """The number of rows for each table."""
 
 
 def show(
@@ -93,7 +93,7 @@ def _commit(
 
 
 def _commit_once(project: Project, access: PipelineAccess, work: Work, key: str) -> Committed:
-    done = Committed()
+    rows: Counter[str] = Counter()
     limits = project.sections.settings().limits
     with access.transaction(key) as transaction:
         for table, given in work:
@@ -106,24 +106,34 @@ def _commit_once(project: Project, access: PipelineAccess, work: Work, key: str)
                     discard=change.discard,
                     bad=piece.bad,
                 )
-                done.rows[table.name] += piece.rows
-                done.bad[table.name] += len(piece.bad)
-            done.rows[table.name] += 0
-        done.transaction = transaction.commit()
-    return done
+                rows[table.name] += piece.rows
+            rows[table.name] += 0
+        return Committed(transaction.commit(), rows)
 
 
 def _tell(where: ProjectOptions, done: Committed) -> None:
-    screen = Screen()
+    screen, receipt = Screen(), done.receipt
     if where.json:
-        tables = {
-            table: {"rows": rows, "rejected": done.bad[table]} for table, rows in done.rows.items()
-        }
-        screen.json({"transaction": done.transaction, "tables": tables})
+        counts = {"rows": receipt.rows, "taken": receipt.taken, "rejected": receipt.rejected}
+        screen.json({"transaction": int(receipt), **counts, "tables": done.rows})
+    given = [table for table, rows in done.rows.items() if rows]
+    if receipt.rows and not receipt.taken:
+        raise _all_rejected(given, receipt)
+    if where.json:
         return
-    told = [
-        f"{count(rows - done.bad[table], 'row')} to {table}" for table, rows in done.rows.items()
-    ]
-    screen.line(f"pushed {', '.join(told)}, transaction {done.transaction}")
-    for table, bad in (+done.bad).items():
-        print(f"{count(bad, 'row')} could not be read: see {table}$errors", file=sys.stderr)
+    tables = ", ".join(given or done.rows)
+    screen.line(f"pushed {count(receipt.taken, 'row')} to {tables}, transaction {receipt}")
+    if receipt.rejected:
+        letters = ", ".join(f"{table}$errors" for table in given)
+        print(f"{count(receipt.rejected, 'row')} rejected: see {letters}", file=sys.stderr)
+
+
+def _all_rejected(tables: Sequence[str], receipt: Receipt) -> InvalidError:
+    if len(tables) == 1:
+        return RejectedError(tables[0], receipt.rows, receipt)
+    letters = ", ".join(f"{table}$errors" for table in tables)
+    return InvalidError(
+        f"all {receipt.rows:,} rows pushed to {', '.join(tables)} were rejected, and kept in "
+        f"{letters} (transaction {receipt})",
+        hint=f"stepwell query 'SELECT position, reason, text FROM `{tables[0]}$errors`' shows why",
+    )

@@ -17,7 +17,7 @@ from typing import Any, TypedDict
 import pyarrow as pa
 
 from stepwell.endpoint.place import check_folder, socket_path
-from stepwell.endpoint.transactions import RemoteTransaction, push_request
+from stepwell.endpoint.transactions import RemoteTransaction, push_request, read_receipt
 from stepwell.endpoint.wire import (
     ANSWER_BYTES_MAX,
     Gone,
@@ -118,7 +118,7 @@ class Client:
                 self._lost(gone),
                 hint=PUSH_AGAIN if key is not None else _LOOK_FIRST,
             ) from gone
-        return Receipt(*(int(answer.header[n]) for n in ("transaction", "rows", "rejected")))
+        return read_receipt(answer.header)
 
     def transaction(self, *, key: str | None = None) -> RemoteTransaction:
         """Begin an explicit transaction, once no other one is open; use it in a `with`.

@@ -20,7 +20,12 @@ from typing import Any, Protocol
 
 from stepwell.endpoint.connections import Connection, Connections
 from stepwell.endpoint.place import make_folder, socket_path, take_lock
-from stepwell.endpoint.transactions import OpenTransaction, pushed_parts, serve_transaction
+from stepwell.endpoint.transactions import (
+    OpenTransaction,
+    pushed_parts,
+    receipt_json,
+    serve_transaction,
+)
 from stepwell.endpoint.wire import Gone, Header, Message, encode, error_json
 from stepwell.engine.answer import Answer
 from stepwell.engine.pushed import Receipt
@@ -220,8 +225,7 @@ class Endpoint:
     def _push(self, connection: Connection, request: Message) -> None:
         table, rows, others = pushed_parts(request)
         taken = self._ready().push(table, rows, **others, key=_key(request))
-        counts = {"rows": taken.rows, "rejected": taken.rejected}
-        connection.send({"transaction": int(taken), **counts})
+        connection.send(receipt_json(taken))
 
     def _begin(self, connection: Connection, request: Message) -> None:
         pipeline, key = self._ready(), _key(request)

@@ -34,11 +34,10 @@ from stepwell.endpoint.wire import (
     error_json,
     receive,
 )
-from stepwell.engine.pushed import Rows, as_table
+from stepwell.engine.pushed import Receipt, Rows, as_table
 from stepwell.env import Env
 from stepwell.errors import InvalidError, StepwellError, UnavailableError, UnknownOutcomeError
 from stepwell.lsm.dead_letter import BadRow
-from stepwell.model import Transaction
 
 IDLE_S_MAX = 30.0
 OPEN_S_MAX = 600.0
@@ -64,7 +63,7 @@ class OpenTransaction(Protocol):
         discard: Any | None = None,
         bad: Sequence[BadRow] = (),
     ) -> None: ...
-    def commit(self) -> Transaction: ...
+    def commit(self) -> Receipt: ...
     def abort(self) -> None: ...
 
 
@@ -89,6 +88,15 @@ def pushed_parts(request: Message) -> tuple[str, Any, dict[str, Any]]:
         BadRow(str(item[0]), str(item[1]), str(item[2])) for item in request.header.get("bad", ())
     ]
     return table, put, {"delete": delete, "discard": discard, "bad": bad}
+
+
+def receipt_json(receipt: Receipt) -> Header:
+    """Encode a receipt for the wire; the inverse of `read_receipt`."""
+    return {"transaction": receipt, "rows": receipt.rows, "rejected": receipt.rejected}
+
+
+def read_receipt(header: Header) -> Receipt:
+    return Receipt(*(int(header[name]) for name in ("transaction", "rows", "rejected")))
 
 
 # Server side
@@ -169,7 +177,7 @@ def _answer(connection: Connection, transaction: OpenTransaction, request: Messa
             transaction.push(table, rows, **others)
         elif op == "commit":
             over = True  # Also if the commit fails: the transaction was rolled back then.
-            answer = {"transaction": transaction.commit()}
+            answer = receipt_json(transaction.commit())
         elif op == "abort":
             over = True
             transaction.abort()
@@ -222,8 +230,10 @@ class RemoteTransaction:
             self._end()
             raise
 
-    def commit(self) -> Transaction:
+    def commit(self) -> Receipt:
         """Make the whole transaction visible at once. It is durable when this returns.
+
+        Rejected rows are stored as dead letters, and do not make the commit fail.
 
         Raises `UnknownOutcomeError` if the process went away before it answered. A transaction with
         a key can then be repeated.
@@ -238,7 +248,7 @@ class RemoteTransaction:
                 f"the process that runs the pipeline went away while it committed: {gone}",
                 hint=_LOOK_FIRST if self._key is None else _REPEAT,
             ) from gone
-        return Transaction(int(answer.header["transaction"]))
+        return read_receipt(answer.header)
 
     def abort(self) -> None:
         """Roll the whole transaction back."""

@@ -5,8 +5,8 @@ taken in. Its steps are recorded as they arrive, and computed by `commit`, whose
 count. A crash before that entry rolls back all of it (J4).
 
 The key of a transaction is in the entry that commits it, with a digest of all pushes. If the key is
-known already, nothing is recorded: the pushes are only compared, and `commit` returns the number of
-the first transaction with that key (J14).
+known already, nothing is recorded: the pushes are only compared, and `commit` returns the receipt
+of the first transaction with that key (J14).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from types import TracebackType
 from stepwell.engine.payload import digest_of
 from stepwell.engine.ports import Intake
 from stepwell.engine.push_keys import PushKey
-from stepwell.engine.pushed import Rows
+from stepwell.engine.pushed import Receipt, Rows
 from stepwell.engine.transaction import Done, Step
 from stepwell.engine.writer_session import WriterSession
 from stepwell.errors import InvalidError, StepwellError
 from stepwell.lsm.dead_letter import BadRow
-from stepwell.model import NO_CHECKSUM, Checksum, Transaction, checksum
+from stepwell.model import NO_CHECKSUM, Checksum, checksum
 
 Read = Callable[[str, Rows | None, Rows | None, Rows | None, Sequence[BadRow]], Intake]
 
@@ -54,6 +54,7 @@ class ExplicitTransaction:
         self._key = key
         self._digest: Checksum = NO_CHECKSUM
         """Digest of all pushes so far, in order."""
+        self._rows = 0
         self._repeats = session.state.open is None
         self._lock = threading.RLock()
         self._over = False
@@ -74,6 +75,7 @@ class ExplicitTransaction:
                 return
             if not self._repeats:
                 self._session.add(Step.of([intake]))
+            self._rows += intake.rows
             if self._key is not None:
                 together = self._digest + digest_of(intake)
                 self._digest = checksum([together.encode()])
@@ -91,24 +93,26 @@ class ExplicitTransaction:
             if step is None:
                 return 0
             self._session.add(step)
+            self._rows += step.rows
             return step.rows
 
-    def commit(self) -> Transaction:
-        """Make all of it visible at once; return the number of the transaction.
+    def commit(self) -> Receipt:
+        """Make all of it visible at once; return the number of the transaction, with its counts.
 
+        Rejected rows are stored as dead letters, and do not make the commit fail.
         If this raises, the transaction was rolled back, unless it raises `UnknownOutcomeError`.
         """
         with self._mine():
             try:
-                known, done = self._close()
+                receipt, done = self._close()
             except BaseException:
                 with suppress(StepwellError):  # The first error matters.
                     self._abort()
                 raise
             self._end(done)
-            return self._session.state.transaction if known is None else known
+            return receipt
 
-    def _close(self) -> tuple[Transaction | None, Done | None]:
+    def _close(self) -> tuple[Receipt, Done | None]:
         """Commit, or find the transaction that this one repeats."""
         key = None if self._key is None else PushKey(self._key, self._digest)
         if self._repeats and key is not None:
@@ -119,10 +123,12 @@ class ExplicitTransaction:
                     "was taken in",
                     hint="begin it again",
                 )
-            return known.transaction, None
+            return Receipt(known.transaction, self._rows, known.rejected), None
         if self._session.state.open is not None:
             self._session.state.open.key = key
-        return None, self._session.commit()
+        done = self._session.commit()
+        rejected = 0 if done is None else sum(done.rejected)
+        return Receipt(self._session.state.transaction, self._rows, rejected), done
 
     def abort(self) -> None:
         """Roll back: no trace in tables, views and sinks; sources are rewound."""

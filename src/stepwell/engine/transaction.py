@@ -152,12 +152,14 @@ class Gathered:
         """The push keys to remember; `rejected` has the number of dead letters of each intake."""
         for gathered in self.earlier:
             yield from gathered.keys(rejected)
+        total = 0
         for line in chain.from_iterable(step.inputs for step in self.steps):
             count, key = next(rejected), recorded_key(line)
+            total += count
             if key is not None:
                 yield accepted(key, self.transaction, count, self.time)
         if self.key is not None:
-            yield accepted(self.key, self.transaction, 0, self.time)
+            yield accepted(self.key, self.transaction, total, self.time)
 
     @property
     def intakes(self) -> tuple[Intake, ...]:
