@@ -196,9 +196,9 @@ def test_a_subquery_is_not_grouped_by_texts_that_are_compared_with_a_number(quer
         }
         return tuple("string" if c in texts else "int" for c in node.columns)
 
-    ((left, right, equal),) = parsed.grouped
+    (grouped,) = parsed.grouped
     with pytest.raises(Unsupported, match="compares INT with STRING"):
-        Lowering("v", parsed.names, kinds, ansi=True, unique={}).check(left, right, equal)
+        Lowering("v", parsed.names, kinds, ansi=True, unique={}).check(*grouped)
 
 
 @pytest.mark.parametrize(

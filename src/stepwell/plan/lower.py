@@ -323,14 +323,23 @@ class Lowering:
         again = build("EXPLODE(ARRAY_REPEAT(0, CAST(times AS INT)))", times=times)
         return narrow(Generate(node, again, False, (self._names.new(),)), columns)
 
-    def check(self, left: Node, right: Node, equal: tuple[tuple[str, str], ...]) -> None:
-        """Reject a correlated subquery grouped by a column that several outer values may equal."""
+    def check(
+        self,
+        left: Node,
+        right: Node,
+        equal: tuple[tuple[str, str], ...],
+        listed: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        """Reject a subquery grouped by a column that several outer values may equal.
+
+        `listed` are the equalities of IN; the others are correlated.
+        """
         unlike = self._unlike(left, right, equal)
         if unlike:
-            types = " with ".join(type_.upper() for type_ in unlike[0][2])
-            raise Unsupported(
-                Code.UNSUPPORTED_SUBQUERY, f"a correlated subquery that compares {types}"
-            )
+            *pair, kinds = unlike[0]
+            what = "IN inside an expression" if tuple(pair) in listed else "a correlated subquery"
+            types = " with ".join(type_.upper() for type_ in kinds)
+            raise Unsupported(Code.UNSUPPORTED_SUBQUERY, f"{what} that compares {types}")
 
     def _unlike(
         self, left: Node, right: Node, equal: tuple[tuple[str, str], ...]

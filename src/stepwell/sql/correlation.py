@@ -20,6 +20,7 @@ the domain, and the result is joined to the outer query by these values.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from sqlglot import exp
 
@@ -30,6 +31,19 @@ from stepwell.plan.nodes import Distinct, Item, Names, Node, Project
 from stepwell.plan.reasons import Code, Unsupported
 from stepwell.plan.shape import extend, inner, narrow, unresolved
 from stepwell.sql.scope import Relation, Scope, name, our_columns
+
+
+class GroupedJoin(NamedTuple):
+    """A node joined with a subquery that was grouped by the compared columns.
+
+    Correct only if a row of the node matches at most one group.
+    """
+
+    node: Node
+    subquery: Node
+    equal: tuple[tuple[str, str], ...]
+    listed: tuple[tuple[str, str], ...] = ()
+    """The equalities of IN; the others are correlated."""
 
 
 class Correlation:

@@ -36,7 +36,7 @@ from stepwell.plan.expressions import (
 from stepwell.plan.nodes import Aggregate, Join, Node, Project, Side
 from stepwell.plan.reasons import Code, Unsupported
 from stepwell.plan.shape import extend, inner, keep
-from stepwell.sql.correlation import Correlation, as_columns
+from stepwell.sql.correlation import Correlation, GroupedJoin, as_columns
 from stepwell.sql.scope import (
     DIALECT,
     Relation,
@@ -183,7 +183,7 @@ class Decorrelator:
     ) -> Node:
         if correlation.grouped and correlation.pairs:
             node, checked = as_columns(node, correlation.pairs, self._names)
-            self._converter.grouped.append((node, right, checked))
+            self._converter.grouped.append(GroupedJoin(node, right, checked))
         node, equal = as_columns(node, [*correlation.pairs, *compared], self._names)
         side = Side.SEMI if positive else Side.ANTI
         return Join(side, node, right, equal, also=tuple(correlation.others))
@@ -234,12 +234,23 @@ class Decorrelator:
         parts = {"found": column(found), "value": column(value), "instead": default}
         return node, build(chosen, **parts).tree
 
-    def _attach(self, node: Node, right: Node, pairs: list[tuple[Expr, str]], strict: bool) -> Node:
-        """Join the result of a subquery; every row of the node is kept unless `strict`."""
+    def _attach(
+        self,
+        node: Node,
+        right: Node,
+        pairs: list[tuple[Expr, str]],
+        strict: bool,
+        listed: int = 0,
+    ) -> Node:
+        """Join the result of a subquery; every row of the node is kept unless `strict`.
+
+        The last `listed` pairs are those of IN; the others are correlated.
+        """
         if not pairs:
             return inner((node, right))
         node, columns = as_columns(node, pairs, self._names)
-        self._converter.grouped.append((node, right, columns))
+        within = columns[len(columns) - listed :]
+        self._converter.grouped.append(GroupedJoin(node, right, columns, within))
         if strict:
             on = tuple(equal(a, b) for a, b in columns)
             return inner((node, right), on)
@@ -265,11 +276,12 @@ class Decorrelator:
         made, correlation = self._list(query.args["query"])
         if correlation.others:
             raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "IN inside an expression")
-        pairs = [*correlation.pairs, *self._compared(query, made)]
+        compared = self._compared(query, made)
+        pairs = [*correlation.pairs, *compared]
         count = self._names.new()
         keys = tuple(dict.fromkeys(c for _, c in pairs))
         counted = Aggregate(made.node, keys, ((count, COUNT_ROWS),))
-        node = self._attach(node, counted, pairs, False)
+        node = self._attach(node, counted, pairs, False, len(compared))
         if not negated:
             return node, build("n > 0", n=_or_zero(count)).tree
         left = to_expr(query.this, self._names)

@@ -20,7 +20,7 @@ from stepwell.plan.expressions import TRUE, Expr, both, build, column, equal, su
 from stepwell.plan.nodes import Item, Join, Node, Side, Values
 from stepwell.plan.reasons import Code, Unsupported
 from stepwell.plan.shape import extend, inner, join, keep
-from stepwell.sql.correlation import Correlation, as_columns, over_domain
+from stepwell.sql.correlation import Correlation, GroupedJoin, as_columns, over_domain
 from stepwell.sql.decorrelate import is_one_row, when_empty
 from stepwell.sql.scope import ONE_ROW, Relation, Rewriter, Scope, conjuncts, name
 
@@ -77,7 +77,7 @@ class Lateral:
         left, equal = as_columns(left, correlation.pairs, self._names)
         right = made.node
         if correlation.grouped and equal:
-            self._converter.grouped.append((left, right, equal))
+            self._converter.grouped.append(GroupedJoin(left, right, equal))
         if outer:
             return self._left_join(left, made, correlation, clause, equal)
         late = {name for name, _ in correlation.after}
@@ -133,7 +133,7 @@ class Lateral:
         needed = dict.fromkeys([*(c for c in made.columns if c not in late), *sorted(inside)])
         found = self._names.new()
         right = extend(made.node, ((found, TRUE),))
-        self._converter.grouped.append((left, right, equal))
+        self._converter.grouped.append(GroupedJoin(left, right, equal))
         node: Node = Join(Side.LEFT, left, right, equal, null_safe=correlation.null_safe)
         # A domain column has a value only where there is a group; the left column always has one.
         named = {mine: given for given, mine in equal} if correlation.null_safe else {}

@@ -22,6 +22,7 @@ from sqlglot.parsers.spark import SparkParser
 from stepwell.plan import functions
 from stepwell.plan.nodes import Names, Node
 from stepwell.plan.reasons import Code, Unsupported
+from stepwell.sql.correlation import GroupedJoin
 from stepwell.sql.scope import DIALECT
 from stepwell.sql.select import Catalog, Converter, Defined, Stored
 from stepwell.text import Source, quote_name
@@ -42,9 +43,8 @@ class Parsed:
     """The query as understood, in several spellings, to compare with Spark's reading: the user
     wrote one of them."""
     names: Names
-    grouped: tuple[tuple[Node, Node, tuple[tuple[str, str], ...]], ...] = ()
-    """Nodes joined with subqueries that were grouped by the compared columns: correct only if a row
-    matches at most one group."""
+    grouped: tuple[GroupedJoin, ...] = ()
+    """To be checked once the types are known (`Lowering.check`)."""
 
 
 def parse_query(text: str, catalog: Catalog) -> Parsed:

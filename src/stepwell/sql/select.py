@@ -37,7 +37,7 @@ from stepwell.plan.nodes import (
 from stepwell.plan.reasons import Code, Unsupported
 from stepwell.plan.shape import extend, inner, join, keep, narrow
 from stepwell.sql.aggregation import aggregate, join_subqueries
-from stepwell.sql.correlation import Correlation, check_calls, check_closed
+from stepwell.sql.correlation import Correlation, GroupedJoin, check_calls, check_closed
 from stepwell.sql.decorrelate import Decorrelator
 from stepwell.sql.lateral import Lateral
 from stepwell.sql.scope import (
@@ -84,7 +84,7 @@ class Converter:
     def __init__(self, catalog: Catalog, names: Names) -> None:
         self._catalog = catalog
         self.names = names
-        self.grouped: list[tuple[Node, Node, tuple[tuple[str, str], ...]]] = []
+        self.grouped: list[GroupedJoin] = []
         """See `parse.Parsed.grouped`."""
 
     def query(
