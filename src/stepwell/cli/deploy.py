@@ -10,6 +10,7 @@ from typing import Any
 
 from stepwell.cli.choices import seconds
 from stepwell.cli.phase_progress import PhaseProgress
+from stepwell.cli.progress import LongWork
 from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.run import INTERRUPTED, signals
 from stepwell.cli.screen import Screen, count
@@ -113,6 +114,7 @@ def show_deploy(
                 timeout_s=where.timeout_s,
                 say=say,
                 building=building,
+                listener=LongWork(env),
             )
         except (Interrupted, KeyboardInterrupt):
             say("interrupted; nothing was changed")

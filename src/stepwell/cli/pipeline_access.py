@@ -164,7 +164,7 @@ class PipelineAccess:
                     yield remote
                 return
             try:
-                pipeline = ProjectPipeline(self._project, self._env, seen=seen)
+                pipeline = self._opened(seen, create=True)
             except ClaimedError:
                 continue  # Nothing was changed. Ask the process that was faster.
             with pipeline, pipeline.transaction(key=key) as own:

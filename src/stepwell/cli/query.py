@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from stepwell.cli.choices import QueryFormat
 from stepwell.cli.pipeline_access import running
+from stepwell.cli.progress import LongWork
 from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Row, Screen, count, plain
 from stepwell.connectors.writing import as_texts, json_lines, json_values
@@ -58,7 +59,9 @@ class Asker:
         if client is not None:
             with client:
                 return client.query(sql)
-        answer, self._snapshot = query_latest(self._project, self._env, sql, self._starting)
+        answer, self._snapshot = query_latest(
+            self._project, self._env, sql, self._starting, LongWork(self._env)
+        )
         return answer
 
     def _starting(self, why: str) -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from stepwell.cli.pipeline_access import latest, running
+from stepwell.cli.progress import LongWork
 from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Screen, count, plain
 from stepwell.deploy.liveness import seen_of, writer_liveness
@@ -46,12 +47,15 @@ def show(
             _tell(screen, project, found)
             screen.line("nothing was done; with --confirm it is")
         return
+    listener = LongWork(env)
     looks = [] if take_over else [_nobody_runs(project, env, where.timeout_s)]
 
     def open(target: RestorePoint | None) -> ProjectPipeline:
         # The second time, the last claim is our own.
         seen = looks.pop() if looks else None
-        return ProjectPipeline(project, env, create=False, base=target, seen=seen)
+        return ProjectPipeline(
+            project, env, create=False, base=target, seen=seen, listener=listener
+        )
 
     done = restore(request, found.point, open)
     number = done.pipeline.transaction_number

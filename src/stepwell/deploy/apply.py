@@ -48,6 +48,7 @@ from stepwell.deploy.state_file import (
     serial_above,
 )
 from stepwell.endpoint.client import TIMEOUT_S, Client, change_program, connect
+from stepwell.engine.events import Listener
 from stepwell.engine.open import begin_pipeline
 from stepwell.env import Env
 from stepwell.errors import ClaimedError, ConflictError, InvalidError, UnavailableError
@@ -150,19 +151,27 @@ def deploy(
     timeout_s: float = TIMEOUT_S,
     say: Say = lambda text: None,
     building: Building = lambda name: None,
+    listener: Listener | None = None,
     executor: MakeExecutor | None = None,
     spark: SparkSession | None = None,
 ) -> Deployment:
     """Deploy a project, or a saved plan (`plan_data`: its name and bytes).
 
     `building` is called with the name of each relation before it is computed. It may raise
-    `Interrupted`; then nothing is changed. A process that runs the pipeline has `timeout_s` to
-    answer.
+    `Interrupted`; then nothing is changed. `listener` receives the events of a pipeline that is
+    opened here. A process that runs the pipeline has `timeout_s` to answer.
     """
     # The store for the lease is opened without the project's patience: the lease would expire
     # before the retries end, and a store that does not exist is reported soon.
     store, project = project.open_store(env), project.patient()
-    changing = Migration(project, env, executor or make_executor, spark=spark, building=building)
+    changing = Migration(
+        project,
+        env,
+        executor or make_executor,
+        spark=spark,
+        building=building,
+        listener=listener,
+    )
     approved: Mapping[str, Resource] | None = None
     with leased(store, env, wait_s, say) as lease:
         for _ in range(_TRIES):

@@ -35,6 +35,7 @@ from stepwell.deploy.resources import (
 )
 from stepwell.deploy.source_place import path_refusal
 from stepwell.deploy.table_change import TableChange, table_change
+from stepwell.engine.events import Listener
 from stepwell.engine.open import Seen
 from stepwell.engine.ports import Delivered, Source
 from stepwell.engine.program_swap import change_program
@@ -120,12 +121,14 @@ class Migration:
         *,
         spark: SparkSession | None = None,
         building: Building = lambda name: None,
+        listener: Listener | None = None,
     ) -> None:
         self._project = project
         self._env = env
         self._make = make
         self._spark = spark
         self.building = building
+        self._listener = listener
 
     def open(self, store: Store, manifest: Manifest, seen: Seen | None = None) -> WriterSession:
         """Open the pipeline with its deployed program, without calling its sinks."""
@@ -155,6 +158,7 @@ class Migration:
             [AbsentSink(name, views[name]) for name in begun if name in views],
             journal_store=self._project.open_journal_store(self._env),
             settings=deployed.settings(),
+            listener=self._listener,
             create=False,
             program=manifest.program,
             seen=seen,
@@ -184,6 +188,7 @@ class Migration:
             [],
             journal_store=self._project.open_journal_store(self._env),
             settings=self._project.sections.settings(),
+            listener=self._listener,
             create=False,
             program=program_json(target, executor),
             seen=seen,

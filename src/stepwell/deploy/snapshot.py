@@ -28,6 +28,9 @@ from stepwell.deploy.pipeline import (
 from stepwell.deploy.program import check_program
 from stepwell.deploy.project import Project
 from stepwell.engine.answer import Answer
+from stepwell.engine.events import Events, Listener, OpeningAt
+from stepwell.engine.outages import Outages
+from stepwell.engine.progress import Work
 from stepwell.engine.push_keys import PushKeys, table_runs
 from stepwell.engine.replay import Replay
 from stepwell.engine.sources import Sources
@@ -35,7 +38,7 @@ from stepwell.engine.transaction import load_state
 from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError, NotApplicable, SnapshotExpiredError
 from stepwell.execution.backend import CannotRunError
-from stepwell.execution.executor import Executor
+from stepwell.execution.executor import Executor, report_to
 from stepwell.execution.local.snapshot import Shown, table_shown
 from stepwell.execution.local.snapshot import answer as answer_simple
 from stepwell.journal.entry import Kind
@@ -100,6 +103,7 @@ class Snapshot:
         executor: MakeExecutor,
         spark: SparkSession | None = None,
         starting: Starting = lambda why: None,
+        events: Events | None = None,
     ) -> None:
         self._project = project
         self._env = env
@@ -107,6 +111,7 @@ class Snapshot:
         self._make = executor
         self._spark = spark
         self._starting = starting
+        self._events = events or Events()
         self._loaded: Executor | None = None
 
     @property
@@ -209,7 +214,10 @@ class Snapshot:
     def _replayed(self, spark: SparkSession | None) -> Executor:
         project, env, pinned = self._project, self._env, self._pinned
         store = project.open_store(env)
+        Outages((store,), self._events)
         made = self._make(project, spark)(store, env)
+        report_to(made, Work(self._events, env).report)
+        self._events.emit(OpeningAt("loading", 40))
         state = load_state(made, pinned.manifest, PushKeys(store, env))
         reader = JournalReader(pinned.log, pinned.manifest.replay)
         # With no transactions to replay, neither sources nor their secrets are needed.
@@ -220,12 +228,20 @@ class Snapshot:
             while replays and (entries := reader.poll()):
                 for recorded in entries:
                     if recorded.entry.draft.transaction <= pinned.transaction:
+                        self._tell_replayed(recorded.entry.draft.transaction)
                         replay.feed(recorded)
             replay.finish()
         finally:
             for source in sources.all():
                 source.close()
         return made
+
+    def _tell_replayed(self, transaction: Transaction) -> None:
+        """Report that the transactions before this one are replayed."""
+        first = self._pinned.manifest.transaction
+        done, total = max(0, transaction - first - 1), self._pinned.transaction - first
+        percent = 50 + 45 * done // total
+        self._events.emit(OpeningAt("replaying", percent, done, total, "transaction"))
 
     def _unexpired(self, read: Callable[[], T]) -> T:
         """Call `read`; tell a garbage-collected file from a corrupt one."""
@@ -251,20 +267,30 @@ def take_snapshot(
     executor: MakeExecutor | None = None,
     spark: SparkSession | None = None,
     starting: Starting = lambda why: None,
+    listener: Listener | None = None,
 ) -> Snapshot:
-    """Take a snapshot of a project's pipeline. `InvalidError` if there is none yet."""
-    make = executor or make_executor
-    pinned = _pin(project, env)
-    return Snapshot(project, env, pinned, executor=make, spark=spark, starting=starting)
+    """Take a snapshot of a project's pipeline. `InvalidError` if there is none yet.
+
+    `listener` receives progress, and outages of the stores.
+    """
+    make, events = executor or make_executor, Events(listener)
+    pinned = _pin(project, env, events)
+    return Snapshot(
+        project, env, pinned, executor=make, spark=spark, starting=starting, events=events
+    )
 
 
 def query_latest(
-    project: Project, env: Env, sql: str, starting: Starting
+    project: Project,
+    env: Env,
+    sql: str,
+    starting: Starting,
+    listener: Listener | None = None,
 ) -> tuple[Answer, Snapshot]:
     """Answer a query as of now, and return the snapshot; retry with a new one if it expires."""
     tries = 1
     while True:
-        snapshot = take_snapshot(project, env, starting=starting)
+        snapshot = take_snapshot(project, env, starting=starting, listener=listener)
         try:
             return snapshot.query(sql), snapshot
         except SnapshotExpiredError:
@@ -289,9 +315,11 @@ def no_pipeline(project: Project, env: Env) -> InvalidError:
     )
 
 
-def _pin(project: Project, env: Env) -> _Pinned:
+def _pin(project: Project, env: Env, events: Events) -> _Pinned:
     """Choose the state to read: the latest manifest and the last transaction above it."""
-    manifests = Manifests(project.open_store(env), env)
+    store = project.open_store(env)
+    Outages((store,), events)
+    manifests = Manifests(store, env)
     tries = 0
     while True:
         found = manifests.latest()
@@ -300,6 +328,7 @@ def _pin(project: Project, env: Env) -> _Pinned:
         manifests.check_ready(found.manifest)
         try:
             log, found = _log(project, env, found)
+            Outages((log.store,), events)
             reader = JournalReader(log, found.manifest.replay)
             transaction, changed = _unflushed(reader, found.manifest.transaction)
             return _Pinned(found, log, transaction, frozenset(changed))
