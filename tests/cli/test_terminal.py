@@ -7,16 +7,20 @@ import os
 import shutil
 import subprocess
 import sys
-from itertools import product
+import threading
+from itertools import count, product
 from pathlib import Path
 
 import pytest
 import typer.main
 
+import stepwell
 from stepwell.cli import project_options
 from stepwell.cli.main import app
 from stepwell.cli.options import moved_to_front
 from stepwell.deploy.explain import OFFLINE
+from stepwell.endpoint.server import Endpoint
+from stepwell.env import SystemEnv
 from stepwell.lsm.dead_letter import LETTER
 from stepwell.testing import EXECUTOR_VARIABLE
 from tests.cli.conftest import Run
@@ -24,6 +28,10 @@ from tests.cli.projects import SQL, YML, put_file, write_project
 
 TARGET = "targets:\n  other: {store: ./other}\n"
 SECRET = YML.replace("path: out,", "path: '${env:STEPWELL_TEST_OUT}',")
+TESTS = """\
+tests:
+  totals: {view: revenue, not_null: [total]}
+"""
 ROWS: list[dict[str, object]] = [
     {"id": 1, "customer": "ada", "amount": "1.50"},
     {"id": 2, "customer": "bob", "amount": "4.00"},
@@ -127,7 +135,7 @@ def test_commands_that_only_read_need_no_secrets(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever looks at a pipeline need not be able to write to its sinks."""
-    folder = write_project(tmp_path / "project", SECRET)
+    folder = write_project(tmp_path / "project", SECRET + TESTS)
     put_file(folder, "a.json", ROWS)
     monkeypatch.setenv("STEPWELL_TEST_OUT", str(tmp_path / "out"))
     assert run("-C", folder, "run", "--once").exit_code == 0
@@ -141,6 +149,8 @@ def test_commands_that_only_read_need_no_secrets(
         ["gc"],
         ["state", "show"],
         ["checkpoint", "list"],
+        ["test"],
+        ["cache", "show"],
         ["clone", folder, tmp_path / "clone"],
     )
     for command in reading:
@@ -148,11 +158,48 @@ def test_commands_that_only_read_need_no_secrets(
         assert ended.exit_code == 0, (command, ended.stderr)
     unchanged = json.loads(run("-C", folder, "plan", "--json").stdout)
     assert unchanged["changes"] == 0
+    with stepwell.read(folder) as snapshot:
+        assert snapshot.table("revenue").num_rows == 2
     for command in (["run", "--once"], ["validate"]):
         ended = run("-C", folder, *command)
         assert ended.exit_code == 1, command
         assert "the environment variable STEPWELL_TEST_OUT is not set" in ended.stderr
         assert "hint: export STEPWELL_TEST_OUT=..." in ended.stderr
+    monkeypatch.delenv(EXECUTOR_VARIABLE)  # The reference executor has nothing to explain.
+    never_run = write_project(tmp_path / "never_run", SECRET)
+    ended = run("-C", never_run, "explain")
+    assert (ended.exit_code, OFFLINE in ended.stdout) == (0, True), ended.stderr
+
+
+def test_whoever_asks_a_running_pipeline_needs_no_secrets(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that runs the pipeline has them."""
+    folder = write_project(tmp_path / "project", SECRET)
+    monkeypatch.setenv("STEPWELL_TEST_OUT", str(tmp_path / "out"))
+    with stepwell.open(folder) as pipeline:
+        monkeypatch.delenv("STEPWELL_TEST_OUT")
+        endpoint = Endpoint(pipeline, pipeline.store.uri, SystemEnv())  # type: ignore[arg-type]
+        try:
+            with stepwell.connect(folder) as client:
+                assert client.status()["transaction"] == 0
+            shown = threading.Event()
+
+            def change() -> None:
+                for number in count(1):
+                    if shown.wait(0.1):
+                        return
+                    pipeline.push("orders", [{"id": number, "customer": f"c{number}"}])
+
+            changing = threading.Thread(target=change)
+            changing.start()
+            ended = run("-C", folder, "tail", "revenue", "--max-transactions", "1")
+            shown.set()
+            changing.join()
+            assert ended.exit_code == 0, ended.stderr
+            assert json.loads(ended.stdout)["n"] == 1
+        finally:
+            endpoint.close()
 
 
 def test_a_file_with_a_secret_that_is_gone_matters_to_its_sink_only(

@@ -91,7 +91,8 @@ def connect_running(
     if is_address(project, target, store):
         uri = open_store(str(project), env).uri
     else:
-        uri = load_project(str(project), env, target=target, store=store).open_store(env).uri
+        loaded = load_project(str(project), env, target=target, store=store, secrets=False)
+        uri = loaded.open_store(env).uri
     client = connect(uri, timeout_s)
     if client is None:
         raise UnavailableError(
