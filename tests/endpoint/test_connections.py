@@ -8,7 +8,7 @@ import socket
 import struct
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,12 @@ from stepwell.endpoint import connections, wire
 from stepwell.endpoint.client import Client, connect
 from stepwell.endpoint.server import Endpoint
 from stepwell.env import SystemEnv
-from stepwell.errors import ClaimedError, InvalidError, UnavailableError
+from stepwell.errors import (
+    ClaimedError,
+    InvalidError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
 from tests.cli.projects import wait
 
 URI = "memory://endpoint"
@@ -39,6 +44,15 @@ class Answering:
         self.threads.add(threading.current_thread())
         assert sql == "at once" or self.go.wait(60)
         return self
+
+    def status(self) -> Answering:
+        return self.query("later")
+
+    def tail(self, view: str) -> Answering:
+        return self.query(view)
+
+    def push(self, table: str, rows: object, **others: object) -> Answering:
+        return self.query("later")
 
 
 @pytest.fixture
@@ -302,3 +316,79 @@ def test_a_client_of_a_dead_peer_is_told(place: None) -> None:
     told = pytest.raises(UnavailableError, match="process 7 on host")
     with Client(ours, timeout_s=0.1, pid=7) as client, theirs, told:
         client.status()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client: client.query("later"),
+        lambda client: client.status(),
+        lambda client: next(client.tail("later")),
+    ],
+    ids=["query", "status", "tail"],
+)
+def test_a_request_that_reads_has_a_deadline_although_the_process_is_alive(
+    endpoint: Endpoint, ask: Callable[[Client], object]
+) -> None:
+    """R1: a worker may hang while the thread next to it sends heartbeats."""
+    client = connect(URI, 1.5)
+    assert client is not None
+    with client, pytest.raises(UnavailableError, match=r"not answered within 1\.5 s") as told:
+        ask(client)
+    assert f"process {os.getpid()} on host" in told.value.message
+    assert "--timeout 10m waits longer" in str(told.value.hint)
+
+
+def test_a_push_is_waited_for_as_long_as_the_process_makes_progress(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R1: and given up once it makes none; whether it is in is unknown then."""
+    monkeypatch.setattr("stepwell.endpoint.connections.BEAT_S", 0.1)
+    monkeypatch.setattr("stepwell.endpoint.client.STALLED_S_MAX", 1.0)
+    client = connect(URI, 1.0)
+    assert client is not None
+    until = SystemEnv().uptime() + 3
+
+    def work() -> None:
+        while SystemEnv().uptime() < until:
+            endpoint.progressed()
+            done.wait(0.05)
+
+    done = threading.Event()
+    working = threading.Thread(target=work)
+    working.start()
+    told = pytest.raises(UnknownOutcomeError, match="has made no progress for 1 s")
+    try:
+        with client, told:
+            client.push("orders", [{"id": 1}])
+        assert SystemEnv().uptime() >= until
+    finally:
+        done.set()
+        working.join()
+
+
+def test_opening_is_waited_for_as_long_as_it_goes_on(
+    place: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R1: opening may take longer than any timeout; one that stands still is given up."""
+    monkeypatch.setattr("stepwell.endpoint.client.STALLED_S_MAX", 2.0)
+    endpoint = Endpoint(None, URI, SystemEnv())
+    endpoint.opening("replaying", 40)
+    try:
+        client = connect(URI, 0.5)
+        assert client is not None
+        client._connection.settimeout(30)  # The heartbeats of this test are slower.
+        told: list[int] = []
+
+        def on_opening(opening: Any) -> None:
+            told.append(opening["percent"])
+            if opening["percent"] < 43:
+                endpoint.opening("replaying", opening["percent"] + 1)
+
+        client.on_opening = on_opening
+        with client, pytest.raises(UnavailableError, match="has not answered within 2 s"):
+            client.query("at once")
+        assert told[:3] == [40, 41, 42]
+        assert told.count(43) >= 2
+    finally:
+        endpoint.close()

@@ -26,7 +26,17 @@ from stepwell.deploy.project import Project
 from stepwell.deploy.serving import RunningPipeline
 from stepwell.deploy.unmatched import unmatched_sources
 from stepwell.endpoint.server import Endpoint
-from stepwell.engine.events import Event, Listener, OpeningAt
+from stepwell.engine.events import (
+    Checkpointed,
+    Committed,
+    Event,
+    Flushed,
+    Listener,
+    OpeningAt,
+    RolledBack,
+    TransactionAt,
+    Working,
+)
 from stepwell.engine.open import Seen
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import (
@@ -43,6 +53,8 @@ from stepwell.store.patient import impatient
 INTERRUPTED = 130
 _WATCH_S = 2.0
 _LOOK_S = 0.2
+_PROGRESS = (Checkpointed, Committed, Flushed, OpeningAt, RolledBack, TransactionAt, Working)
+"""Events that show waiting clients that the process does not hang."""
 
 
 def show(
@@ -135,8 +147,11 @@ def _endpoint(project: Project, env: Env, progress: Progress, take_over: bool) -
 
 def _listener(progress: Progress, endpoint: Endpoint | None) -> Listener:
     def listen(event: Event) -> None:
-        if isinstance(event, OpeningAt) and endpoint is not None:
-            endpoint.opening(event.stage, event.percent)
+        if endpoint is not None:
+            if isinstance(event, OpeningAt):
+                endpoint.opening(event.stage, event.percent)
+            if isinstance(event, _PROGRESS):
+                endpoint.progressed()
         progress(event)
 
     return listen

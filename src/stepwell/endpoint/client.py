@@ -1,7 +1,12 @@
 """Client side of the endpoint: sends requests to the process that runs the pipeline.
 
 No call waits forever. A process that works on a request sends a heartbeat every second. A process
-that has been silent for `timeout_s` is stopped or hangs, and the error names it.
+that has been silent for `timeout_s` is stopped or hangs, and the error names it. A process that
+sends heartbeats may hang all the same:
+
+    a request that only reads           is answered within `timeout_s`, once the pipeline is open
+    one that changes the pipeline,      may take any time while the heartbeats report progress, and
+    or waits until it is open           at most `STALLED_S_MAX` without any
 """
 
 from __future__ import annotations
@@ -23,22 +28,27 @@ from stepwell.endpoint.wire import (
     Gone,
     Message,
     Silent,
+    Stalled,
     error_from,
     receive,
     send,
 )
 from stepwell.engine.answer import Answer
 from stepwell.engine.pushed import Receipt, Rows
+from stepwell.env import SystemEnv
 from stepwell.errors import UnavailableError, UnknownOutcomeError
 from stepwell.lsm.dead_letter import BadRow
 from stepwell.model import Transaction
 
 TIMEOUT_S = 30.0
+STALLED_S_MAX = 3600.0
+"""Longest wait without progress; one part of a large view may take long to compute."""
 PUSH_AGAIN = "push again with the same key: what is in already is not taken a second time"
 _LOOK_FIRST = (
     "these rows may be in, or not: look with stepwell query before pushing again; a push with a "
     "key can be repeated without looking"
 )
+_END_IT = "one that hangs is ended with kill -9, and nothing that was acknowledged is lost"
 _RETRY_S = 0.05
 
 
@@ -57,6 +67,7 @@ class Client:
     ) -> None:
         self._connection = connection
         self._timeout_s = timeout_s
+        self._env = SystemEnv()
         self.pid = pid
         self.opening: Opening | None = None
         """Progress in the last message received; None once the pipeline is open."""
@@ -66,7 +77,7 @@ class Client:
 
     def _hello(self) -> None:
         """Check that the process answers at all, before sending any request."""
-        header = self._ask({"op": "hello"}).header
+        header = self._ask({"op": "hello"}, reads=True).header
         self.pid, self.opening = int(header["pid"]), header.get("opening")
 
     def ready(self) -> None:
@@ -79,19 +90,22 @@ class Client:
         While that process is still opening the pipeline, return only `opening` (stage and percent)
         and `pid`.
         """
-        header = self._ask({"op": "status"}).header
+        header = self._ask({"op": "status"}, reads=True).header
         if "opening" in header:
             return {"opening": header["opening"], "pid": header["pid"]}
         return {**header["status"], "pid": header["pid"]}
 
     def query(self, sql: str) -> Answer:
-        """Answer one SELECT over tables and views, as of the last transaction."""
-        answer = self._ask({"op": "query", "sql": sql})
+        """Answer one SELECT over tables and views, as of the last transaction.
+
+        Raises `UnavailableError` if the answer takes longer than the timeout of this client.
+        """
+        answer = self._ask({"op": "query", "sql": sql}, reads=True)
         return Answer(Transaction(int(answer.header["transaction"])), answer.tables[0])
 
     def explain(self, view: str) -> tuple[str, Mapping[str, object]]:
         """Explain how a materialized view is maintained, as text and as JSON."""
-        header = self._ask({"op": "explain", "view": view}).header
+        header = self._ask({"op": "explain", "view": view}, reads=True).header
         return header["text"], header["json"]
 
     def push(
@@ -155,13 +169,13 @@ class Client:
         """
         try:
             send(self._connection, {"op": "tail", "view": view})
-            while "end" not in (answer := self._answer()).header:
+            while "end" not in (answer := self._answer(reads=True)).header:
                 if "transaction" in answer.header:
                     yield Transaction(int(answer.header["transaction"])), answer.tables[0]
                 else:
                     yield None
         except Silent as silent:
-            raise self._unanswered() from silent
+            raise self._unanswered(silent) from silent
         except Gone:
             return
 
@@ -180,18 +194,22 @@ class Client:
         """Disconnect."""
         self._connection.close()
 
-    def _ask(self, request: Mapping[str, object]) -> Message:
+    def _ask(self, request: Mapping[str, object], *, reads: bool = False) -> Message:
         try:
             send(self._connection, request)
-            return self._answer()
+            return self._answer(reads=reads)
         except Silent as silent:
-            raise self._unanswered() from silent
+            raise self._unanswered(silent) from silent
         except Gone as gone:
             raise UnavailableError(
                 f"the process that runs the pipeline went away: {gone}", hint="try again"
             ) from gone
 
-    def _answer(self, building: Callable[[str], None] = lambda name: None) -> Message:
+    def _answer(
+        self, building: Callable[[str], None] = lambda name: None, *, reads: bool = False
+    ) -> Message:
+        """Return the answer; `reads` says that the request changes nothing."""
+        moved_at, before = self._env.uptime(), None
         while True:
             answer = receive(self._connection, ANSWER_BYTES_MAX)
             if "error" in answer.header:
@@ -203,14 +221,28 @@ class Client:
                 self.on_opening(self.opening)
             if "building" in answer.header:
                 building(str(answer.header["building"]))
+            # A pipeline that is open makes progress with other requests, too.
+            progress = self.opening if reads else answer.header
+            if progress != before:
+                moved_at, before = self._env.uptime(), progress
+            only_reads = reads and self.opening is None
+            s_max = self._timeout_s if only_reads else max(self._timeout_s, STALLED_S_MAX)
+            if self._env.uptime() - moved_at >= s_max:
+                raise Stalled(_stalled(reads, s_max))
 
     def _lost(self, gone: Gone) -> str:
         if isinstance(gone, Silent):
-            return self._unanswered().message
+            return self._unanswered(gone).message
         return f"the process that runs the pipeline went away before it answered: {gone}"
 
-    def _unanswered(self) -> UnavailableError:
-        return _unanswered(self.pid or _peer(self._connection), self._timeout_s)
+    def _unanswered(self, silent: Silent) -> UnavailableError:
+        pid = self.pid or _peer(self._connection)
+        if isinstance(silent, Stalled):
+            return UnavailableError(
+                f"{_process(pid)}, which runs the pipeline, {silent}",
+                hint=f"--timeout 10m waits longer; stepwell status shows what it does; {_END_IT}",
+            )
+        return _unanswered(pid, self._timeout_s)
 
 
 def change_program(
@@ -277,16 +309,24 @@ def connect(store_uri: str, timeout_s: float = TIMEOUT_S) -> Client | None:
 
 
 def _unanswered(pid: int | None, timeout_s: float) -> UnavailableError:
-    which = "the process" if pid is None else f"process {pid}"
     look = "ps" if pid is None else f"ps -p {pid}"
     end = "" if pid is None else f"; kill -CONT {pid} continues one that is stopped"
     return UnavailableError(
-        f"{which} on host {socket.gethostname()}, which runs the pipeline, has not answered for "
+        f"{_process(pid)}, which runs the pipeline, has not answered for "
         f"{timeout_s:g} s: it is stopped, or too busy",
-        hint=f"look at it with {look}{end}; --timeout waits longer; one that hangs is ended with "
-        "kill -9, and nothing that was acknowledged is lost",
+        hint=f"look at it with {look}{end}; --timeout waits longer; {_END_IT}",
         not_applied=True,
     )
+
+
+def _process(pid: int | None) -> str:
+    which = "the process" if pid is None else f"process {pid}"
+    return f"{which} on host {socket.gethostname()}"
+
+
+def _stalled(reads: bool, seconds: float) -> str:
+    what = "has not answered within" if reads else "has made no progress for"
+    return f"{what} {seconds:g} s"
 
 
 def _peer(connection: socket.socket) -> int | None:

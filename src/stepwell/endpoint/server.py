@@ -92,6 +92,7 @@ class Endpoint:
         """
         self._pipeline = pipeline
         self._env = env
+        self._progress = 0
         self._pid, self._host = env.pid, env.host
         self._opening: dict[str, object] = {"stage": "starting", "percent": 0}
         self._serving = threading.Condition()
@@ -117,6 +118,10 @@ class Endpoint:
     def opening(self, stage: str, percent: int) -> None:
         """Set the progress of opening, for clients that ask in the meantime."""
         self._opening = {"stage": stage, "percent": percent}
+
+    def progressed(self) -> None:
+        """Tell waiting clients that the process makes progress, whatever it works on."""
+        self._progress += 1
 
     def serve(self, pipeline: Served, failed: Callable[[BaseException], None]) -> None:
         """Answer all requests from now on; `failed` is called if a thread dies or has died."""
@@ -162,7 +167,8 @@ class Endpoint:
             self.failed(error)
 
     def _beat(self) -> Header:
-        return {"beat": self._opening if self._pipeline is None else None}
+        opening = self._opening if self._pipeline is None else None
+        return {"beat": opening, "progress": self._progress}
 
     def _ready(self) -> Served:
         """Wait until the pipeline is open, and return it."""

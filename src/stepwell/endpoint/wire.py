@@ -54,6 +54,10 @@ class Silent(Gone):
     """The peer was silent until the timeout; the connection is no longer usable."""
 
 
+class Stalled(Silent):
+    """The peer is alive, but has not answered in time; the connection is no longer usable."""
+
+
 def send(connection: socket.socket, header: Header, tables: Sequence[pa.Table | None] = ()) -> None:
     parts = [None if table is None else _stream(table) for table in tables]
     head = encode(header, [-1 if part is None else part.size for part in parts])
