@@ -1,9 +1,10 @@
 """Look-ups by keys of every type, and the first transaction after opening again.
 
-    python benchmarks/keys.py [--quick] [--only types|reopen] [--json]
+    python benchmarks/keys.py [--quick] [--only types|reopen] [--rows 20000000]
+                              [--kinds STRING] [--json]
 
 types    1,000 changed rows of 2,000,000 orders, grouped and joined by a key of each type, in turns:
-         what a type costs against BIGINT
+         what a type costs against BIGINT; `--kinds` chooses types, BIGINT is always one of them
 reopen   the first transaction of a pipeline that was opened again, with the cache that it left and
          without one, in turns
 """
@@ -11,7 +12,8 @@ reopen   the first transaction of a pipeline that was opened again, with the cac
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -42,14 +44,27 @@ CHANGED = 1_000
 ROUNDS, FEW_ROUNDS = 15, 5
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    quick: bool
+    rows: int
+    kinds: Sequence[str]
+
+
 def main() -> None:
-    arguments = section_parser(__doc__ or "", SECTIONS).parse_args()
+    parser = section_parser(__doc__ or "", SECTIONS)
+    parser.add_argument("--rows", type=int, help=f"orders ({ROWS:,}, or {FEW_ROWS:,} if quick)")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="types of keys")
+    arguments = parser.parse_args()
+    kinds = [kind for kind in KINDS if kind == "BIGINT" or kind in arguments.kinds]
+    rows = arguments.rows or (FEW_ROWS if arguments.quick else ROWS)
+    options = Options(arguments.quick, rows, kinds)
     spark = open_session(SessionSettings())
     with workspace() as directory:
         show_sections(
             arguments,
             SECTIONS,
-            lambda name: SECTIONS[name](spark, directory / name, arguments.quick),
+            lambda name: SECTIONS[name](spark, directory / name, options),
         )
 
 
@@ -126,31 +141,31 @@ class Keyed:
                 return plain.cast(pa.decimal128(20, 0))
 
 
-def types(spark: SparkSession, folder: Path, quick: bool) -> list[Table]:
-    rows = FEW_ROWS if quick else ROWS
-    made = {kind: Keyed(spark, folder / str(n), kind, rows) for n, kind in enumerate(KINDS)}
+def types(spark: SparkSession, folder: Path, options: Options) -> list[Table]:
+    rows = options.rows
+    made = {kind: Keyed(spark, folder / str(n), kind, rows) for n, kind in enumerate(options.kinds)}
     for keyed in made.values():
         keyed.change()
         keyed.change()
     actions: dict[str, Callable[[int], None]] = {
         kind: lambda _, keyed=keyed: keyed.change() for kind, keyed in made.items()
     }
-    times = in_turns(actions, FEW_ROUNDS if quick else ROUNDS)
+    times = in_turns(actions, FEW_ROUNDS if options.quick else ROUNDS)
     table = Table(
         f"{CHANGED:,} changed rows of {rows:,}, grouped and joined by a key",
         ["key", "median ms", "against BIGINT"],
     )
-    for kind in KINDS:
+    for kind in options.kinds:
         table.add(kind, 1000 * times[kind].median, ratio(times["BIGINT"], times[kind]))
     return [table]
 
 
-def reopen(spark: SparkSession, folder: Path, quick: bool) -> list[Table]:
-    rows = FEW_ROWS if quick else ROWS
+def reopen(spark: SparkSession, folder: Path, options: Options) -> list[Table]:
+    rows = options.rows
     keyed = Keyed(spark, folder / "one", "STRING", rows)
     keyed.change()
     warm, cold = [], []
-    for number in range(3 if quick else 5):
+    for number in range(3 if options.quick else 5):
         warm.append(keyed.reopened(keyed.cache))
         cold.append(keyed.reopened(folder / f"empty-{number}"))
     table = Table(
@@ -166,7 +181,7 @@ def reopen(spark: SparkSession, folder: Path, quick: bool) -> list[Table]:
     return [table]
 
 
-SECTIONS: dict[str, Callable[[SparkSession, Path, bool], list[Table]]] = {
+SECTIONS: dict[str, Callable[[SparkSession, Path, Options], list[Table]]] = {
     "types": types,
     "reopen": reopen,
 }
