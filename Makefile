@@ -10,12 +10,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_BENCH := $(VENV)/.ready-bench
-# Work stealing, because a few parametrised files hold most of the work and must be split.
+# Work stealing, because a few parametrised files do most of the work and must be split.
 PYTEST := $(BIN)/python -m pytest
 WORKING := -n $(WORKERS) --dist worksteal
-# Every process that runs tests marked spark starts a Spark of its own, so one process runs them all,
-# beside the others, and says in the end what it has to say. Without workers there is one for all.
-# Exit code 5 means that $(ARGS) chose no test of that kind.
+# Every process that runs tests marked spark starts its own Spark, so one process runs all of them,
+# in parallel with the others; its output is printed at the end. With WORKERS=0 there is one process.
+# Exit code 5 means that $(ARGS) selected no test of that kind.
 ifeq ($(WORKERS),0)
 TESTS = $(PYTEST) -n 0 -m "$(1)" $(ARGS)
 else
@@ -37,7 +37,7 @@ help: ## Print this list
 setup: $(READY) ## Create .venv and install the package and its tools (again only when needed)
 	@$(BIN)/python -c '$(SHOW)'
 
-demo: $(READY) ## Two writers race for a pipeline, and one is killed half-way: nothing is lost
+demo: $(READY) ## Two writers race for a pipeline, and one is killed halfway: nothing is lost
 	@$(BIN)/stepwell demo
 	@$(BIN)/stepwell demo --crash
 
@@ -47,7 +47,7 @@ test: $(READY) ## Run the tests that take minutes, not hours
 test-all: $(READY) ## Run every test, with 100,000 simulator seeds
 	@export STEPWELL_SIM_SEEDS=$${STEPWELL_SIM_SEEDS:-100000}; $(call TESTS,slow or not slow)
 
-mutants: $(READY) ## Plant each bug of tests/mutants and see its tests fail; ARGS="-k name" chooses
+mutants: $(READY) ## Plant each bug of tests/mutants and check that its tests fail; ARGS="-k name" selects
 	@$(BIN)/python -m tests.mutants.run $(ARGS)
 
 check: $(READY) ## Lint, formatting, types
@@ -58,18 +58,18 @@ check: $(READY) ## Lint, formatting, types
 bench: $(READY_BENCH) ## Run the benchmarks one after another
 	@set -e; for file in $(BENCHMARKS); do echo "$$file"; $(BIN)/python "$$file"; done
 
-formats: $(READY) ## Store the pipeline of this version in tests/formats again
+formats: $(READY) ## Regenerate the stored pipeline of this version in tests/formats
 	@$(BIN)/python -m tests.formats.generate
 
-docs: $(READY) ## Write the generated pages of docs/ again
+docs: $(READY) ## Regenerate the generated pages of docs/
 	$(BIN)/python docs/generate.py
 
 clean: ## Remove .venv, caches and build leftovers
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests docs benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-# A .venv that is there but cannot be used (made by hand, left half-made, its Python gone or too
-# old) is made anew; a usable one is kept and only brought up to date.
+# An unusable .venv (created by hand, incomplete, or with a missing or too old Python) is recreated;
+# a usable one is only updated.
 USABLE := import pip, sys; sys.exit(sys.version_info < (3, 11))
 JAVA := import os; from stepwell.execution.java import find_java; find_java(os.environ)
 SHOW := import os, sys; from stepwell.execution.java import find_java; java = find_java(os.environ); \

@@ -1,8 +1,8 @@
 """What the benchmarks share: a directory to work in, timing in turns, statistics, tables.
 
-A machine is never quiet, and a disk is slower in one minute than in the next. So whatever is
-compared is timed operation by operation, in turns, in a new random order each round: a slow minute
-then falls on all alike, and the ratio stands even where the figures beside it do not.
+A machine is never quiet, and a disk is slower in one minute than in the next. So the
+compared sides are timed operation by operation, in turns, in a new random order each round: a slow
+minute then affects all of them, and the ratio holds even where the absolute figures do not.
 """
 
 from __future__ import annotations

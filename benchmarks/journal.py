@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/journal.py [--quick] [--only append] [--json]
 
-Prints tables, as Markdown; what they said on one machine stands in RESULTS.md. Works in `.bench/`
-beside this directory, on the disk of the repository, and removes it. Nothing is asserted: a figure
-is for people to judge. 1 KB is 1,000 bytes.
+Prints tables, as Markdown; RESULTS.md has those of one machine. Works in `.bench/` next to
+this directory, on the disk of the repository, and removes it. Nothing is asserted: the figures are
+for people to judge. 1 KB is 1,000 bytes.
 """
 
 from __future__ import annotations

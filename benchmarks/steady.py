@@ -131,8 +131,8 @@ def steady(spark: SparkSession, directory: Path, quick: bool) -> list[Table]:
     speed = Table(
         f"{count} transactions of {ROWS} rows on {BASE:,} (half new, the rest updates and deletes)",
         ("which", "p50 ms", "p99 ms", "mean ms", "against the first"),
-        f"Checkpoints every {settings.checkpoint_every_s:g} s, runs merged beside them. The first "
-        "five are not counted.",
+        f"Checkpoints every {settings.checkpoint_every_s:g} s, compaction in the background. The "
+        "first five are not counted.",
     )
     for name, times in ((f"first {share}", first), (f"last {share}", last)):
         speed.add(

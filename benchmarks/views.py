@@ -1,17 +1,17 @@
-"""How fast are views kept? Against recomputing them, and against Structured Streaming.
+"""How fast are views maintained, compared with recomputing and with Structured Streaming?
 
     .venv/bin/python benchmarks/views.py [--only tpch] [--scale 1] [--quick] [--json]
 
-    tpch       all 22 TPC-H views kept at once: 0.1 % new orders with their lines, 0.1 % deleted
-    alone      the same, each view by itself
-    shares     0.1 % to 30 % of all orders at once: where computing anew becomes cheaper
+    tpch       all 22 TPC-H views at once: 0.1 % new orders with their lines, 0.1 % deleted
+    alone      the same, each view alone
+    shares     0.1 % to 30 % of all orders at once: where recomputing becomes cheaper
     growth     the same number of changed orders, tables ten times larger; and new orders only
     groups     GROUP BY over a million groups, against Structured Streaming with both state stores
 
 Everything runs in one Spark session on all cores, warmed up first. Recomputing means: the view's
 own SELECT over plain Parquet files of the same size, its result fetched like ours. Prints tables,
-as Markdown; what they said on one machine stands in RESULTS.md. The data is made once and kept in
-`.bench-data/` beside this directory. Nothing is asserted.
+as Markdown; RESULTS.md has those of one machine. The data is generated once and stored in
+`.bench-data/` next to this directory. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -147,9 +147,9 @@ def tpch(spark: SparkSession, options: Options) -> list[Table]:
     say(f"  opened in {opened:.0f} s")
     outcomes, totals = _keep(views, data, options)
     table = Table(
-        f"TPC-H at scale {options.scale:g}, {len(names)} views kept at once, "
+        f"TPC-H at scale {options.scale:g}, {len(names)} views at once, "
         "0.1 % new and 0.1 % deleted",
-        ("view", "kept s", "recomputed s", "times faster", "queries", "jobs", "rows found"),
+        ("view", "incremental s", "recomputed s", "times faster", "queries", "jobs", "rows found"),
     )
     ratios = []
     for name in names:
@@ -165,8 +165,8 @@ def tpch(spark: SparkSession, options: Options) -> list[Table]:
     table.note = (
         f"Geometric mean of the {len(ratios)} views that read orders or lines: "
         f"{math.exp(statistics.fmean(map(math.log, ratios))):.2f}, "
-        f"least {min(ratios):.2f}. All in all {whole:.1f} s, opening {opened:.0f} s; "
-        f"this process had at most {peak:.1f} GB beside Java's heap."
+        f"minimum {min(ratios):.2f}. In total {whole:.1f} s, opening {opened:.0f} s; "
+        f"this process used at most {peak:.1f} GB, without Java's heap."
     )
     return [table]
 
@@ -217,7 +217,7 @@ NEVER = 10**12
 
 
 def shares(spark: SparkSession, options: Options) -> list[Table]:
-    """How much may change before computing anew is cheaper, and does AUTO know?
+    """How much may change before recomputing is cheaper, and does AUTO choose well?
 
     The same change is prepared in each way and never kept, so all begin with the same tables.
     """
@@ -225,13 +225,13 @@ def shares(spark: SparkSession, options: Options) -> list[Table]:
     names = options.views or SHARE_VIEWS
     table = Table(
         f"TPC-H at scale {options.scale:g}: seconds by how many orders come and go at once",
-        ("view", "share", "kept", "anew", "AUTO", "chose", "SELECT", "SELECT by AUTO"),
+        ("view", "share", "incremental", "recomputed", "AUTO", "chose", "SELECT", "SELECT by AUTO"),
         "Anew: computed from the stored tables and compared with what is stored, which is AUTO's "
         "other choice. SELECT: the query alone, over plain files.",
     )
     views = data.open(names)
     select = {name: data.recompute(name) for name in names}
-    ways = {"kept": (NEVER, cost.LOOK_UP), "anew": (0, NEVER), "AUTO": None}
+    ways = {"incremental": (NEVER, cost.LOOK_UP), "recomputed": (0, NEVER), "AUTO": None}
     own = cost.WORTH_ASKING, cost.LOOK_UP
     for share in SHARES:
         data.again()
@@ -246,9 +246,10 @@ def shares(spark: SparkSession, options: Options) -> list[Table]:
         cost.WORTH_ASKING, cost.LOOK_UP = own
         for name in names:
             seconds = {way: outcome.seconds_of[name] for way, outcome in found.items()}
-            chose = "anew" if name in found["AUTO"].cheaper else "kept"
+            chose = "recomputed" if name in found["AUTO"].cheaper else "incremental"
             auto = seconds["AUTO"]
-            row = (seconds["kept"], seconds["anew"], auto, chose, select[name], select[name] / auto)
+            ours = (seconds["incremental"], seconds["recomputed"], auto)
+            row = (*ours, chose, select[name], select[name] / auto)
             table.add(name, f"{share:.1%}", *row)
     return [table]
 
@@ -301,7 +302,7 @@ def groups(spark: SparkSession, options: Options) -> list[Table]:
     count = GROUPS // 10 if options.quick else GROUPS
     table = Table(
         f"sum and count over {count:,} groups, seconds per batch",
-        ("rows in a batch", "", "kept", "streaming", "streaming, RocksDB", "times faster"),
+        ("rows in a batch", "", "incremental", "streaming", "streaming, RocksDB", "times faster"),
         "Streaming in update mode, into memory; the better of its two state stores is compared. "
         "Each figure is the median, and behind it the mean: all the time that the batches took, "
         "with what was done beside them, by their number.",

@@ -123,13 +123,13 @@ def test_a_lease_that_stops_beating_is_lost(monkeypatch: pytest.MonkeyPatch) -> 
         patch.setattr(Lease, "_beat", dying)
         lease.keep_alive(LeaseSettings(beat_s=0.01))
         wait(lambda: lease._lost is not None)
-    with pytest.raises(ConflictError, match="cannot keep its lease: RuntimeError"):
+    with pytest.raises(ConflictError, match="cannot renew its lease: RuntimeError"):
         lease.beat()
     lease.release()
 
 
 def test_rows_whose_record_failed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R1, J1: by whoever waits for the record; nothing was taken in."""
+    """R1, J1: by whoever waits for the record; nothing was committed."""
     world = World()
     pipeline = world.open()
     with monkeypatch.context() as patch:

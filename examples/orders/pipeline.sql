@@ -1,4 +1,4 @@
--- Rows come in through the sources of stepwell.yml, or by stepwell push. The last one of a key wins.
+-- Rows arrive from the sources of stepwell.yml, or with stepwell push. The last row of a key wins.
 CREATE TABLE orders (
   id BIGINT NOT NULL PRIMARY KEY,
   customer STRING NOT NULL,

@@ -181,7 +181,7 @@ class Tokens:
         if problem:
             raise self.source.error_at(token.span, f"{what} {problem}")
         if self.at("."):
-            hint = "leave out what stands before the dot; a name with a dot in it needs backticks"
+            hint = "leave out the part before the dot; a name with a dot in it needs backticks"
             raise self.wrong("a name has one part only", hint=hint)
         behind = self.peek()
         apart = behind.start > token.end or behind.kind != "symbol" or behind.text in "()[]<>,:;"
@@ -219,7 +219,7 @@ class Tokens:
                 opened.append(token)
             elif self.at(")"):
                 if not opened:
-                    raise self.wrong("this parenthesis closes nothing", hint="take it out")
+                    raise self.wrong("this parenthesis closes nothing", hint="remove it")
                 opened.pop()
             before = self.take()
 
@@ -257,7 +257,7 @@ def _name_problem(name: str) -> str | None:
     if not name:
         return "cannot be empty"
     if any(unicodedata.category(character) in _INVISIBLE for character in name):
-        return "cannot hold control characters"
+        return "cannot contain control characters"
     size = len(name.encode())
     return None if size <= NAME_BYTES_MAX else f"has at most {NAME_BYTES_MAX} bytes, not {size}"
 

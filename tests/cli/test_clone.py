@@ -55,7 +55,7 @@ def test_a_clone_is_used_like_any_pipeline(run: Run, folder: Path, tmp_path: Pat
     before = sink_rows(folder)
     once = run(*there, "run", "--once")
     assert once.exit_code == 0
-    assert "sinks off, for they are the parent's: revenue_out" in once.stderr
+    assert "sinks turned off, because they belong to the parent: revenue_out" in once.stderr
     assert sink_rows(folder) == before
     assert len(revenue(run, *there)) == 3
     assert len(revenue(run, "-C", folder)) == 2
@@ -147,12 +147,12 @@ def test_what_cannot_be_cloned_says_why(run: Run, folder: Path, tmp_path: Path) 
     assert "does not exist" in run("clone", tmp_path / "nowhere", tmp_path / "x").stderr
     assert "holds no pipeline" in run("clone", tmp_path / "full", tmp_path / "x").stderr
     wrong = run("--store", folder / "state", "clone", folder, tmp_path / "x")
-    assert "clone names both places itself" in wrong.stderr
+    assert "clone takes both locations as arguments" in wrong.stderr
     assert not (tmp_path / "x").exists()
     assert run("clone", folder, tmp_path / "try").exit_code == 0
     again = run("clone", folder, tmp_path / "try")
     assert again.exit_code == 0
-    assert "is that clone already; nothing was done" in again.stdout
+    assert "is already that clone; nothing was done" in again.stdout
 
 
 def test_a_clone_from_python(folder: Path, tmp_path: Path, run: Run) -> None:
@@ -248,7 +248,7 @@ def test_a_clone_is_detached_and_its_parent_destroyed(
     assert run(*there, "checkpoint", "create").exit_code == 0
     again = run(*there, "compact", "--detach")
     assert again.exit_code == 0, again.stderr
-    assert f"needs nothing of file://{folder}/state any more" in again.stdout
+    assert f"no longer needs file://{folder}/state" in again.stdout
     assert json.loads(run(*there, "compact", "--detach", "--json").stdout)["parent_needed_by"] == []
     assert json.loads(run("-C", folder, "status", "--json").stdout)["clones"] == []
     assert run("-C", folder, "destroy", "--yes").exit_code == 0
@@ -261,7 +261,7 @@ def test_a_clone_is_detached_and_its_parent_destroyed(
 def test_only_a_clone_can_be_detached(run: Run, folder: Path) -> None:
     refused = run("-C", folder, "compact", "--detach")
     assert refused.exit_code == 1
-    assert "is no clone: all its files are its own" in refused.stderr
+    assert "is not a clone: it owns all its files" in refused.stderr
     assert "hint: " in refused.stderr
 
 
@@ -278,7 +278,7 @@ def test_a_clone_deleted_by_hand_is_named_by_gc_and_forgotten(
     assert "is there (ready), and needs files of" in refused.stderr
     shutil.rmtree(place)
     told = run("-C", folder, "gc")
-    assert f"the clone in {uri}, begun 20" in told.stdout
+    assert f"the clone in {uri}, started 20" in told.stdout
     assert "was not found: there is no pipeline" in told.stdout
     told = run("-C", folder, "gc", "--json")
     assert [item["store"] for item in json.loads(told.stdout)["clones_not_found"]] == [uri]
@@ -312,14 +312,14 @@ def test_a_store_copied_by_hand_is_refused_until_it_is_adopted(
     assert f"the pipeline is still in file://{folder}/state" in still.stderr
     adopted = run(*there, "adopt", "--copy")
     assert adopted.exit_code == 0, adopted.stderr
-    assert "sinks off, for they are the original's: revenue_out" in adopted.stdout
+    assert "sinks turned off, because they belong to the original: revenue_out" in adopted.stdout
     pushed = tmp_path / "more.json"
     pushed.write_text('{"id": 9, "customer": "cyd", "amount": "9.00"}\n')
     before = sink_rows(folder)
     assert run(*there, "push", "orders", pushed).exit_code == 0
     assert run(*there, "run", "--once").exit_code == 0
     assert sink_rows(folder) == before
-    assert "sinks off  revenue_out: they are the original's" in run(*there, "status").stdout
+    assert "sinks off  revenue_out: they belong to the original" in run(*there, "status").stdout
     assert len(revenue(run, *there)) == 3
     assert len(revenue(run, "-C", folder)) == 2
     again = json.loads(run(*there, "adopt", "--copy", "--json").stdout)

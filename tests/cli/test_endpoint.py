@@ -57,7 +57,7 @@ def test_a_place_that_is_too_long_for_a_socket_is_told(
     deep = tmp_path / ("x" * 60)
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
-    with pytest.raises(UnavailableError, match="no endpoint can be made") as caught:
+    with pytest.raises(UnavailableError, match="no endpoint can be created") as caught:
         Endpoint(pipeline, pipeline.store.uri, SystemEnv())
     assert "TMPDIR" in str(caught.value.hint)
 
@@ -211,9 +211,9 @@ def test_only_this_user_can_get_in(endpoint: Endpoint, pipeline: ProjectPipeline
     assert folder.stat().st_mode & 0o777 == 0o700
     assert endpoint.path.stat().st_mode & 0o777 == 0o600
     folder.chmod(0o755)
-    with pytest.raises(UnavailableError, match="nobody else can enter"):
+    with pytest.raises(UnavailableError, match="no other user can enter"):
         connect(pipeline.store.uri)
-    with pytest.raises(UnavailableError, match="nobody else can enter"):
+    with pytest.raises(UnavailableError, match="no other user can enter"):
         Endpoint(pipeline, pipeline.store.uri, SystemEnv())
     folder.chmod(0o700)
 

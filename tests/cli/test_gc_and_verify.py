@@ -43,7 +43,7 @@ def test_gc_shows_what_it_would_remove_and_removes_it_when_told(folder: Path, ru
     shown = run("-C", folder, "gc")
     assert shown.exit_code == 0
     assert "Nothing was removed. To remove" in shown.stdout
-    assert "checkpoints that were let go" in shown.stdout
+    assert "deleted checkpoints" in shown.stdout
     planned = json.loads(run("-C", folder, "gc", "--json").stdout)
     assert objects(folder) == before
     assert planned["confirmed"] is False
@@ -63,7 +63,7 @@ def test_verify_says_what_is_damaged_and_exits_1(folder: Path, run: Run) -> None
     """K11: object, what, since when it matters, how to repair; told apart from all is well."""
     well = run("-C", folder, "verify")
     assert well.exit_code == 0
-    assert "All is well" in well.stdout
+    assert "No damage found" in well.stdout
     deep = json.loads(run("-C", folder, "verify", "--deep", "--json").stdout)
     assert (deep["ok"], deep["findings"]) == (True, [])
     assert deep["bytes_read"] > 0

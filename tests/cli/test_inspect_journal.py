@@ -40,7 +40,7 @@ def test_every_entry_is_a_row(run: Run, pipeline: Pipeline) -> None:
     assert first.split()[:6] == ["2", "1", "step", "1", "0", "yes"]
     assert first.endswith("push -> orders, 2 rows; files -> items, 7 rows")
     assert second.endswith("push -> orders, 3 rows")
-    assert lines[-1] == "chain  whole, position 1 to 4"
+    assert lines[-1] == "chain  intact, position 1 to 4"
 
 
 def test_json_holds_every_field(run: Run, pipeline: Pipeline) -> None:
@@ -68,7 +68,7 @@ def test_a_damaged_entry_is_a_line_and_the_rest_is_shown(run: Run, pipeline: Pip
     assert rows[2].split()[1:3] == ["?", "DAMAGED"]
     assert "field 'checksum': stored checksum is" in rows[2]
     assert "NOT VERIFIED: 1 problem" in ended.stdout
-    assert ended.stderr.startswith("error: the journal is not as it should be: ")
+    assert ended.stderr.startswith("error: the journal is damaged: ")
     assert f"{pipeline.entry(3)}: field 'checksum'" in ended.stderr
     assert "hint: restore the object from a backup" in ended.stderr
     shown = json.loads(run("inspect", "journal", pipeline.directory, "--json").stdout)
@@ -161,7 +161,7 @@ def test_of_a_long_journal_the_end_is_read_and_the_rest_is_named(
     assert positions == ["3", "4"]
     assert "entries  4, at position 1 to 4; read: 3 to 4." in ended.stdout
     assert "--all, or --after N --limit N" in ended.stdout
-    assert ended.stdout.endswith("chain  whole, position 3 to 4\n")
+    assert ended.stdout.endswith("chain  intact, position 3 to 4\n")
     after = run("inspect", "journal", pipeline.directory, "--after", 1, "--limit", 1, "--json")
     assert [entry["position"] for entry in json.loads(after.stdout)["entries"]] == [2]
     everything = run("inspect", "journal", pipeline.directory, "--all", "--limit", 1, "--json")
@@ -235,7 +235,7 @@ def test_a_separate_journal_store_is_shown_without_a_manifest(run: Run, tmp_path
     pipeline.push()
     ended = run("inspect", "journal", tmp_path / "journal-store")
     assert ended.exit_code == 0, ended.stderr
-    assert "replay   not known: there is no readable manifest in this store" in ended.stdout
+    assert "replay   unknown: there is no readable manifest in this store" in ended.stdout
     elsewhere = run("inspect", "journal", tmp_path / "state")
     assert elsewhere.exit_code == 1
     assert f"its manifest names journal {pipeline.writer.manifest.journal.id}" in elsewhere.stderr

@@ -69,7 +69,7 @@ def test_an_older_version_is_shown_by_its_number(run: Run, pipeline: Pipeline) -
     gone = run("inspect", "manifest", pipeline.directory, "--id", 9)
     assert gone.exit_code == 1
     assert f"{pipeline.manifest(9)} does not exist" in gone.stderr
-    assert "the versions that are kept: 1 to 2" in gone.stderr
+    assert "the versions in the store: 1 to 2" in gone.stderr
 
 
 def test_json_is_the_manifest_as_it_is_stored(run: Run, pipeline: Pipeline) -> None:

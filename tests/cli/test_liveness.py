@@ -198,7 +198,7 @@ def test_a_run_that_starts_while_a_deploy_does_waits_for_it(folder: Path) -> Non
     deploy = Slow(folder, "deploy", "--yes")
     running = Process(folder, "run")
     try:
-        running.until(f"waiting for process {deploy.pid}, which has the pipeline")
+        running.until(f"waiting for process {deploy.pid}, which holds the pipeline")
         deploy.release()
         assert deploy.end() == 0, deploy.text
         running.until("running;")
@@ -239,7 +239,7 @@ def test_a_deploy_that_was_overtaken_looks_again(
     done = apply.deploy(load(folder), env, approve=approve, say=said.append)
     assert done.changed is not None
     assert len(asked) == 1
-    assert "another process has claimed the pipeline meanwhile: looking again" in said
+    assert "another process has claimed the pipeline in the meantime: trying again" in said
     found = Manifests(load(folder).open_store(env), env).latest()
     assert found is not None
     assert found.epoch == overtaken[0] + 1

@@ -64,7 +64,7 @@ def test_init_overwrites_nothing(run: Run, tmp_path: Path) -> None:
     before = snapshot(tmp_path)
     ended = run("-C", tmp_path, "init")
     assert ended.exit_code == 1
-    assert "pipeline.sql is there already; nothing was written" in ended.stderr
+    assert "pipeline.sql already exists; nothing was written" in ended.stderr
     assert snapshot(tmp_path) == before
 
 
@@ -91,7 +91,7 @@ def test_validate_lists_what_a_project_declares(run: Run, folder: Path) -> None:
         "sink               revenue_out  revenue -> files\n"
         "\n"
         "orders: 4 resources\n"
-        "valid as far as the files tell; stepwell validate --spark asks Spark as well\n"
+        "valid as far as the files show; stepwell validate --spark asks Spark, too\n"
     )
     document = json.loads(run("-C", folder, "validate", "--json").stdout)
     assert document["resources"][0] == {"kind": "table", "name": "orders", "from": "pipeline.sql:1"}
@@ -121,7 +121,7 @@ def test_validate_shows_a_mistake_and_exits_1(run: Run, folder: Path) -> None:
             "customer is not expected",
         ),
         ("SELECT customer, sum(amount) AS s FROM orders", "customer is neither grouped nor"),
-        ("SELECT id, rand() AS r FROM orders", "rand() gives another answer each time"),
+        ("SELECT id, rand() AS r FROM orders", "rand() gives a different answer each time"),
     ],
 )
 def test_validate_finds_mistakes_in_queries(run: Run, folder: Path, query: str, said: str) -> None:
@@ -217,7 +217,7 @@ def test_status_of_what_is_not_there_yet_creates_nothing(run: Run, folder: Path)
 def test_status_reads_the_manifest_and_writes_nothing(run: Run, filled: Path) -> None:
     before = snapshot(filled / "state")
     shown = run("-C", filled, "status").stdout
-    assert "state     stopped, in good order" in shown
+    assert "state     stopped cleanly" in shown
     assert "rejected  1 of orders, see orders$errors" in shown
     document = json.loads(run("-C", filled, "status", "--json").stdout)
     assert document["sinks"] == [
@@ -328,7 +328,7 @@ def test_push_tells_which_rows_it_could_not_read(run: Run, filled: Path, tmp_pat
         (["order", "a.json"], "there is no table order\nhint: did you mean orders?\n"),
         (["revenue", "a.json"], "there is no table revenue\n"),
         (["orders", "nothing.json"], "nothing.json cannot be read: No such file or directory\n"),
-        (["orders", "a"], "the name a does not tell its format\nhint: add --format"),
+        (["orders", "a"], "the name a does not show its format\nhint: add --format"),
     ],
 )
 def test_a_wrong_push_opens_nothing(
@@ -350,7 +350,7 @@ def test_push_does_not_fence_a_writer_on_another_machine(run: Run, folder: Path)
     assert refused.exit_code == 1
     assert f"process {os.getpid()} on host elsewhere has" in refused.stderr
     assert "add --take-over" in refused.stderr
-    assert "cannot be asked from here" in run("-C", folder, "status").stdout
+    assert "cannot be reached from here" in run("-C", folder, "status").stdout
     assert run("-C", folder, "query", "SELECT id FROM orders").exit_code == 0
     pipeline.push("orders", [{"id": 5}])
     taken = run("-C", folder, "push", "orders", folder / "a.json", "--take-over")
@@ -361,8 +361,8 @@ def test_push_does_not_fence_a_writer_on_another_machine(run: Run, folder: Path)
 def test_tail_needs_a_process_that_runs(run: Run, filled: Path) -> None:
     ended = run("-C", filled, "tail", "revenue")
     assert ended.exit_code == 1
-    assert "nothing runs the pipeline" in ended.stderr
-    assert "stepwell run, in another terminal" in ended.stderr
+    assert "no process on this machine runs the pipeline" in ended.stderr
+    assert "start one in another terminal: stepwell run" in ended.stderr
     assert "did you mean revenue?" in run("-C", filled, "tail", "revenu").stderr
 
 

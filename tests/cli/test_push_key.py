@@ -76,8 +76,8 @@ def test_a_push_that_stopped_in_the_middle_names_the_key_to_go_on_with(
         patch.setattr(PipelineAccess, "_push", push)
         stopped = run("-C", folder, "push", "clicks", folder / "a.json")
     assert stopped.exit_code == 1
-    assert "4 rows of a.json are in, then it stopped; with --key " in stopped.stderr
-    hint = stopped.stderr.partition("not taken twice: stepwell ")[2]
+    assert "4 rows of a.json were committed before it stopped; with --key " in stopped.stderr
+    hint = stopped.stderr.partition("with the same key is safe: stepwell ")[2]
     ended = run("-C", folder, *shlex.split(hint.splitlines()[0]))
     assert ended.stdout == "pushed 5 rows to clicks, transactions 1 to 3\n"
     assert ids(run, folder) == [0, 1, 2, 3, 4]

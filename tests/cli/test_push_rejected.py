@@ -242,7 +242,7 @@ def test_on_error_fail_refuses_rows_from_python_as_it_does_all_others(folder: Pa
         "name: rejected\nstore: ./state\ntransaction: {on_error: fail}\n"
     )
     with stepwell.open(folder) as pipeline:
-        with pytest.raises(InvalidError, match="cannot be taken in: source push, row 2") as refused:
+        with pytest.raises(InvalidError, match="cannot be accepted: source push, row 2") as refused:
             pipeline.push("orders", [{"id": 1}, {"id": "x"}])
         assert not isinstance(refused.value, RejectedError)
         assert pipeline.table("orders").num_rows == 0

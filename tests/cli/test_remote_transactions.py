@@ -350,5 +350,5 @@ def test_a_lost_answer_of_the_command_is_asked_for_again(
         unknown = run("transaction", *FILES)
     assert unknown.exit_code == 1
     assert len(lost) == 2
-    hint = unknown.stderr.partition("not taken twice: stepwell ")[2]
+    hint = unknown.stderr.partition("with the same key is safe: stepwell ")[2]
     assert run(*shlex.split(hint.splitlines()[0])).stdout.endswith(", transaction 1\n")

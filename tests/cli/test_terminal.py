@@ -127,7 +127,7 @@ def test_a_project_of_another_user_is_not_found_by_chance(
     refused = run("-C", folder / "data", "status")
     assert refused.exit_code == 1
     assert "belongs to another user" in refused.stderr
-    assert f"hint: if it is meant: stepwell -C {folder}" in refused.stderr
+    assert f"hint: to use it: stepwell -C {folder}" in refused.stderr
     assert run("-C", folder, "validate").exit_code == 0
 
 
@@ -281,7 +281,7 @@ def test_tail_of_a_table_suggests_the_views_over_it(run: Run, filled: Path) -> N
 def test_state_show_after_a_first_run_shows_what_it_deployed(run: Run, filled: Path) -> None:
     """`nothing was deployed yet` would be wrong: the run has deployed it."""
     shown = run("-C", filled, "state", "show")
-    assert "a first run made it; the next deploy writes the record" in shown.stdout
+    assert "the first run created it; the next deploy writes the record" in shown.stdout
     assert "table orders" in shown.stdout
     document = json.loads(run("-C", filled, "state", "show", "--json").stdout)
     assert document["first_run"]

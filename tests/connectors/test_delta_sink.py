@@ -157,10 +157,10 @@ def test_others_may_maintain_the_table(tmp_path: Path) -> None:
 
 
 def test_a_table_of_somebody_else_is_refused(tmp_path: Path) -> None:
-    """J7: a table that Stepwell did not make is not its to change."""
+    """J7: a table that Stepwell did not create is not its to change."""
     write_deltalake(tmp_path / "table", pa.table({"a": [1]}))
     for call in (lambda s: s.last(), lambda s: put(s, 1, alone(1))):
-        with pytest.raises(InvalidError, match="Stepwell did not make"):
+        with pytest.raises(InvalidError, match="Stepwell did not create"):
             call(sink(tmp_path))
     assert content(tmp_path) == [{"a": 1}]
 
@@ -186,7 +186,7 @@ def test_a_table_made_but_never_filled_keeps_its_owner(tmp_path: Path) -> None:
 def test_a_view_that_changed_its_columns_is_refused(tmp_path: Path) -> None:
     """A table with half of its rows in another shape is of no use to anybody."""
     put(sink(tmp_path, mode="changes"), 1, alone(1))
-    with pytest.raises(InvalidError, match="does not fit the view v"):
+    with pytest.raises(InvalidError, match="does not match the view v"):
         put(sink(tmp_path, mode="changes"), 2, EVERYTHING)
 
 

@@ -202,7 +202,7 @@ def test_a_gained_column_is_not_taken_from_somebody_else(
             sql.SQL("ALTER TABLE {} ADD COLUMN z numeric(12,2) DEFAULT 9").format(table)
         )
     new = view(AFTER["gains"])
-    with pytest.raises(InvalidError, match="a column of that name that Stepwell did not make"):
+    with pytest.raises(InvalidError, match="a column of that name that Stepwell did not create"):
         sink.write(mark(1), mark(2), evolve(new))
     assert sink.last() == mark(1)
     assert read(place, [*BEFORE.names, "z"]) == Counter({("a", 1, "p", 9): 1, ("b", 2, None, 9): 1})

@@ -264,7 +264,7 @@ def test_bytes_that_come_after_a_file_was_taken_are_dead_letters(tmp_path: Path)
     write(path, 1, 2)
     late = poll(s, first.position)
     assert late.bad[0].where == "a.json"
-    assert "grew from 9 to 18 bytes after it was taken" in late.bad[0].reason
+    assert "grew from 9 to 18 bytes after it was read" in late.bad[0].reason
     assert source(tmp_path).read(late.reference).bad == late.bad
     assert s.poll(late.position, Limits()) is None
 
@@ -855,7 +855,9 @@ def test_a_link_out_of_the_folder_is_named_and_makes_no_dead_letter(tmp_path: Pa
     s = source(tmp_path, path="in/*.json")
     assert isinstance(s, Lags)
     assert s.poll(None, Limits()) is None
-    assert s.waiting() == "x.json leads out of the folder: follow_links: true takes such links"
+    assert (
+        s.waiting() == "x.json leads out of the folder: set follow_links: true to follow such links"
+    )
     write(inside / "y.json", 1)
     assert ids(poll(s)) == [1]
     taken = poll(source(tmp_path, path="in/*.json", follow_links=True))

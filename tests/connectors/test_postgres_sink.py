@@ -113,11 +113,11 @@ def test_a_connection_that_was_cut_is_made_again(postgres: str, schema: str) -> 
 
 
 def test_a_table_of_somebody_else_is_refused(postgres: str, schema: str) -> None:
-    """J7: a table that Stepwell did not make is not its to change, nor to take for its own."""
+    """J7: a table that Stepwell did not create is not its to change, nor to take for its own."""
     query(postgres, "CREATE SCHEMA {}", schema)
     query(postgres, "CREATE TABLE {}.{} (a int)", schema, "v")
     made = sink(postgres, schema)
-    with pytest.raises(InvalidError, match="Stepwell did not make"):
+    with pytest.raises(InvalidError, match="Stepwell did not create"):
         put(made, 1, alone(1))
     assert made.last() is None
     made.close()

@@ -53,7 +53,7 @@ def test_the_format_follows_from_the_name() -> None:
     """Whoever pushes orders.csv.gz should not have to say what it is."""
     names = ["a.json", "a.jsonl", "a.csv.gz", "b.parquet", "c.ndjson.zst"]
     assert [format_of(name).value for name in names] == ["json", "json", "csv", "parquet", "json"]
-    with pytest.raises(InvalidError, match="does not tell its format"):
+    with pytest.raises(InvalidError, match="does not show its format"):
         format_of("a.txt")
 
 

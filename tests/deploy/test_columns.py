@@ -17,7 +17,7 @@ from stepwell.errors import ConfigError, InvalidError, SqlError
 from stepwell.execution.reference.executor import ReferenceExecutor
 from stepwell.sql.lineage import Bound
 from stepwell.testing import Crash, FaultyStore, crash_at
-from tests.deploy.changing import ORDERS, Lab
+from tests.deploy.project_world import ORDERS, Lab
 from tests.deploy.test_deploy_crash import copy_of
 
 ORDERS_TABLE = "CREATE TABLE orders (id BIGINT PRIMARY KEY, customer STRING, amount BIGINT);\n"
@@ -188,7 +188,7 @@ def test_a_view_that_is_not_understood_is_rebuilt(lab: Lab) -> None:
     lab.write(ORDERS_TABLE.replace("amount BIGINT", "amount BIGINT, x INT") + TEN + odd, YML)
     step = next(step for step in lab.plan().steps if step.key == "view.odd")
     assert (step.action.value, step.cause) == ("rebuild", None)
-    assert step.reason == "it reads table orders, which has other columns"
+    assert step.reason == "it reads table orders, which has different columns"
 
 
 # What only the compiler asks for
@@ -273,7 +273,7 @@ def test_a_view_that_is_not_understood_behind_a_plain_view_says_why(
     step = next(step for step in lab.plan().steps if step.key == "view.f")
     assert step.action.value == "rebuild"
     assert step.reason == (
-        "it reads view q, which reads view p, which reads table orders, which has another key"
+        "it reads view q, which reads view p, which reads table orders, which has a different key"
     )
 
 

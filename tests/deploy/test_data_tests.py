@@ -14,10 +14,10 @@ from stepwell.engine.events import Committed, Event
 from stepwell.env import SystemEnv
 from stepwell.errors import ConfigError, InvalidError
 from stepwell.testing import Crash, FaultyStore, crash_at
-from tests.deploy.changing import YML, Lab, lab
 from tests.deploy.conftest import SQL as PLAIN_SQL
 from tests.deploy.conftest import YML as PLAIN_YML
 from tests.deploy.conftest import Write
+from tests.deploy.project_world import YML, Lab, lab
 from tests.deploy.test_deploy_crash import copy_of
 
 __all__ = ["lab"]
@@ -247,7 +247,7 @@ def test_what_a_transaction_adds_is_told_in_its_event(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("test", "told", "hint"),
     [
-        ("a: {not_null: id}", "names no view and no table", "add view: NAME"),
+        ("a: {not_null: id}", "names neither a view nor a table", "add view: NAME"),
         ("a: {view: revenue}", "must have one of not_null, unique", "not_null: COLUMN"),
         ("a: {view: revenue, not_null: a, unique: b}", "found not_null and unique", ""),
         ("a: {view: revenue, not_null: custmer}", "has no column custmer", "did you mean customer"),
@@ -273,9 +273,13 @@ def test_what_a_transaction_adds_is_told_in_its_event(lab: Lab) -> None:
         ),
         ("a: {table: orders, accepted_values: {customer: [1]}}", "cannot be compared", "quotes"),
         ("a: {table: orders, accepted_values: {id: [1, x]}}", "must be a list of", ""),
-        ("a: {table: orders, accepted_values: {customer: ['${env:X}']}}", "holds a reference", ""),
+        (
+            "a: {table: orders, accepted_values: {customer: ['${env:X}']}}",
+            "contains a reference",
+            "",
+        ),
         ("a-b: {view: revenue, unique: total}", "cannot be the name", "letters, digits and _"),
-        ("a: {query: SELECT * FROM nothing}", "reads nothing, which is no table", ""),
+        ("a: {query: SELECT * FROM nothing}", "reads nothing, which is not a table", ""),
         ("revenue: {view: revenue, unique: total}\n  Revenue: {query: SELECT 1}", "another", ""),
     ],
 )
@@ -295,7 +299,9 @@ def test_a_name_that_is_taken_is_refused(write: Write) -> None:
     """A test's view must not stand in for one of the project's."""
     sql = PLAIN_SQL + "CREATE VIEW a_violations AS SELECT * FROM orders;\n"
     folder = write(PLAIN_YML + "tests:\n  a: {view: revenue, unique: total}\n", sql)
-    with pytest.raises(ConfigError, match="makes a view a_violations, which the project declares"):
+    with pytest.raises(
+        ConfigError, match="creates a view a_violations, which the project declares"
+    ):
         load_project(folder, SystemEnv())
 
 

@@ -23,7 +23,7 @@ from stepwell.errors import ConflictError, FencedError, InvalidError
 from stepwell.journal import paths
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import EXECUTOR_VARIABLE
-from tests.deploy.changing import CHANGED, ORDERS, SQL, YML, Lab, lab
+from tests.deploy.project_world import CHANGED, ORDERS, SQL, YML, Lab, lab
 
 __all__ = ["lab"]
 
@@ -186,7 +186,7 @@ def test_views_are_added_dropped_and_renamed(lab: Lab) -> None:
         "sink.out": "update",
     }
     step = next(step for step in plan.steps if step.key == "view.earnings")
-    assert step.reason == "as revenue, under another name"
+    assert step.reason == "it is revenue under another name"
     batches = lab.batches()
     lab.deploy()
     lab.run()
@@ -418,7 +418,7 @@ def test_a_kept_plan_is_good_for_what_it_was_made_for(lab: Lab) -> None:
     lab.write(SQL)
     lab.deploy(plan_data=("today.plan", kept))
     assert lab.rows("revenue")[("ada", 25)] == 1
-    with pytest.raises(ConflictError, match="something else is now"):
+    with pytest.raises(ConflictError, match="has changed since it was made"):
         lab.deploy(plan_data=("today.plan", kept))
 
 

@@ -15,7 +15,7 @@ from stepwell.errors import InvalidError
 from stepwell.execution.executor import Executor, ExecutorFactory
 from stepwell.store.base import Store
 from stepwell.testing import FaultyStore
-from tests.deploy.changing import CHANGED, ORDERS, SQL, YML, Lab, lab
+from tests.deploy.project_world import CHANGED, ORDERS, SQL, YML, Lab, lab
 
 __all__ = ["lab"]
 
@@ -99,7 +99,7 @@ def test_sinks_are_added_moved_and_removed(lab: Lab) -> None:
 def test_a_sink_in_its_place_with_another_format_is_refused(lab: Lab) -> None:
     """D7: half of its files would be of one kind and half of another."""
     lab.write(SQL, YML.replace("format: json", "format: csv"))
-    with pytest.raises(InvalidError, match="format changed, which does not fit"):
+    with pytest.raises(InvalidError, match="format changed, which does not match"):
         lab.deploy()
 
 

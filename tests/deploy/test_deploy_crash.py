@@ -13,7 +13,7 @@ from stepwell.journal import paths
 from stepwell.store.base import Store
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Crash, FaultyStore, ManualEnv, crash_at, fail_at
-from tests.deploy.changing import CHANGED, YML, Lab, lab
+from tests.deploy.project_world import CHANGED, YML, Lab, lab
 
 __all__ = ["lab"]
 

@@ -15,7 +15,7 @@ from stepwell.connectors.delta import DeltaSink
 from stepwell.errors import InvalidError, UnavailableError
 from stepwell.testing import Crash, FaultyStore, crash_at
 from tests.connectors.conftest import postgres
-from tests.deploy.changing import ORDERS, SQL, YML, Lab
+from tests.deploy.project_world import ORDERS, SQL, YML, Lab
 from tests.deploy.test_deploy_crash import copy_of
 
 __all__ = ["postgres"]

@@ -20,7 +20,7 @@ from stepwell.env import SystemEnv
 from stepwell.errors import InvalidError
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Crash, FaultyStore, crash_at
-from tests.deploy.changing import ORDERS, Lab, lab
+from tests.deploy.project_world import ORDERS, Lab, lab
 
 __all__ = ["lab"]
 ROOT = Path(__file__).resolve().parent.parent.parent

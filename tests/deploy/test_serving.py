@@ -23,7 +23,7 @@ from stepwell.execution.reference.executor import ReferenceExecutor
 from stepwell.store.base import Store
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Crash, FaultyStore, crash_at
-from tests.deploy.changing import CHANGED, SQL, Lab, lab
+from tests.deploy.project_world import CHANGED, SQL, Lab, lab
 
 __all__ = ["lab"]
 PATIENCE_S = 30

@@ -268,7 +268,7 @@ def test_a_stale_log_is_dropped_and_said() -> None:
     log = log_of(world, serial=1)
     log.append(Record("done", "view.old", "create", {"id": "x"}))
     decided = decide(world.store, read_state(world.store), LINEAGE, OLD)
-    assert "log of serial 1 was saved already" in (decided.said or "")
+    assert "log of serial 1 was already saved" in (decided.said or "")
     assert recover(world.store, world.env, decided).resources == OLD
     assert read_log(world.store) is None
 
@@ -306,7 +306,7 @@ def foreign(world: World) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (damaged_middle, r"wal/0+2\.json.*records behind it"),
+        (damaged_middle, r"wal/0+2\.json.*records after it"),
         (missing_middle, r"wal/0+2\.json: missing"),
         (missing_header, r"wal/0+0\.json: missing"),
         (two_torn, r"wal/0+2\.json"),
@@ -347,7 +347,7 @@ def test_a_deployer_that_lost_its_lease_cannot_write_into_the_log_of_its_success
         late.append(Record("done", "view.x", "create", {"id": "x"}))
     late._written = 2
     late.append(Record("done", "view.y", "create", {"id": "y"}))
-    with pytest.raises(ConflictError, match="another deploy is at work"):
+    with pytest.raises(ConflictError, match="another deploy is running"):
         log_of(world)
     found = read_log(world.store)
     assert found is not None

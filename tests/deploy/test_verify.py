@@ -17,7 +17,7 @@ from stepwell.manifest.verify import Finding, verify
 from stepwell.store.base import Store
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Crash, FaultyStore, crash_at
-from tests.deploy.changing import CHANGED, Lab, lab
+from tests.deploy.project_world import CHANGED, Lab, lab
 from tests.engine.test_damage import Objects, damages
 
 __all__ = ["lab"]

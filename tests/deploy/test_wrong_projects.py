@@ -45,8 +45,8 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
     ),
     (
         "spark: {conf: {spark.driver.memory: 4g}}",
-        "stepwell.yml:7:16: spark.driver.memory stands in conf",
-        "give it as spark.driver_memory",
+        "stepwell.yml:7:16: spark.driver.memory cannot be set in conf",
+        "set spark.driver_memory instead",
     ),
     (
         "variables: {region: [eu]}",
@@ -121,7 +121,7 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
     ),
     (
         "spark: {conf: {sql.x: 1}}",
-        "stepwell.yml:7:16: sql.x is no setting of Spark",
+        "stepwell.yml:7:16: sql.x is not a Spark setting",
         "did you mean spark.sql.x?",
     ),
     (
@@ -132,8 +132,8 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
     ("spark: {master: 7}", "stepwell.yml:7:17: spark.master must be a text, found 7", None),
     (
         "name: again",
-        "stepwell.yml:7:1: name stands here twice, first in line 1",
-        "take one of them out",
+        "stepwell.yml:7:1: name is set twice, first in line 1",
+        "remove one of them",
     ),
     (
         "targets: {prod: {nam: x}}",
@@ -168,7 +168,7 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
     ),
     (
         'journal: {store: "${secret:x}"}',
-        "stepwell.yml:7:18: ${secret:x}: there is no kind of reference secret",
+        "stepwell.yml:7:18: ${secret:x}: unknown kind of reference secret",
         "write ${env:NAME}, ${file:path} or ${var:name}",
     ),
     (
@@ -178,13 +178,13 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
     ),
     (
         "a: &x 1\nb: *x",
-        "stepwell.yml:8:4: this is not YAML: aliases are not read",
+        "stepwell.yml:8:4: this is not YAML: aliases are not supported",
         "write the value out in both places",
     ),
     (
         "checkpoint: !!python/object:os.system {}",
-        "stepwell.yml:7:13: the tag tag:yaml.org,2002:python/object:os.system is not read",
-        "take it out",
+        "stepwell.yml:7:13: the tag tag:yaml.org,2002:python/object:os.system is not supported",
+        "remove it",
     ),
     (
         "\tcheckpoint: 1",
@@ -204,7 +204,7 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
     (
         "spark: a: b",
         "stepwell.yml:7:9: this is not YAML: mapping values are not allowed here",
-        "put a text with a colon into quotes",
+        "put a text that contains a colon in quotes",
     ),
     ("- x", "stepwell.yml:7:1: this is not YAML: expected <block end>, but found '-'", None),
     (
@@ -215,7 +215,7 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
     (
         ("table: orders", "table: big"),
         "stepwell.yml:4:24: source order_files: big is a view",
-        "sources fill tables; views follow from them",
+        "sources fill tables; views are computed from them",
     ),
     (
         ("view: revenue", "view: revenu"),
@@ -260,7 +260,7 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
     (
         ("  order_files", "  push"),
         "stepwell.yml:4:3: a source cannot be called push",
-        "rows that are pushed go by that name",
+        "that name is reserved for pushed rows",
     ),
     (
         ("  revenue_out: {view: revenue, ", "  revenue_out: {"),
@@ -310,17 +310,17 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
     ),
     (
         ("FROM orders GROUP", "FROM order GROUP"),
-        "pipeline.sql:4:46: revenue reads order, which is no table or view",
+        "pipeline.sql:4:46: revenue reads order, which is not a table or view",
         "did you mean orders?",
     ),
     (
         ("SUM(amount)", "SUM(amont)"),
-        "pipeline.sql:4:24: revenue reads a column amont, which there is not",
+        "pipeline.sql:4:24: revenue reads an unknown column amont",
         "did you mean amount?",
     ),
     (
         ("FROM orders WHERE", "FROM revenue WHERE"),
-        "pipeline.sql:2:48: big reads a column amount, which there is not",
+        "pipeline.sql:2:48: big reads an unknown column amount",
         "check the columns of what it reads",
     ),
     (

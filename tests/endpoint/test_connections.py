@@ -142,7 +142,7 @@ def test_more_requests_than_workers_are_refused_with_a_reason(
             busy = stack.enter_context(raw(endpoint))
             wire.send(busy, {"op": "query", "sql": "slow"})
             assert "beat" in wire.receive(busy, 1000).header, "a request under way is told so"
-        with pytest.raises(UnavailableError, match="works on 2 requests already"):
+        with pytest.raises(UnavailableError, match="is already serving 2 requests"):
             connect(URI)
 
 

@@ -1,4 +1,4 @@
-"""Rows that cannot be taken in: kept aside, or a reason to stop."""
+"""Rejected rows: stored as dead letters, or a reason to stop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.engine.doubles import (
     contents,
     order,
 )
-from tests.engine.turning import entries
+from tests.engine.pipeline_tools import entries
 
 
 def bad_world() -> World:
@@ -67,7 +67,7 @@ def test_on_error_fail_stops_and_names_the_row() -> None:
     pipeline = world.open(settings=replace(SETTINGS, on_error="fail"))
     with pytest.raises(InvalidError) as refused:
         pipeline.run(once=True)
-    assert "table orders cannot be taken in: source files, files, line 0: not JSON: {" in str(
+    assert "table orders cannot be accepted: source files, files, line 0: not JSON: {" in str(
         refused.value
     )
     with pytest.raises(InvalidError, match="id is NULL"):
@@ -89,5 +89,5 @@ def test_on_error_fail_does_not_refuse_what_is_recorded() -> None:
     letters = pipeline.status().dead_letters
     strict = world.open(settings=replace(SETTINGS, on_error="fail"))
     assert strict.status().dead_letters == letters
-    with pytest.raises(InvalidError, match="cannot be taken in"):
+    with pytest.raises(InvalidError, match="cannot be accepted"):
         strict.push("orders", [order(None)])

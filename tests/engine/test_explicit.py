@@ -22,7 +22,7 @@ from tests.engine.doubles import (
     contents,
     order,
 )
-from tests.engine.turning import entries, until
+from tests.engine.pipeline_tools import entries, until
 
 
 def test_what_a_transaction_takes_in_becomes_visible_at_once() -> None:

@@ -29,7 +29,7 @@ from tests.engine.doubles import (
     contents,
     order,
 )
-from tests.engine.turning import holding, until
+from tests.engine.pipeline_tools import holding, until
 
 TX = Transaction
 

@@ -30,7 +30,7 @@ from tests.engine.doubles import (
     contents,
     order,
 )
-from tests.engine.turning import until
+from tests.engine.pipeline_tools import until
 
 LINEAGE = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 ONE = {"one": "revenue"}
@@ -380,7 +380,7 @@ def test_stop_ends_after_the_commit_that_is_under_way(once: bool) -> None:
 def test_a_push_that_waits_for_room_does_not_hold_up_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """J7: SIGTERM while a sink is down and its outbox full; nothing was taken in."""
+    """J7: SIGTERM while a sink is down and its outbox full; nothing was committed."""
     settings = replace(
         SETTINGS, outbox=replace(SETTINGS.outbox, transactions_max=2), sink_wait_s_max=1e9
     )

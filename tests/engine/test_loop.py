@@ -40,7 +40,7 @@ from tests.engine.doubles import (
     everything,
     order,
 )
-from tests.engine.turning import entries, until
+from tests.engine.pipeline_tools import entries, until
 
 TX = Transaction
 

@@ -58,7 +58,7 @@ def test_a_sink_that_was_left_out_for_a_while_is_refused_until_it_is_emptied() -
         pipeline.push("orders", [order(1)])
     with world.open(sinks={"one": "revenue"}) as pipeline:
         pipeline.push("orders", [order(2)])
-    with pytest.raises(InvalidError, match="was no part of it"):
+    with pytest.raises(InvalidError, match="has not been part of it"):
         world.open(sinks=TWO)
     world.shelves["two"] = Shelf()
     with world.open(sinks=TWO) as pipeline:

@@ -28,7 +28,7 @@ from tests.engine.doubles import (
     everything,
     order,
 )
-from tests.engine.turning import entries, holding, until
+from tests.engine.pipeline_tools import entries, holding, until
 
 
 def test_rows_are_taken_in_any_form_people_have_them_in() -> None:

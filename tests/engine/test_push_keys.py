@@ -41,7 +41,7 @@ from stepwell.testing import (
 )
 from tests.engine.clones import Family
 from tests.engine.doubles import SETTINGS, SQL, Feed, World, click, contents, order
-from tests.engine.turning import entries, holding, until
+from tests.engine.pipeline_tools import entries, holding, until
 
 ROWS = [click("a", "/x"), click("b", "/y")]
 DAY_S = 86400.0

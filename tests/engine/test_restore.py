@@ -389,7 +389,7 @@ def test_a_checkpoint_of_another_program_is_refused() -> None:
     Manifests(world.store, world.env).amend(lambda m: replace(m, **other), "deploy")
     with pytest.raises(InvalidError) as refused:
         preview(RestoreRequest(checkpoint="one"), world.store, world.store, world.env)
-    assert "not those the pipeline has now" in str(refused.value)
+    assert "differ from those the pipeline has now" in str(refused.value)
     with pytest.raises(CheckpointMissing):
         preview(RestoreRequest(), world.store, world.store, world.env)
 
@@ -429,7 +429,7 @@ def test_a_time_that_cannot_be_reached_for_certain_is_refused() -> None:
     pipeline.close()
     for ref in latest(world).checkpoints[1:]:
         Manifests(world.store, world.env).amend(dropping(ref.id, "here"), "drop")
-    with pytest.raises(CheckpointMissing, match="not to the time"):
+    with pytest.raises(CheckpointMissing, match="before that time"):
         preview(RestoreRequest(time=times[-2]), world.store, world.store, world.env)
     found = preview(RestoreRequest(time=times[4]), world.store, world.store, world.env)
     assert found.point.transaction == 4
@@ -604,7 +604,7 @@ def test_replay_does_not_lead_over_a_change_of_the_program() -> None:
     """K9: to another program and back: what the one between dropped is not brought back."""
     world, _ = history()
     Manifests(world.store, world.env).amend(lambda m: replace(m, generation=2), "deploy")
-    with pytest.raises(CheckpointMissing, match="not those the pipeline has now"):
+    with pytest.raises(CheckpointMissing, match="differ from those the pipeline has now"):
         preview(RestoreRequest(), world.store, world.store, world.env)
     assert (
         preview(

@@ -141,7 +141,7 @@ def test_functions_that_are_not_deterministic_are_refused(spark: SparkSession) -
     callers = spark.newSession()
     once = f.udf(lambda x: x, "bigint").asNondeterministic()
     callers.udf.register("twice", once)
-    with pytest.raises(SqlError, match="v is stored, but its query gives another answer"):
+    with pytest.raises(SqlError, match="v is stored, but its query gives a different answer"):
         Views.open(callers, CALLED)
 
 

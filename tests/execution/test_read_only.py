@@ -452,7 +452,7 @@ def test_nothing_is_put_into_a_query_from_outside(views: Views) -> None:
 def test_variables_cannot_be_switched_on_again(spark: SparkSession) -> None:
     """R2: neither by a project nor by the session it is opened in."""
     setting = "spark.sql.variable.substitute"
-    with pytest.raises(ConfigError, match="would put variables"):
+    with pytest.raises(ConfigError, match="would put environment variables"):
         adopt(spark, SessionSettings(conf={setting: True}))
     caller = spark.newSession()
     caller.conf.set(setting, "true")

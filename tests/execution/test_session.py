@@ -215,10 +215,10 @@ def test_what_cannot_be_adopted_is_refused_with_the_reason(
     ("settings", "message"),
     [
         (SessionSettings(master="sc://host"), "spark.master asks for Spark Connect"),
-        (SessionSettings(master="mesos://host"), "'mesos://host' is no Spark master"),
-        (SessionSettings(master="localhost"), "'localhost' is no Spark master"),
+        (SessionSettings(master="mesos://host"), "'mesos://host' is not a Spark master"),
+        (SessionSettings(master="localhost"), "'localhost' is not a Spark master"),
         (SessionSettings(conf={"fs.s3a.endpoint": "x"}), "does not start with 'spark.'"),
-        (SessionSettings(conf={"spark.master": "local"}), "spark.master stands in conf"),
+        (SessionSettings(conf={"spark.master": "local"}), "spark.master cannot be set in conf"),
     ],
 )
 def test_a_request_that_cannot_work_is_refused_before_spark_starts(
@@ -255,12 +255,12 @@ def test_a_setting_whose_value_spark_refuses_is_named(spark: SparkSession, value
         (
             ValueError("[JAVA_GATEWAY_EXITED] Java gateway process exited"),
             {"PYSPARK_SUBMIT_ARGS": "--foo pyspark-shell"},
-            "its own words stand above; PYSPARK_SUBMIT_ARGS is '--foo pyspark-shell': unset it",
+            "its own output is above; PYSPARK_SUBMIT_ARGS is '--foo pyspark-shell': unset it",
         ),
         (
             ValueError("[JAVA_GATEWAY_EXITED] Java gateway process exited"),
             {},
-            "its own words stand above; Java is java, with 600m of memory (spark.driver_memory); "
+            "its own output is above; Java is java, with 600m of memory (spark.driver_memory); "
             "see also: stepwell doctor",
         ),
     ],

@@ -418,7 +418,7 @@ def test_a_project_that_sets_what_queries_mean_is_left_to_spark(project: Project
     found = take_snapshot(project, SystemEnv())
     # As if it had been deployed like this.
     found._project = replace(project, sections=replace(project.sections, spark=spark))
-    with pytest.raises(SparkNeededError, match="sets what queries mean"):
+    with pytest.raises(SparkNeededError, match="has settings that change queries"):
         found._query_runs("SELECT * FROM t")
 
 

@@ -45,16 +45,16 @@ def certain(view: View | MaterializedView) -> list[SqlError]:
         ("SELECT x.n FROM (SELECT id, max(name) AS n FROM t) x", "id is neither grouped", 25),
         ("WITH a AS (SELECT id, max(name) FROM t) SELECT * FROM a", "id is neither grouped", 19),
         ("SELECT id FROM t UNION SELECT id + count(*) FROM t", "id is neither grouped", 31),
-        ("SELECT id, rand() AS r FROM t", "rand() gives another answer each time", 12),
-        ("SELECT id FROM t WHERE uuid() > name", "uuid() gives another answer each time", 24),
+        ("SELECT id, rand() AS r FROM t", "rand() gives a different answer each time", 12),
+        ("SELECT id FROM t WHERE uuid() > name", "uuid() gives a different answer each time", 24),
         ("SELECT reflect('a', 'b') AS x FROM t", "the function reflect calls a method of Java", 8),
         ("SELECT id FROM t WHERE sum(id) > 1", "sum() is an aggregate, and WHERE", 24),
         ("SELECT count(*) FROM t WHERE name > 'a' AND COUNT(*) > 1", "count() is an aggregate", 45),
         ("SELECT max(id) FROM t WHERE max(id) > 1", "max() is an aggregate, and WHERE", 29),
         ("SELECT id FROM (SELECT id FROM t WHERE 1 < max(id)) x", "max() is an aggregate", 44),
-        ("SELECT SUM(COUNT(*)) FROM t", "count() stands inside of sum(), and both are", 12),
-        ("SELECT name, max(1 + avg(id)) FROM t GROUP BY name", "avg() stands inside of max()", 22),
-        ("SELECT count(*) FROM t HAVING max(min(id)) > 1", "min() stands inside of max()", 35),
+        ("SELECT SUM(COUNT(*)) FROM t", "count() is nested in sum(), and both are", 12),
+        ("SELECT name, max(1 + avg(id)) FROM t GROUP BY name", "avg() is nested in max()", 22),
+        ("SELECT count(*) FROM t HAVING max(min(id)) > 1", "min() is nested in max()", 35),
         ("SELECT id FROM t UNION SELECT id, name FROM t", "UNION of a query with 1 column and", 31),
         ("(SELECT id, 1 FROM t) EXCEPT SELECT name FROM t", "EXCEPT of a query with 2 columns", 37),
         (
@@ -95,14 +95,14 @@ def test_a_query_that_cannot_be_read_is_shown_where_reading_ended(
     assert found is not None
     assert said in found.message
     assert (found.line, found.column) == (3, column)
-    assert found.hint == "if Spark takes it: stepwell validate --spark"
+    assert found.hint == "to ask Spark: stepwell validate --spark"
 
 
 def test_a_function_that_spark_does_not_have_is_named_once() -> None:
     """D10: it may be registered in a session, so it is a warning."""
     found, own = unknown_calls(view_of("SELECT summ(id), summ(2), my_own(id), abs(id) FROM t"))
     assert "my_own" in own.message
-    assert "v calls summ(), which is not a function of Spark's" in found.message
+    assert "v calls summ(), which is not a Spark function" in found.message
     assert found.hint is not None
     assert found.hint.startswith("did you mean sum? or register it")
 

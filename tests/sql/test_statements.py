@@ -344,13 +344,13 @@ CREATE TABLE t (id int«»
     expected "," or ")", found the end of the file
 CREATE TABLE a«.»b (id int)
     a name has one part only
-    leave out what stands before the dot; a name with a dot in it needs backticks
+    leave out the part before the dot; a name with a dot in it needs backticks
 CREATE TABLE «a$b» (id int)
     a$b is not a plain name
     choose a name without $
 CREATE VIEW «`a$errors`» AS SELECT 1
-    a view name cannot hold $
-    choose a name without $: Stepwell makes such names, as orders$errors
+    a view name cannot contain $
+    choose a name without $: Stepwell reserves such names, as orders$errors
 CREATE TABLE «my-table» (id int)
     my-table is not a plain name
     write it in backticks: `my-table`
@@ -401,7 +401,7 @@ CREATE TABLE t (a int COMMENT '' «COMMENT» '')
     a second COMMENT for one column
 CREATE TABLE t (a int, CONSTRAINT x «CHECK» (a > 0))
     CHECK cannot be declared
-    of constraints there are PRIMARY KEY and NOT NULL
+    only PRIMARY KEY and NOT NULL are supported
 CREATE TABLE t (a int) «USING» parquet
     expected ";", found USING
     leave it out: Stepwell chooses the format
@@ -413,7 +413,7 @@ CREATE TABLE t (a int) «LOCATION» '/x'
     leave it out: stepwell.yml names the store
 CREATE VIEW v «TBLPROPERTIES» ('a' = 'b') AS SELECT 1
     expected AS and a query, found TBLPROPERTIES
-    leave it out: settings stand in stepwell.yml
+    leave it out: settings belong in stepwell.yml
 CREATE TABLE t (a int) COMMENT 'x' «COMMENT» 'y'
     expected ";", found COMMENT
 CREATE TABLE t «AS» SELECT 1
@@ -451,7 +451,7 @@ CREATE VIEW v AS SELECT (1, «(»2; SELECT 3))
     add )
 CREATE VIEW v AS SELECT 1«)»
     this parenthesis closes nothing
-    take it out
+    remove it
 CREATE VIEW v AS SELECT «'»it''s
     this string is never closed
     add '
@@ -543,7 +543,7 @@ def test_names_have_limits(text: str) -> None:
     assert parse(text.format("ü" * 100))
     assert "has at most 200 bytes, not 202" in str(failure(text.format("ü" * 101)))
     for character in "\n\t\0\x1b\x85\u2028\ud800":
-        assert "cannot hold control characters" in str(failure(text.format(f"a{character}b")))
+        assert "cannot contain control characters" in str(failure(text.format(f"a{character}b")))
     for name in ("a.b", "a b", "😀", "1", "日本", "a'b;--", "..", "select"):
         assert parse(text.format(name))
 

@@ -158,7 +158,7 @@ def test_an_author_that_stalls_while_its_number_is_collected_is_not_committed() 
     latest = things.latest()
     assert latest is not None
     assert latest.body.number("n") == 5
-    assert things.collect(4) == (3,), "the rubbish goes with the next collection"
+    assert things.collect(4) == (3,), "the next collection removes the orphan"
 
 
 def test_a_version_built_upon_and_collected_at_once_is_not_committed_twice() -> None:

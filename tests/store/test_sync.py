@@ -163,7 +163,7 @@ def test_a_directory_sync_that_failed_is_not_repeated_and_believed(
     assert "new process" in str(unknown.value)
     kernel.calls.clear()
     for handle in (store, LocalStore(kernel.root, ENV), LocalStore(f"{kernel.root}/journal", ENV)):
-        with pytest.raises(UnavailableError, match="takes no more writes") as refused:
+        with pytest.raises(UnavailableError, match="accepts no more writes") as refused:
             handle.put_new("others/1", b"bytes")
         assert refused.value.not_applied
     assert kernel.calls == []
@@ -191,7 +191,7 @@ def test_a_replacement_whose_directory_sync_failed_is_an_unknown_outcome(
     kernel.fails = failing("gc")
     with pytest.raises(UnknownOutcomeError):
         store.replace_if("gc/boundary.json", b"2", found.etag)
-    with pytest.raises(UnavailableError, match="takes no more writes"):
+    with pytest.raises(UnavailableError, match="accepts no more writes"):
         store.replace_if("gc/boundary.json", b"3", found.etag)
 
 

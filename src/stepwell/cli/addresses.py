@@ -34,7 +34,7 @@ def read_single(address: str, env: Env, kind: Literal["journal", "manifest"]) ->
     other = {"arrow": "journal", "json": "manifest"}[matched[2]] if matched else kind
     if other != kind:
         raise InvalidError(
-            f"{name} is no object of a {kind}", hint=f"stepwell inspect {other} {address}"
+            f"{name} is not an object of a {kind}", hint=f"stepwell inspect {other} {address}"
         )
     store = open_store(folder or ("/" if address.startswith("/") else "."), env)
     where = f"{store.uri}/{name}"

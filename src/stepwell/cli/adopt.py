@@ -13,7 +13,7 @@ def show(where: ProjectOptions, *, moved: bool, copy: bool) -> None:
     if moved == copy:
         raise InvalidError(
             "adopt: give one of --moved and --copy",
-            hint="--moved: nothing is left where it was. --copy: both are to live on",
+            hint="--moved: the original is gone. --copy: the original stays in use",
         )
     env, screen = SystemEnv(), Screen()
     project = where.project(env)
@@ -36,18 +36,20 @@ def show(where: ProjectOptions, *, moved: bool, copy: bool) -> None:
 
 def _tell(screen: Screen, uri: str, done: Adopted) -> None:
     if not done.changed:
-        screen.line(f"{plain(uri)} is where it was; nothing was done")
+        screen.line(f"{plain(uri)} is where it was before; nothing was done")
         return
     manifest = done.manifest
     if manifest.place.uri == done.before:
-        screen.line(f"{plain(uri)} is where it was, put back or changed; it goes on from here")
+        screen.line(f"{plain(uri)} is at its recorded location again; it continues from here")
         return
-    screen.line(f"{plain(uri)} is a pipeline of its own, no longer the one in {plain(done.before)}")
+    screen.line(
+        f"{plain(uri)} is a separate pipeline now, no longer the one in {plain(done.before)}"
+    )
     if manifest.sinks_off:
         names = ", ".join(map(plain, manifest.sinks_off))
-        screen.line(f"sinks off, for they are the original's: {names}")
+        screen.line(f"sinks turned off, because they belong to the original: {names}")
     if manifest.pins:
         names = ", ".join(plain(pin.clone) for pin in manifest.pins)
         screen.line(
-            f"clones look for their files in {plain(done.before)}, by a link perhaps: {names}"
+            f"clones look for their files in {plain(done.before)}, which may be a link: {names}"
         )

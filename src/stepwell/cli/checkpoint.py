@@ -55,7 +55,9 @@ def list_all(where: ProjectOptions) -> None:
         screen.json({"checkpoints": listed})
         return
     if not manifest.checkpoints:
-        screen.line("no checkpoints yet: one comes when a run ends, or by checkpoint create")
+        screen.line(
+            "no checkpoints yet: a run takes one when it ends, or use stepwell checkpoint create"
+        )
         return
     rows = [
         Row(
@@ -129,8 +131,8 @@ def compact(where: ProjectOptions, *, detach: bool, take_over: bool) -> None:
     first = _manifest(project, env)
     if detach and first.parent is None:
         raise InvalidError(
-            f"{project.store} is no clone: all its files are its own",
-            hint="without --detach, its files are merged",
+            f"{project.store} is not a clone: it owns all its files",
+            hint="to compact its files, leave out --detach",
         )
     before = _runs(first)
     PipelineAccess(project, env, take_over=take_over, timeout_s=where.timeout_s).compact(
@@ -146,14 +148,14 @@ def compact(where: ProjectOptions, *, detach: bool, take_over: bool) -> None:
         f"{count(found['files'], 'file')}, {size(found['bytes'])}" for found in (before, after)
     ]
     if before == after:
-        Screen().line(f"nothing to merge: {shown[0]}")
+        Screen().line(f"nothing to compact: {shown[0]}")
     else:
-        Screen().line(f"merged: {shown[0]}, and now {shown[1]}")
+        Screen().line(f"compacted: {shown[0]} before, {shown[1]} now")
     if needing:
         Screen().line(f"the parent is still needed by {', '.join(map(plain, needing))}")
-        Screen().line("next: stepwell checkpoint delete, or wait until newer ones took its place")
+        Screen().line("next: stepwell checkpoint delete, or wait until newer ones replace it")
     elif detach and first.parent is not None:
-        Screen().line(f"needs nothing of {plain(first.parent.store)} any more")
+        Screen().line(f"no longer needs {plain(first.parent.store)}")
 
 
 def _detached(project: Project, env: Env) -> list[str]:
@@ -182,7 +184,7 @@ def _manifest(project: Project, env: Env) -> Manifest:
 def _stays(ref: CheckpointRef) -> str:
     if ref.expires is not None:
         return f"until {format_time(ref.expires)}"
-    return "until deleted" if ref.name is not None else "among the last"
+    return "until deleted" if ref.name is not None else "until newer ones replace it"
 
 
 def _json(ref: CheckpointRef) -> dict[str, Any]:

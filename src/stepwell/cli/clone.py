@@ -40,7 +40,8 @@ def show(
     env, screen = SystemEnv(), Screen()
     if where.store is not None:
         raise InvalidError(
-            "--store says where a project's pipeline lies; clone names both places itself",
+            "--store gives the location of a project's pipeline; clone takes both locations as "
+            "arguments",
             hint=f"stepwell clone {where.store} {destination}",
         )
     store, journal_store = _source(where, source, env)
@@ -119,7 +120,7 @@ def _render(screen: Screen, made: Cloned, source: ProjectOptions, destination: s
     manifest = made.manifest
     parent = manifest.parent
     if not made.made:
-        screen.line(f"{destination} is that clone already; nothing was done")
+        screen.line(f"{destination} is already that clone; nothing was done")
     facts = [("clone", destination)]
     if parent is not None:
         facts.append(("of", f"{plain(parent.store)}, checkpoint {parent.checkpoint}"))

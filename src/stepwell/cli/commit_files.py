@@ -62,7 +62,7 @@ def show(
     except UnknownOutcomeError as error:
         command = shlex.join(["stepwell", "transaction", *files, "--key", key])
         error.hint = (
-            f"it may be committed, or not; with the same key it is not taken twice: {command}"
+            f"it may or may not be committed; repeating it with the same key is safe: {command}"
         )
         raise
     _tell(where, done)

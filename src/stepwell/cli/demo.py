@@ -53,7 +53,7 @@ def show_crash(*, keep: bool, json: bool) -> bool:
     screen = Screen()
     with _folder(keep) as directory:
         if not json:
-            screen.line("A pipeline is killed half-way, and run again.", "bold")
+            screen.line("A pipeline is killed halfway, and run again.", "bold")
             screen.line()
         story = crash.act(Path(directory), SystemEnv())
         findings = crash.judge(story)
@@ -65,7 +65,7 @@ def show_crash(*, keep: bool, json: bool) -> bool:
             _conclude(screen, findings, holds)
             if keep:
                 screen.line()
-                screen.line(f"The project is kept: stepwell -C {directory} status")
+                screen.line(f"The project was kept: stepwell -C {directory} status")
         return holds
 
 
@@ -89,12 +89,13 @@ def _tell_race(screen: Screen, a: Writer, b: Writer, view: journal.View) -> None
         first="A  ",
     )
     screen.paragraph(
-        f"pid {b.pid} opened it meanwhile (epoch {b.epoch}): it took the next position with a "
+        f"pid {b.pid} opened it in the meantime (epoch {b.epoch}): it took the next position with "
+        f"a "
         f"barrier and replayed {count(b.replayed, 'row')}",
         first="B  ",
     )
     if a.fenced:
-        screen.paragraph(f"was fenced when it wanted to append row {a.fenced['row']}:", first="A  ")
+        screen.paragraph(f"was fenced when it tried to append row {a.fenced['row']}:", first="A  ")
         screen.paragraph(f"error: {a.fenced['message']}", indent=" " * 5)
         screen.paragraph(f"hint: {a.fenced['hint']}", indent=" " * 5)
     rows = count(len(b.acknowledged), "row")
@@ -127,7 +128,7 @@ def _conclude(screen: Screen, findings: list[Finding], holds: bool) -> None:
         screen.line("Nothing was lost, and nothing was written twice.", "bold")
     else:
         screen.line(
-            "The promise was broken. This is a bug in Stepwell: please report it.", "bold red"
+            "A guarantee was violated. This is a bug in Stepwell: please report it.", "bold red"
         )
 
 

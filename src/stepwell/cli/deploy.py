@@ -71,8 +71,9 @@ def show_deploy(
     env, screen, wait_s = SystemEnv(), Screen(), seconds("--lock-timeout", lock_timeout)
     if renames and plan_file is not None:
         raise ConfigError(
-            f"--rename does not go with --plan {plan_file}, which says what is renamed",
-            hint="give it to stepwell plan --out",
+            f"--rename cannot be combined with --plan {plan_file}, which records the renames "
+            f"already",
+            hint="pass it to stepwell plan --out",
         )
     project = where.project(env)
     given = None if plan_file is None else (plan_file, _read(plan_file))
@@ -159,7 +160,7 @@ def show_destroy(
     else:
         screen.line(f"destroyed: {count(done.objects, 'object')} deleted from {project.store}")
         for path in done.left:
-            screen.line(f"left alone, it is not Stepwell's: {path}")
+            screen.line(f"not deleted, because Stepwell did not create it: {path}")
     return ERROR if done.declined else 0
 
 
@@ -169,7 +170,7 @@ def render(screen: Screen, plan: Plan) -> None:
     if plan.refusal is not None:
         screen.line(f"refused: {plan.refusal}", "red")
     elif not changes:
-        screen.line(f"nothing to do: {plan.store} is as the project says")
+        screen.line(f"nothing to do: {plan.store} matches the project")
     if not changes:
         return
     width = max(len(shown(step.key)) for step in changes)
@@ -211,7 +212,7 @@ def approved(plan: Plan, *, yes: bool, question: str, always: bool = False) -> b
         return asked(question)
     if always or plan.lost:
         lost = "; ".join(str(step.lost) for step in plan.lost) or "everything it stores"
-        raise InvalidError(f"this would lose {lost}", hint="to do it all the same, add --yes")
+        raise InvalidError(f"this would lose {lost}", hint="to do it anyway, add --yes")
     return True
 
 
@@ -237,7 +238,7 @@ def _report(screen: Screen, done: Deployment) -> None:
         screen.line("interrupted; nothing was changed")
         return
     if done.changed is None:
-        screen.line(f"nothing to do: {done.plan.store} is as the project says")
+        screen.line(f"nothing to do: {done.plan.store} matches the project")
         return
     for key, reason in sorted(done.failed.items()):
         screen.line(f"failed: {shown(key)}: {reason}", "red")

@@ -24,7 +24,7 @@ Rename = Annotated[
     typer.Option(
         "--rename",
         metavar="TABLE.OLD=NEW",
-        help="A column that has another name now, and keeps its values; repeatable.",
+        help="Rename a column and keep its values; repeatable.",
     ),
 ]
 
@@ -40,11 +40,13 @@ def plan(
     context: typer.Context,
     out: Annotated[
         str | None,
-        typer.Option("--out", metavar="FILE", help="Keep the plan, for deploy --plan FILE."),
+        typer.Option("--out", metavar="FILE", help="Save the plan, for deploy --plan FILE."),
     ] = None,
     detailed: Annotated[
         bool,
-        typer.Option("--detailed-exitcode", help="0: nothing to do, 2: changes, 1: an error."),
+        typer.Option(
+            "--detailed-exitcode", help="Exit with 0 for no changes, 2 for changes, 1 for an error."
+        ),
     ] = False,
     renames: Rename = None,
     json: Json = False,
@@ -67,7 +69,7 @@ def deploy(
     context: typer.Context,
     plan_file: Annotated[
         str | None,
-        typer.Option("--plan", metavar="FILE", help="Carry out a plan that was kept."),
+        typer.Option("--plan", metavar="FILE", help="Apply a saved plan."),
     ] = None,
     renames: Rename = None,
     yes: Yes = False,
@@ -96,7 +98,9 @@ def destroy(
     lock_timeout: LockTimeout = "60s",
     forget: Annotated[
         list[str] | None,
-        typer.Option("--forget", metavar="CLONE", help="A clone that is gone; repeatable."),
+        typer.Option(
+            "--forget", metavar="CLONE", help="Forget a clone that no longer exists; repeatable."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -136,7 +140,9 @@ def state_repair(context: typer.Context, yes: Yes = False, json: Json = False) -
 @runs("state.show_unlock")
 def unlock(
     context: typer.Context,
-    id: Annotated[str, typer.Argument(metavar="ID", help="The lease's, as a message named it.")],
+    id: Annotated[
+        str, typer.Argument(metavar="ID", help="The id of the lease, as printed by deploy.")
+    ],
     json: Json = False,
 ) -> None:
     """Free the lease of a deploy that has died on another machine.

@@ -80,7 +80,7 @@ def examine(place: str | None, env: Env, environ: Mapping[str, str]) -> Iterator
             yield check_store(store, where, env)
             yield check_speed(store, where, env)
     except (StepwellError, OSError) as error:
-        elsewhere = "give another place: stepwell doctor PATH_OR_URI"
+        elsewhere = "give another location: stepwell doctor PATH_OR_URI"
         if isinstance(error, StepwellError):
             yield Check("store", Status.MISSING, error.message, error.hint or elsewhere)
         else:
@@ -146,7 +146,7 @@ def check_store(store: Store, where: str, env: Env) -> Check:
     return Check(
         "store",
         Status.MISSING,
-        f"{where} does not keep {lacking}: two writers could overwrite each other",
+        f"{where} does not support {lacking}: two writers could overwrite each other",
         "use a local directory, Amazon S3, Google Cloud Storage, Azure Blob Storage, or a server "
         "that honours If-None-Match and If-Match",
     )
@@ -241,7 +241,7 @@ def _verdict(checks: list[Check]) -> str:
     if missing:
         return f"Not ready: {', '.join(missing)}. The lines with -> say what to do."
     if any(check.status is Status.WARNING for check in checks):
-        return "Ready: everything needed now is here. The warnings can wait."
+        return "Ready: nothing required is missing. The warnings can wait."
     return "Ready: everything is here."
 
 

@@ -39,7 +39,7 @@ def show(where: ProjectOptions, view: str | None) -> None:
             print(f"{name} is not deployed yet", file=sys.stderr)
         changed = [name for name in chosen if name in _changed(project, wanted)]
         for name in changed:
-            print(f"{name} has changed; this is what is deployed", file=sys.stderr)
+            print(f"{name} has changed; this is the deployed version", file=sys.stderr)
     if where.json:
         documents = [document for _, document in found]
         screen.json(documents[0] if view is not None else {"views": documents})

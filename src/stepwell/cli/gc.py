@@ -39,7 +39,7 @@ def show(where: ProjectOptions, *, confirm: bool, forget: Sequence[str] | None =
         if done.problem is not None:
             report(
                 f"the pin in the parent was not freed: {done.problem.message}",
-                "it costs space only, and is tried again by the next gc",
+                "it only costs space; the next gc tries again",
                 as_json=where.json,
             )
     else:
@@ -58,8 +58,8 @@ def show(where: ProjectOptions, *, confirm: bool, forget: Sequence[str] | None =
     _render(screen, plan, confirm)
     for clone in lost:
         screen.line(
-            f"the clone in {plain(clone.pin.clone)}, begun {format_time(clone.since)}, was not "
-            f"found: {plain(clone.said)}. If it is gone for good: "
+            f"the clone in {plain(clone.pin.clone)}, started {format_time(clone.since)}, was not "
+            f"found: {plain(clone.said)}. If it no longer exists: "
             f"stepwell gc --forget {plain(clone.pin.id)}"
         )
 
@@ -95,7 +95,7 @@ def _render(screen: Screen, plan: Plan, confirmed: bool) -> None:
         if number:
             rows.append(Row((text, f"{number:,}", size(total))))
     if not rows:
-        screen.line("Nothing to remove: all there is, is needed.")
+        screen.line("Nothing to remove: everything is still needed.")
         return
     screen.table(("what", ">objects", ">size", ""), rows)
     if not confirmed:
@@ -110,7 +110,7 @@ def _render(screen: Screen, plan: Plan, confirmed: bool) -> None:
     screen.line()
     if plan.expired:
         names = ", ".join(ref.name or ref.id for ref in plan.expired)
-        screen.line(f"The time of {count(len(plan.expired), 'checkpoint')} is over: {names}")
+        screen.line(f"{count(len(plan.expired), 'checkpoint')} expired: {names}")
     what = f"{count(len(plan.doomed), 'object')}, {size(plan.bytes)}"
     if confirmed:
         screen.line(f"Removed {what}.")

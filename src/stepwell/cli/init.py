@@ -16,9 +16,9 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 NEXT = {
     Template.ORDERS: (
-        ("stepwell run --once", "take in the sample orders, then end"),
+        ("stepwell run --once", "load the sample orders, then exit"),
         ('stepwell query "SELECT * FROM revenue"', "the view, up to date"),
-        ("stepwell run", "and keep it so: new files in data/orders are taken in"),
+        ("stepwell run", "keep it up to date: load new files from data/orders"),
         ("stepwell push orders FILE", "in another terminal: rows of any other file"),
     ),
     Template.EMPTY: (
@@ -42,7 +42,7 @@ def show(folder: str, template: Template, *, json: bool) -> None:
     for name in names:
         if (target / name).exists():
             raise InvalidError(
-                f"{target / name} is there already; nothing was written",
+                f"{target / name} already exists; nothing was written",
                 hint="choose another folder: stepwell init DIR",
             )
     try:

@@ -86,7 +86,7 @@ def show(place: str, *, after: int | None, limit: int | None, json: bool) -> Non
         others = len(view.problems) - 1
         more = f" (and {count(others, 'more problem')})" if others else ""
         hint = first.hint or RESTORE
-        raise CorruptError("the journal is not as it should be", first.message + more, hint=hint)
+        raise CorruptError("the journal is damaged", first.message + more, hint=hint)
 
 
 def read_view(
@@ -270,12 +270,12 @@ def _no_journal(
         return nothing_here(store, "journal")
     journal = manifest.manifest.journal
     if journal.id is None:
-        return InvalidError(f"{store.uri} is a pipeline whose journal was not begun")
+        return InvalidError(f"{store.uri} is a pipeline whose journal has not been started")
     return InvalidError(
         f"{store.uri} holds no journal; its manifest names journal {journal.id}",
         hint="it was closed with nothing to replay, and may have been wiped"
         if journal.closed
-        else "that lies in another store: give the address of the journal store",
+        else "it is in another store: give the address of the journal store",
     )
 
 
@@ -348,7 +348,7 @@ def _facts(view: View) -> list[tuple[str, str]]:
     if view.manifest:
         facts.append(("replay", _replay(view)))
     else:
-        facts.append(("replay", "not known: there is no readable manifest in this store"))
+        facts.append(("replay", "unknown: there is no readable manifest in this store"))
     return facts
 
 
@@ -380,7 +380,7 @@ def _chain(view: View) -> str:
         return f"NOT VERIFIED: {count(len(view.problems), 'problem')}"
     if not view.lines:
         return "nothing to check"
-    return f"whole, position {span([line.position for line in view.lines])}"
+    return f"intact, position {span([line.position for line in view.lines])}"
 
 
 def as_json(view: View) -> dict[str, Any]:

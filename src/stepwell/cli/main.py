@@ -45,7 +45,7 @@ app = typer.Typer(
 inspect = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Look at stored objects, byte for byte checked. Reads only, and disturbs no writer.",
+    help="Show stored objects and check every byte. Read-only; does not disturb writers.",
 )
 app.add_typer(inspect, name="inspect")
 keeping.add_to(app)
@@ -89,7 +89,7 @@ Place = Annotated[
     str,
     typer.Argument(
         metavar="PATH_OR_URI",
-        help="A directory, file://, s3://, gs:// or az:// address, or that of one object in it.",
+        help="A directory, a file://, s3://, gs:// or az:// address, or one object in it.",
     ),
 ]
 
@@ -105,7 +105,7 @@ def stepwell(
     ] = None,
     store: Annotated[
         str | None,
-        typer.Option("--store", metavar="URI", help="A store instead of the project's."),
+        typer.Option("--store", metavar="URI", help="Use this store instead of the project's."),
     ] = None,
     var: Annotated[
         list[str] | None,
@@ -119,7 +119,7 @@ def stepwell(
     ] = None,
     log_format: Annotated[
         LogFormat | None,
-        typer.Option("--log-format", help="How log records are written; json is a line each."),
+        typer.Option("--log-format", help="Format of log records; json is one object per line."),
     ] = None,
     json: Json = False,
     version: Annotated[
@@ -144,10 +144,15 @@ def stepwell(
 def init(
     context: typer.Context,
     folder: Annotated[
-        str, typer.Argument(metavar="[DIR]", help="Where to; by default here.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="[DIR]",
+            help="The folder to create; by default the current one.",
+            show_default=False,
+        ),
     ] = "",
     template: Annotated[
-        Template, typer.Option("--template", help="What to begin with.")
+        Template, typer.Option("--template", help="The template to start from.")
     ] = Template.ORDERS,
     json: Json = False,
 ) -> None:
@@ -168,7 +173,7 @@ def init(
 def validate(
     context: typer.Context,
     spark: Annotated[
-        bool, typer.Option("--spark", help="Let Spark analyse every view, too; takes seconds.")
+        bool, typer.Option("--spark", help="Also let Spark analyse every view; takes seconds.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -190,14 +195,14 @@ def validate(
 def run(
     context: typer.Context,
     once: Annotated[
-        bool, typer.Option("--once", help="Take in what there is now, then end.")
+        bool, typer.Option("--once", help="Process the input that is there now, then exit.")
     ] = False,
     max_transactions: Annotated[
         int | None,
-        typer.Option("--max-transactions", min=1, metavar="N", help="End after so many."),
+        typer.Option("--max-transactions", min=1, metavar="N", help="Stop after N transactions."),
     ] = None,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Fence the process that runs it now, or may.")
+        bool, typer.Option("--take-over", help="Fence the process that runs it, or may run it.")
     ] = False,
     timeout: Timeout = TIMEOUT,
     json: Json = False,
@@ -234,7 +239,7 @@ def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT over tables and views.")],
     format: Annotated[
         QueryFormat,
-        typer.Option("--format", help="json is a line for each row; arrow is an IPC stream."),
+        typer.Option("--format", help="json is one row per line; arrow is an IPC stream."),
     ] = QueryFormat.TABLE,
     timeout: Timeout = TIMEOUT,
     json: Json = False,
@@ -262,7 +267,7 @@ def tail(
     view: Annotated[str, typer.Argument(metavar="VIEW", help="A materialized view.")],
     max_transactions: Annotated[
         int | None,
-        typer.Option("--max-transactions", min=1, metavar="N", help="End after so many changes."),
+        typer.Option("--max-transactions", min=1, metavar="N", help="Stop after N changes."),
     ] = None,
     timeout: Timeout = TIMEOUT,
     json: Json = False,
@@ -315,7 +320,7 @@ def explain(
     context: typer.Context,
     view: Annotated[
         str | None,
-        typer.Argument(metavar="[VIEW]", help="By default every one.", show_default=False),
+        typer.Argument(metavar="[VIEW]", help="By default all of them.", show_default=False),
     ] = None,
     timeout: Timeout = TIMEOUT,
     json: Json = False,
@@ -345,16 +350,18 @@ def clone(
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            "--checkpoint", metavar="ID", help="Begin there, by id or name; not as of now."
+            "--checkpoint",
+            metavar="ID",
+            help="Start from this checkpoint (name or id), not from now.",
         ),
     ] = None,
     journal: Annotated[
         str | None,
-        typer.Option("--journal", metavar="STORE", help="Where the clone's journal is to lie."),
+        typer.Option("--journal", metavar="STORE", help="Location of the clone's journal."),
     ] = None,
-    copy: Annotated[bool, typer.Option("--copy", help="Copy every file, and need SRC no more.")] = (
-        False
-    ),
+    copy: Annotated[
+        bool, typer.Option("--copy", help="Copy every file, so that SRC is not needed.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Create a second pipeline that starts from the state of another.
@@ -376,7 +383,7 @@ def clone(
 def verify(
     context: typer.Context,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Compare the contents of every object, too.")
+        bool, typer.Option("--deep", help="Also compare the contents of every object.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -400,7 +407,9 @@ def gc(
     confirm: Annotated[bool, typer.Option("--confirm", help="Remove it.")] = False,
     forget: Annotated[
         list[str] | None,
-        typer.Option("--forget", metavar="CLONE", help="A clone that is gone; repeatable."),
+        typer.Option(
+            "--forget", metavar="CLONE", help="Forget a clone that no longer exists; repeatable."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -458,7 +467,7 @@ def inspect_manifest(
     place: Place,
     id: Annotated[
         int | None,
-        typer.Option("--id", min=1, metavar="N", help="This version instead of the latest."),
+        typer.Option("--id", min=1, metavar="N", help="Show this version instead of the latest."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -497,7 +506,7 @@ def doctor(
         str | None,
         typer.Argument(
             metavar="PATH_OR_URI",
-            help="The store to try. By default the current directory.",
+            help="The store to check. By default the current directory.",
             show_default=False,
         ),
     ] = None,
@@ -522,9 +531,9 @@ def doctor(
 @app.command()
 def demo(
     context: typer.Context,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the store, to look at it.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the store for inspection.")] = False,
     crash: Annotated[
-        bool, typer.Option("--crash", help="Kill a pipeline on Spark half-way instead.")
+        bool, typer.Option("--crash", help="Kill a pipeline on Spark halfway instead.")
     ] = False,
     json: Json = False,
 ) -> None:

@@ -48,7 +48,7 @@ def _find(place: str, env: Env, id: int | None) -> tuple[str, Stored, Sequence[i
         raise nothing_here(store, "pipeline: there is no manifest")
     raise InvalidError(
         f"{manifests.where(id or 0)} does not exist",
-        hint=f"the versions that are kept: {span(ids)}; without --id you get the latest",
+        hint=f"the versions in the store: {span(ids)}; without --id you get the latest",
     )
 
 
@@ -114,7 +114,7 @@ def _parent(manifest: Manifest) -> str:
     parent = manifest.parent
     if parent is None:
         return "none"
-    pin = "its files are pinned" if parent.pin is not None else "it is not needed any more"
+    pin = "its files are pinned" if parent.pin is not None else "it is no longer needed"
     return f"{plain(parent.store)}, checkpoint {parent.checkpoint}; {pin}"
 
 

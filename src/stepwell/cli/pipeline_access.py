@@ -83,7 +83,7 @@ def find_holder(
         if alive is Liveness.UNKNOWN or env.uptime() > until:
             raise held(project, claim, alive)
         if not said:
-            print(f"waiting for process {claim.pid}, which has the pipeline", file=sys.stderr)
+            print(f"waiting for process {claim.pid}, which holds the pipeline", file=sys.stderr)
             said = True
         env.sleep(_LOOK_S)
 
@@ -214,14 +214,14 @@ class PipelineAccess:
 
 
 def held(project: Project, claim: Claim, alive: Liveness) -> ConflictError:
-    since = f"has {project.store} since {format_time(claim.time)}"
+    since = f"has held {project.store} since {format_time(claim.time)}"
     if alive is Liveness.UNKNOWN:
         return ConflictError(
-            f"{claim.process} {since}, and did not say that it ended; it is on another machine or "
-            "in another container, or this machine was started again",
-            hint="push where it runs; or, if it does not run any more, add --take-over",
+            f"{claim.process} {since}, and did not report its end; it is on another machine or in "
+            f"another container, or this machine was restarted",
+            hint="push where it runs; or, if it is no longer running, add --take-over",
         )
     return ConflictError(
         f"process {claim.pid} {since}, and does not answer",
-        hint="end it; or add --take-over, and it will be fenced",
+        hint="stop it; or add --take-over, and it will be fenced",
     )

@@ -36,14 +36,12 @@ TIMEOUT = "30s"
 # Options of commands that push files.
 Format = Annotated[
     PushFormat | None,
-    typer.Option("--format", help="By default what a name says; of standard input, json."),
+    typer.Option("--format", help="By default from the file name; json for standard input."),
 ]
-WhatChanges = Annotated[Changes, typer.Option("--changes", help="What a record does to its table.")]
-Delimiter = Annotated[
-    str, typer.Option("--delimiter", metavar="C", help="What separates the fields of CSV.")
-]
+WhatChanges = Annotated[Changes, typer.Option("--changes", help="How a record changes the table.")]
+Delimiter = Annotated[str, typer.Option("--delimiter", metavar="C", help="Field separator of CSV.")]
 Key = Annotated[
-    str | None, typer.Option("--key", help="Take the rows once, however often they are sent.")
+    str | None, typer.Option("--key", help="Add the rows once, no matter how often they are sent.")
 ]
 TakeOver = Annotated[
     bool,
@@ -131,7 +129,7 @@ def project_above(folder: str) -> Path | None:
             raise ConfigError(
                 f"there is no {_FILE} in {here}, and the one above it, {path}, belongs to "
                 "another user",
-                hint=f"if it is meant: stepwell -C {quote(str(above))}",
+                hint=f"to use it: stepwell -C {quote(str(above))}",
             )
         return above
     return None

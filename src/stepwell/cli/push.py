@@ -140,13 +140,16 @@ def _push(access: PipelineAccess, table: str, piece: Pushed, key: str) -> Receip
 
 def _tell_progress(rows: int, name: str, key: str) -> None:
     if rows:
-        told = f"{count(rows, 'row')} of {name} are in, then it stopped"
-        print(f"{told}; with --key {shlex.quote(key)} only the rest is taken in", file=sys.stderr)
+        told = f"{count(rows, 'row')} of {name} were committed before it stopped"
+        print(f"{told}; with --key {shlex.quote(key)} only the rest is added", file=sys.stderr)
 
 
 def _again(table: str, file: str, key: str) -> str:
     command = shlex.join(["stepwell", "push", table, file, "--key", key])
-    return f"these rows may be in, or not; with the same key they are not taken twice: {command}"
+    return (
+        f"these rows may or may not be committed; repeating the push with the same key is safe: "
+        f"{command}"
+    )
 
 
 def _in(transactions: list[Transaction]) -> str:

@@ -66,7 +66,7 @@ class Asker:
 
     def _starting(self, why: str) -> None:
         if not self._where.json:
-            print(f"nothing runs the pipeline, starting Spark ({why})", file=sys.stderr)
+            print(f"no process runs the pipeline, starting Spark ({why})", file=sys.stderr)
 
 
 def _document(rows: pa.Table, transaction: int | None) -> None:

@@ -45,7 +45,7 @@ def show(
             screen.json({**_json(found), "done": False})
         else:
             _tell(screen, project, found)
-            screen.line("nothing was done; with --confirm it is")
+            screen.line("nothing was done; to restore, add --confirm")
         return
     listener = LongWork(env)
     looks = [] if take_over else [_nobody_runs(project, env, where.timeout_s)]
@@ -62,18 +62,19 @@ def show(
     done.pipeline.close()
     if done.damage is not None:
         print(
-            f"the state before it could not be read ({done.damage}), so no sink was told: empty "
-            "each of them, and it receives the whole view",
+            f"the state before it could not be read ({done.damage}), so the sinks did not receive "
+            f"the difference: empty each of them, and it receives the whole view",
             file=sys.stderr,
         )
     if where.json:
         told = {"done": True, "transaction": number, "checkpoint": done.checkpoint.id}
         screen.json({**_json(found), **told, "damage": done.damage})
     elif request.repairs:
-        screen.line(f"repaired: the pipeline is at transaction {number}, as it was")
+        screen.line(f"repaired: the pipeline is at transaction {number}, as before")
     else:
         screen.line(
-            f"restored: transaction {number} made the state that of {found.point.transaction}"
+            f"restored: transaction {number} set the state back to that of "
+            f"{found.point.transaction}"
         )
 
 
@@ -91,15 +92,15 @@ def _tell(screen: Screen, project: Project, found: Preview) -> None:
     )
     if point.transaction is None:
         more = undone.present - base.state.transaction
-        screen.line(f"repair: load it, and replay {count(more, 'transaction')}; nothing is undone")
+        screen.line(f"repair: load it and replay {count(more, 'transaction')}; nothing is undone")
         return
     undoes = count(undone.present - point.transaction, "transaction")
     screen.line(
-        f"go back: transaction {undone.present + 1} will make the state that of "
+        f"go back: transaction {undone.present + 1} will set the state back to that of "
         f"{point.transaction}, and undo {undoes}"
     )
     for name, rows in sorted(undone.again.items()):
-        screen.line(f"  comes in again: {count(rows, 'row')} of source {plain(name)}")
+        screen.line(f"  is read again: {count(rows, 'row')} of source {plain(name)}")
     for name, rows in sorted(undone.lost.items()):
         screen.line(f"  is lost: {count(rows, 'row')} pushed to {plain(name)}")
     if not undone.known:
@@ -143,7 +144,7 @@ def _nobody_runs(project: Project, env: Env, timeout_s: float) -> Seen:
     if client is not None:
         client.close()
         raise ConflictError(
-            f"a process on this machine runs {project.name}", hint="end it first, then restore"
+            f"a process on this machine runs {project.name}", hint="stop it first, then restore"
         )
     found = latest(project, env)
     uri = project.open_store(env).uri
@@ -153,6 +154,6 @@ def _nobody_runs(project: Project, env: Env, timeout_s: float) -> Seen:
     if not found.manifest.journal.closed and writer_liveness(claim, env) is not Liveness.DEAD:
         raise ConflictError(
             f"{claim.process} has {project.store}, or had",
-            hint="end it first, then restore; if it is gone, add --take-over",
+            hint="stop it first, then restore; if it is gone, add --take-over",
         )
     return seen_of(claim, uri)

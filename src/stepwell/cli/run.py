@@ -141,7 +141,7 @@ def _endpoint(project: Project, env: Env, progress: Progress, take_over: bool) -
         return Endpoint(None, project.open_store(env).uri, env, take_over=take_over)
     except UnavailableError as error:
         # Other processes will see that the pipeline is held; that is not worth stopping for.
-        progress.say(f"other processes cannot ask this one: {error.message}")
+        progress.say(f"other processes cannot connect to this one: {error.message}")
         return None
 
 
@@ -167,8 +167,8 @@ def _announced(wanted: Project, env: Env, progress: Progress, found: Stored | No
         differs = project_differences(wanted, found.manifest.program)
         if differs:
             progress.say(
-                f"the project differs from what is deployed ({', '.join(differs)}): running "
-                "what is deployed; stepwell deploy changes it"
+                f"the project differs from what is deployed ({', '.join(differs)}): running the "
+                f"deployed version; stepwell deploy applies the changes"
             )
     for warning in unmatched_sources(project, env):
         progress.say(f"warning: {warning.message}: {warning.hint}")
@@ -176,10 +176,10 @@ def _announced(wanted: Project, env: Env, progress: Progress, found: Stored | No
     if found is not None and not found.manifest.journal.closed:
         claim = found.manifest.claim
         if writer_liveness(claim, env) is not Liveness.DEAD:
-            progress.say(f"{claim.process} has the pipeline, or had: taking it over")
+            progress.say(f"{claim.process} holds the pipeline, or held it: taking it over")
     off = project.sinks_off(env)
     if off:
-        progress.say(f"sinks off, for they are the parent's: {', '.join(off)}")
+        progress.say(f"sinks turned off, because they belong to the parent: {', '.join(off)}")
     return project
 
 
@@ -279,7 +279,9 @@ class Watch:
         if claim.writer == self._pipeline.writer_id:
             self._epoch = found.epoch
         else:
-            self.error = fenced(self._pipeline.store.uri, claim, "this one takes nothing more in")
+            self.error = fenced(
+                self._pipeline.store.uri, claim, "this process accepts no more input"
+            )
         return self.error is not None
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ def show_repair(where: ProjectOptions, *, yes: bool) -> int:
         for key in found.drift:
             screen.line(f"record and manifest differ: {shown(key)}")
         screen.line("the record would be rebuilt from the manifest, and the log removed;")
-        screen.line("both are kept below deploy/resources.json.wal.kept/")
+        screen.line("both are saved below deploy/resources.json.wal.kept/")
     if not yes and not asked("repair?"):
         if not where.json:
             screen.line("nothing was changed. To do it: stepwell state repair --yes")
@@ -66,7 +66,7 @@ def show_unlock(where: ProjectOptions, id: str) -> None:
     if where.json:
         screen.json({"unlocked": owner.id, "host": owner.host, "pid": owner.pid})
     else:
-        screen.line(f"unlocked: {owner} had the lease {owner.id}")
+        screen.line(f"unlocked: {owner} held the lease {owner.id}")
 
 
 def _json(found: Shown) -> dict[str, Any]:
@@ -98,9 +98,11 @@ def _render(screen: Screen, found: Shown) -> None:
     if state is not None and state.serial:
         facts.append(("serial", f"{state.serial}, written by Stepwell {plain(state.tool_version)}"))
     elif found.first_run:
-        facts.append(("serial", "none: a first run made it; the next deploy writes the record"))
+        facts.append(
+            ("serial", "none: the first run created it; the next deploy writes the record")
+        )
     elif state is None:
-        facts.append(("serial", "not known: the record cannot be read"))
+        facts.append(("serial", "unknown: the record cannot be read"))
     else:
         facts.append(("serial", "none: nothing was deployed yet"))
     facts.append(("lineage", found.lineage or "none"))

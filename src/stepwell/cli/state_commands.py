@@ -12,17 +12,17 @@ from stepwell.cli.project_options import TIMEOUT, Json, TakeOver, Timeout
 checkpoint = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Keep moments of a pipeline, to go back to or to clone.",
+    help="Manage checkpoints of a pipeline, to restore or to clone.",
 )
 Which = Annotated[
-    str, typer.Argument(metavar="CHECKPOINT", help="Its name, its id, or how the id begins.")
+    str, typer.Argument(metavar="CHECKPOINT", help="Its name, its id, or a prefix of its id.")
 ]
 
 
 cache = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Show or clear what is cached on this machine. It is derived, and made again when needed.",
+    help="Show or clear the cache on this machine. It is rebuilt when needed.",
 )
 
 
@@ -44,7 +44,7 @@ def create(
     ] = None,
     keep: Annotated[
         str | None,
-        typer.Option("--keep", metavar="TIME", help="Keep it for so long: 12h, 7d."),
+        typer.Option("--keep", metavar="TIME", help="Keep it this long: 12h, 7d."),
     ] = None,
     take_over: TakeOver = False,
     timeout: Timeout = TIMEOUT,
@@ -90,15 +90,19 @@ def delete(context: typer.Context, which: Which, json: Json = False) -> None:
 def restore(
     context: typer.Context,
     checkpoint: Annotated[
-        str | None, typer.Option("--checkpoint", metavar="ID", help="Back to a checkpoint.")
+        str | None, typer.Option("--checkpoint", metavar="ID", help="Restore this checkpoint.")
     ] = None,
     transaction: Annotated[
         int | None,
-        typer.Option("--transaction", min=0, metavar="N", help="Back to a transaction."),
+        typer.Option(
+            "--transaction", min=0, metavar="N", help="Restore the state after this transaction."
+        ),
     ] = None,
     time: Annotated[
         str | None,
-        typer.Option("--time", metavar="TIME", help="Back to a time: 2026-01-31T12:00:00Z."),
+        typer.Option(
+            "--time", metavar="TIME", help="Restore the state at this time: 2026-01-31T12:00:00Z."
+        ),
     ] = None,
     confirm: Annotated[bool, typer.Option("--confirm", help="Do it.")] = False,
     take_over: TakeOver = False,
@@ -124,7 +128,8 @@ def restore(
 def compact(
     context: typer.Context,
     detach: Annotated[
-        bool, typer.Option("--detach", help="For a clone: copy what it shares with its parent.")
+        bool,
+        typer.Option("--detach", help="For a clone: copy the files it shares with its parent."),
     ] = False,
     take_over: TakeOver = False,
     timeout: Timeout = TIMEOUT,
@@ -144,8 +149,12 @@ def compact(
 @runs("adopt.show")
 def adopt(
     context: typer.Context,
-    moved: Annotated[bool, typer.Option("--moved", help="Nothing is left where it was.")] = False,
-    copy: Annotated[bool, typer.Option("--copy", help="The original lives on.")] = False,
+    moved: Annotated[
+        bool, typer.Option("--moved", help="The store was moved: the original is gone.")
+    ] = False,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="The store was copied: the original stays in use.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Declare that a store was moved or copied by hand.
@@ -165,7 +174,8 @@ def adopt(
 def data_tests(
     context: typer.Context,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEST]...", help="Those tests; by default all.")
+        list[str] | None,
+        typer.Argument(metavar="[TEST]...", help="Only these tests; by default all."),
     ] = None,
     rows: Annotated[
         int,

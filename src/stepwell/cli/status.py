@@ -177,13 +177,13 @@ def _claim(claim: Claim) -> dict[str, Any]:
 STATES = {
     "running": "running, process {pid}",
     "opening": "being opened",
-    "stopped": "stopped, in good order",
+    "stopped": "stopped cleanly",
     "not created": "not created",
-    "killed": "stopped, by a crash or a kill: the next run replays what is not flushed",
-    "not answering": "process {pid} has it and does not answer; it may be starting",
+    "killed": "stopped by a crash or a kill: the next run replays what was not flushed",
+    "not answering": "process {pid} holds it and does not answer; it may be starting",
     "incomplete": "a clone that was not completed: run the same clone again",
     "deleting": "being destroyed: destroy it again to finish",
-    "unknown": "held by process {pid} on host {host}, which cannot be asked from here",
+    "unknown": "held by process {pid} on host {host}, which cannot be reached from here",
 }
 
 
@@ -266,12 +266,17 @@ def _relations(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts = []
     parent = status["parent"]
     if parent is not None:
-        needs = "" if parent["pinned"] else ", of which it needs nothing any more"
+        needs = "" if parent["pinned"] else ", which it no longer needs"
         facts.append(("clone of", f"{plain(parent['store'])}{needs}"))
     if status["sinks_off"]:
         names = ", ".join(status["sinks_off"])
         whose = "original" if parent is None else "parent"
-        facts.append(("sinks off", f"{names}: they are the {whose}'s; others need other names"))
+        facts.append(
+            (
+                "sinks off",
+                f"{names}: they belong to the {whose}; sinks of this pipeline need other names",
+            )
+        )
     if status["clones"]:
         facts.append(("clones", ", ".join(plain(item["store"]) for item in status["clones"])))
     return facts

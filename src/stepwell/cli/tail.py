@@ -23,8 +23,10 @@ def show(where: ProjectOptions, view: str, max_transactions: int | None) -> int:
     client = running(project, env, where.timeout_s)
     if client is None:
         raise UnavailableError(
-            f"nothing runs the pipeline in {project.store} on this machine",
-            hint="stepwell run, in another terminal; stepwell query shows what is there now",
+            f"no process on this machine runs the pipeline in {project.store}",
+            hint=(
+                "start one in another terminal: stepwell run; stepwell query shows the current rows"
+            ),
         )
     with signals() as caught, client:
         # Not by an exception: one that is raised inside a callback would be lost.

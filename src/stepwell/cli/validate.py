@@ -17,8 +17,8 @@ from stepwell.sql.mistakes import unknown_calls, unreadable
 from stepwell.sql.statements import MaterializedView, Statement, Table, fold
 from stepwell.store.memory import MemoryStore
 
-OFFLINE = "valid as far as the files tell; stepwell validate --spark asks Spark as well"
-SPARK = "valid, and Spark takes every query"
+OFFLINE = "valid as far as the files show; stepwell validate --spark asks Spark, too"
+SPARK = "valid, and Spark accepts every query"
 
 
 def show(where: ProjectOptions, *, spark: bool) -> None:

@@ -55,6 +55,6 @@ def _render(screen: Screen, report: Report, deep: bool) -> None:
         return
     looked = f"{count(report.objects, 'object')} of manifest {report.version}"
     if deep:
-        screen.line(f"All is well: {looked}, {size(report.bytes_read)} of contents compared.")
+        screen.line(f"No damage found: {looked}, {size(report.bytes_read)} of contents compared.")
     else:
-        screen.line(f"All is well: {looked}. Contents are compared by stepwell verify --deep")
+        screen.line(f"No damage found: {looked}. Contents are compared by stepwell verify --deep")

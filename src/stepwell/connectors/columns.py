@@ -169,7 +169,7 @@ def _moments(values: pa.Array, column: ShapeColumn) -> pa.Array:
     zoned = column.kind.name == "timestamp"
     if pa.types.is_timestamp(values.type):
         if values.type.tz is not None and not zoned:
-            raise pa.ArrowTypeError("a moment is no time of day without a zone")
+            raise pa.ArrowTypeError("a time with a zone is not a valid TIMESTAMP_NTZ")
         if values.type.unit == "ns":
             # Truncate to microseconds, as Spark does.
             values = pc.floor_temporal(values, unit="microsecond")

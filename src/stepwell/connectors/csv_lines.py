@@ -137,7 +137,7 @@ def _read_sound(header: tuple[str, ...], delimiter: str, lines: _Lines) -> _Give
 
 def _unsound(record: bytes, delimiter: str) -> str | None:
     if b"\r" in without_quoted(record, delimiter).rstrip(b"\r\n"):
-        return "a carriage return stands alone, outside of quotes"
+        return "a carriage return without a line feed, outside of quotes"
     try:
         check_utf8(record)
     except Unfit as unfit:

@@ -56,7 +56,7 @@ class DatagenSource:
             raise ConfigError(f"source {name}: deletes need a table with a primary key")
         for column in self._shape.columns:
             if column.kind.name in ("array", "map", "struct") and not column.nullable:
-                raise ConfigError(f"source {name}: no values are made for {column.name}")
+                raise ConfigError(f"source {name}: values cannot be generated for {column.name}")
 
     def poll(self, after: Json, limits: Limits) -> Intake | None:
         start = 0 if after is None else int(after["next"])
@@ -73,8 +73,8 @@ class DatagenSource:
     def read(self, reference: Json) -> Intake:
         if reference["settings"] != self._meaning():
             raise ReplayMismatchError(
-                f"source {self.name} was made with other settings: {reference['settings']}",
-                hint="give it back the settings it had",
+                f"source {self.name} was created with other settings: {reference['settings']}",
+                hint="give it the settings it had before",
             )
         return self._made(reference["start"], reference["end"])
 

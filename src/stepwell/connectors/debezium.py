@@ -63,7 +63,7 @@ def debezium_operations(event: object, shape: Shape) -> list[tuple[bool, Row]]:
             keeps = shape.key and all(before[1][place] == after[1][place] for place in shape.key)
             return [after] if keeps else [before, after]
         if not shape.key:
-            raise Unfit("an update of a table without a key must tell the row before")
+            raise Unfit("an update of a table without a key must contain the row before")
         return [row("after", put=True)]
     raise Unfit(f"op {shown(operation)} is not supported")
 
@@ -79,7 +79,7 @@ def _meant(
         try:
             made[name] = value if field is None else _value(value, field)
         except (ValueError, OverflowError, TypeError, binascii.Error):
-            raise Unfit(f"{name}: {shown(value)} is not what the event's schema says") from None
+            raise Unfit(f"{name}: {shown(value)} does not match the event's schema") from None
         place = shape.places.get(name.lower())
         if place is not None and type(made[name]) is int:
             made[name] = _counted(made[name], shape.columns[place].kind.name, name)
@@ -93,7 +93,9 @@ def _counted(value: object, kind: str, name: str) -> object:
         except OverflowError:
             raise Unfit(f"{name}: {value} days are out of range") from None
     if kind in ("timestamp", "timestamp_ntz"):
-        raise Unfit(f"{name}: the number {value} is no moment in an event without a schema")
+        raise Unfit(
+            f"{name}: the number {value} is not a valid timestamp in an event without a schema"
+        )
     return value
 
 

@@ -103,7 +103,7 @@ def latest_by_key(
     if pc.sum(pc.greater(weights, 0)).as_py() != come or pc.max(weights).as_py() > 1:
         raise InvalidError(
             f"sink {sink}: the view {view} has several rows with the same {', '.join(key)}",
-            hint="name columns that tell its rows apart as the sink's key, or leave key out",
+            hint="name columns that identify its rows as the sink's key, or leave key out",
         )
     if len(changes) > 1:
         last = last.take(last_of_each(last, places))

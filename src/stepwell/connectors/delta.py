@@ -194,7 +194,7 @@ class DeltaSink:
         numbers = [number for number in found if number is not None]
         if len(numbers) < len(_PARTS):
             raise InvalidError(
-                f"sink {self.name}: the table at {self._path} was made by an earlier version",
+                f"sink {self.name}: the table at {self._path} was created by an earlier version",
                 hint="give the sink another name and another path: it then receives the whole view",
             )
         return _mark(lineage, numbers)
@@ -215,7 +215,7 @@ class DeltaSink:
         lineage, sink = properties.get(_LINEAGE), properties.get(_SINK)
         if lineage is None:
             raise InvalidError(
-                f"sink {self.name}: there is a table at {self._path} that Stepwell did not make",
+                f"sink {self.name}: there is a table at {self._path} that Stepwell did not create",
                 hint="choose another path, or move the table away",
             )
         if sink != self.name:
@@ -232,7 +232,7 @@ class DeltaSink:
         log = self._mode is DeltaMode.CHANGES
         if not (wanted <= set(found) if log else wanted == set(found)):
             raise InvalidError(
-                f"sink {self.name}: the table at {self._path} does not fit the view {self.view}: "
+                f"sink {self.name}: the table at {self._path} does not match the view {self.view}: "
                 f"expected the columns {', '.join(change.column_names[:-1])}, "
                 f"found {', '.join(found)}",
                 hint="choose another path for the changed view",
@@ -428,7 +428,7 @@ class DeltaSink:
             raise
         except (exceptions.SchemaMismatchError, exceptions.DeltaProtocolError) as error:
             raise InvalidError(
-                f"sink {self.name}: the table at {self._path} does not fit the view {self.view}: "
+                f"sink {self.name}: the table at {self._path} does not match the view {self.view}: "
                 f"{error}",
                 hint="choose another path for the changed view",
             ) from error

@@ -42,7 +42,10 @@ def check_evolution(options: Mapping[str, object], before: pa.Schema, after: pa.
     if why is not None:
         raise InvalidError(
             f"the sink cannot follow: {why}",
-            hint="give the sink another name and another place: it then begins with the whole view",
+            hint=(
+                "give the sink another name and another location: it then starts with the whole "
+                "view"
+            ),
         )
     evolution(before, after)
 

@@ -198,7 +198,7 @@ def changed(part: Part, problem: str) -> ReplayMismatchError:
     return ReplayMismatchError(
         f"{part.name} {problem}: {unit} {part.start} to {part.end} of it were taken when it had "
         f"{part.size} bytes",
-        hint="a file must stay as it is once it was taken: put it back as it was",
+        hint="a file must not change once it was read: restore it",
     )
 
 
@@ -330,10 +330,10 @@ class TextParts:
         except FileNotFoundError:
             raise changed(part, "is gone") from None
         except (Unfit, pa.ArrowInvalid) as error:
-            raise changed(part, f"cannot be read any more ({error})") from error
+            raise changed(part, f"can no longer be read ({error})") from error
         except OSError as error:
             if error.errno is None:
-                raise changed(part, f"cannot be read any more ({error})") from error
+                raise changed(part, f"can no longer be read ({error})") from error
             raise unavailable(part.name, error) from error
         if whole and _is_plain(part, data):
             return Undecoded(part, header, data, data.count(b"\n"))

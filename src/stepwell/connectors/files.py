@@ -112,7 +112,7 @@ class _Standing:
                 f"the names that source {source} has taken",
                 f"are {files:,} with digest {names or 0:032x}, but its position says "
                 f"{self.files:,} with {self.names:032x}",
-                hint="nothing was taken: stepwell verify says what is damaged",
+                hint="nothing was read: stepwell verify shows the damage",
             )
 
 
@@ -243,7 +243,9 @@ class FilesSource:
     def waiting(self) -> str | None:
         left, links = self._lag, self._listing.left_alone
         if links and not left:
-            return f"{links[0]} leads out of the folder: follow_links: true takes such links"
+            return (
+                f"{links[0]} leads out of the folder: set follow_links: true to follow such links"
+            )
         why = f": {self._failed.message}" if self._failed is not None else ""
         return f"{left:,} file{'s' if left > 1 else ''} waiting{why}" if left else None
 
@@ -274,7 +276,7 @@ class FilesSource:
         late = [
             BadRow(
                 name,
-                f"grew from {old} to {new} bytes after it was taken; what was added is not read",
+                f"grew from {old} to {new} bytes after it was read; the added bytes are ignored",
                 "",
             )
             for name, old, new in grown
@@ -396,7 +398,7 @@ class FilesSource:
         except (OSError, pa.ArrowException) as error:
             if getattr(error, "errno", None) is not None:
                 raise unavailable(part.name, error) from error
-            raise changed(part, f"cannot be read any more ({error})") from error
+            raise changed(part, f"can no longer be read ({error})") from error
         if found != prefix:
             self._reader.again(part, file.path)  # This may raise a more precise error.
             raise changed(part, "was changed")

@@ -149,17 +149,16 @@ class FilesSink:
                 mine = _same_file(staged / _MARK, self._marker(sequence))
             except FileNotFoundError:
                 raise ConflictError(
-                    f"sink {self.name}: another writer has cleared {staged} away: {mark} was not "
-                    "written"
+                    f"sink {self.name}: another writer has removed {staged}: {mark} was not written"
                 ) from None
             if not mine or max(self._sequences(), default=0) != sequence:
                 # Either the number was taken, or it had been trimmed because the log has advanced.
                 shutil.rmtree(staged, ignore_errors=True)
-                raise ConflictError(f"sink {self.name} has gone on: {mark} was not written")
+                raise ConflictError(f"sink {self.name} has moved on: {mark} was not written")
             if not self._publish(_Logged(sequence, mark, staged.name)):
                 # Another writer published it and a reader removed it; `last` gives the answer.
                 raise UnavailableError(
-                    f"sink {self.name}: {mark} is committed, and its folder is nowhere",
+                    f"sink {self.name}: {mark} is committed, but its folder is missing",
                     hint="the engine asks what the sink holds before it goes on",
                 )
         for number in self._sequences():

@@ -81,7 +81,7 @@ def read_record(line: bytes) -> object:
     except (ValueError, RecursionError) as error:
         raise Unfit(f"not JSON: {error}") from None
     except ArithmeticError:
-        raise Unfit("not JSON: a number has an exponent out of all range") from None
+        raise Unfit("not JSON: the exponent of a number is out of range") from None
 
 
 def _refuse(constant: str) -> object:

@@ -66,7 +66,7 @@ class Options:
             return None
         # Without quotes, YAML reads it as a different number.
         if not isinstance(value, str) or re.fullmatch("0?6[0-7]{2}", value) is None:
-            hint = 'in quotes, with leave for the owner to read and write: "0600"'
+            hint = 'in quotes, readable and writable for the owner: "0600"'
             raise self.wrong(name, 'permissions such as "0640"', value, hint)
         return int(value, 8)
 

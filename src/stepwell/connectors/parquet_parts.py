@@ -181,10 +181,10 @@ class ParquetParts:
             raise changed(part, "is gone") from None
         except OSError as error:
             if error.errno is None:
-                raise changed(part, f"cannot be read any more ({error})") from error
+                raise changed(part, f"can no longer be read ({error})") from error
             raise unavailable(part.name, error) from error
         except Exception as error:
-            raise changed(part, f"cannot be read any more ({error})") from error
+            raise changed(part, f"can no longer be read ({error})") from error
         if group.checksum != part.checksum:
             raise changed(part, "was changed")
         return group.between(part.start, part.end)

@@ -118,8 +118,10 @@ class PostgresSink:
             raise ConfigError(
                 f"sink {name}: "
                 + ("mode: table needs a key" if not key else "mode: changes has no key"),
-                hint="name the columns that tell the view's rows apart: key: [id]; without any, "
-                "take mode: changes",
+                hint=(
+                    "name the columns that identify the view's rows: key: [id]; if there are "
+                    "none, use mode: changes"
+                ),
             )
         try:
             given = conninfo.conninfo_to_dict(dsn)
@@ -222,7 +224,7 @@ class PostgresSink:
             )
         except psycopg.errors.UndefinedColumn as error:
             raise InvalidError(
-                f"sink {self.name}: {self._schema}.{PROGRESS} was made by an earlier version",
+                f"sink {self.name}: {self._schema}.{PROGRESS} was created by an earlier version",
                 hint="drop it and the tables it names, and give the sinks other names: they then "
                 "receive the whole views",
             ) from error
@@ -233,7 +235,7 @@ class PostgresSink:
         if sink != self.name:
             raise InvalidError(
                 f"sink {self.name}: the table {self._target} belongs to sink {sink}",
-                hint=f"two sinks cannot share a table; if {sink} is none any more, drop the table",
+                hint=f"two sinks cannot share a table; if {sink} no longer exists, drop the table",
             )
         number, place = Transaction(int(transaction)), Position(int(position))
         return Delivered(lineage, timeline, number, place, Checksum(entry))
@@ -295,7 +297,7 @@ class PostgresSink:
     def _make_table(self, cursor: psycopg.Cursor[tuple[object, ...]], change: pa.Table) -> None:
         if self._made(cursor, self._table):
             raise InvalidError(
-                f"sink {self.name}: there is a table {self._target} that Stepwell did not make",
+                f"sink {self.name}: there is a table {self._target} that Stepwell did not create",
                 hint="choose another table, or drop this one",
             )
         columns = [_column(field) for field in list(change.schema)[:-1]]
@@ -357,7 +359,7 @@ class PostgresSink:
         if self._mode is PostgresMode.TABLE:
             raise InvalidError(
                 f"sink {self.name}: the view {self.view} gains the column {name}, and the table "
-                f"{self._target} has a column of that name that Stepwell did not make",
+                f"{self._target} has a column of that name that Stepwell did not create",
                 hint=f"rename it ({rename}) or drop it, and run again",
             )
         if common is None:

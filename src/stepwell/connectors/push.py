@@ -85,7 +85,7 @@ def format_of(name: str) -> FileFormat:
         return FileFormat(endings.get(ending, ending[1:]))
     except ValueError:
         raise InvalidError(
-            f"the name {name} does not tell its format", hint="add --format json, csv or parquet"
+            f"the name {name} does not show its format", hint="add --format json, csv or parquet"
         ) from None
 
 

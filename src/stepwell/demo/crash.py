@@ -139,7 +139,7 @@ def _run_and_kill(directory: Path, env: Env) -> int:
                     return entries
                 if process.poll() is not None or env.uptime() - began > PATIENCE_S:
                     raise UnavailableError(
-                        "the run that was to be killed did not get half-way: "
+                        "the run that was to be killed did not get halfway: "
                         + (directory / "first.log").read_text().strip()
                     )
                 env.sleep(_LOOK_S)

@@ -192,8 +192,8 @@ def deploy(
             except ClaimedError:
                 # Nothing was changed. If the process that was faster still runs, the next attempt
                 # asks it.
-                say("another process has claimed the pipeline meanwhile: looking again")
-        raise ConflictError(f"{project.store} was claimed by others again and again")
+                say("another process has claimed the pipeline in the meantime: trying again")
+        raise ConflictError(f"{project.store} was claimed by other processes again and again")
 
 
 def _attempt(
@@ -244,7 +244,7 @@ def _brought_up(env: Env, seen: Survey, state: DeployState, say: Say) -> DeployS
     actual = resources_to_json(seen.resources)
     if seen.manifest is None or dict(state.resources) == actual:
         return state
-    say("the record was brought up to what is deployed")
+    say("the record was updated to what is deployed")
     lineage, serial = seen.manifest.lineage, state.serial + 1
     after = replace(state, lineage=lineage, serial=serial, resources=actual)
     return save_state(seen.store, env, after)
@@ -380,7 +380,7 @@ def _kept_plan(
         )
     if before != fingerprint(seen.resources, seen.executor):
         raise ConflictError(
-            f"{name} was made for what was deployed in {store} then; something else is now",
+            f"{name} is out of date: what is deployed in {store} has changed since it was made",
             hint="make it again: stepwell plan --out " + name,
         )
     return wanted
@@ -412,7 +412,7 @@ def _runner(
             client.ready()
         raise ClaimedError(f"process {client.pid} has opened the pipeline in {uri}")
     if client is not None:
-        say("the process that runs the pipeline is asked to change it")
+        say("asking the process that runs the pipeline to change it")
         return client
     if found is None:
         return None
@@ -422,10 +422,12 @@ def _runner(
     if free or take_over or writer_liveness(claim, env) is Liveness.DEAD:
         return None
     raise ConflictError(
-        f"process {claim.pid} on host {claim.host} has {project.store} since "
-        f"{format_time(claim.time)}, and cannot be asked from here",
-        hint="deploy on that host, or end that process first; if it does not run any more, add "
-        "--take-over",
+        f"process {claim.pid} on host {claim.host} has held {project.store} since "
+        f"{format_time(claim.time)}, and cannot be reached from here",
+        hint=(
+            "deploy on that host, or stop that process first; if it is no longer running, add "
+            "--take-over"
+        ),
     )
 
 

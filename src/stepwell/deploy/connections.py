@@ -59,11 +59,11 @@ class Connections:
         made = []
         for name, item in self._items(node, "source"):
             if name == PUSHED:
-                hint = "rows that are pushed go by that name"
+                hint = "that name is reserved for pushed rows"
                 raise item.key_error(f"a source cannot be called {PUSHED}", hint=hint)
             table = self._relation(name, item, "source", "table")
             if not isinstance(table, Table):
-                hint = "sources fill tables; views follow from them"
+                hint = "sources fill tables; views are computed from them"
                 raise self._at(item, "table").error(
                     f"source {name}: {table.name} is a view", hint=hint
                 )

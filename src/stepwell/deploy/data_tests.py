@@ -147,7 +147,7 @@ class _Reader:
             return self._query(node)
         if self._relation is None:
             raise self.item.key_error(
-                f"test {self.name} names no view and no table", hint="add view: NAME"
+                f"test {self.name} names neither a view nor a table", hint="add view: NAME"
             )
         if kind == "accepted_values":
             return self._accepted(node)
@@ -163,13 +163,16 @@ class _Reader:
         if self._relation is None or "query" in self._entries:
             raise node.error(
                 f"test {self.name}: the rows of a query are not those of one view",
-                hint="dead_letter goes with not_null, unique and accepted_values; use warn or fail",
+                hint="dead_letter is for not_null, unique and accepted_values; use warn or fail",
             )
         if isinstance(self._relation, Table):
             raise node.error(
-                f"test {self.name}: {self._relation.name} is a table, and keeps what it is given",
-                hint="declare its columns NOT NULL, or test a view over it; warn and fail go "
-                "with tables, too",
+                f"test {self.name}: {self._relation.name} is a table, and stores every row it is "
+                f"given",
+                hint=(
+                    "declare its columns NOT NULL, or test a view over it; warn and fail work "
+                    "with tables, too"
+                ),
             )
         return self._relation
 
@@ -264,7 +267,7 @@ class _Reader:
             if _TEXTS.match(of):
                 raise items[0].error(
                     f"test {self.name}: {column} is {of}, and cannot be compared with numbers",
-                    hint="put the values into quotes",
+                    hint="put the values in quotes",
                 )
         for item in items:
             value = item.content
@@ -278,7 +281,7 @@ class _Reader:
         text = str(node.content)
         if "${" in text:
             raise node.error(
-                f"test {self.name} holds a reference, which is not resolved in tests",
+                f"test {self.name} contains a reference, which is not resolved in tests",
                 hint="write the value out",
             )
         return text
@@ -363,8 +366,8 @@ def _check_names(
             names.append(_unchecked(reader.diverts().name))
         for name in names:
             if counted[fold(name)] > 1:
-                kind = "the project declares" if fold(name) in relations else "another test makes"
+                kind = "the project declares" if fold(name) in relations else "another test creates"
                 raise reader.item.key_error(
-                    f"test {reader.name} makes a view {name}, which {kind} as well",
+                    f"test {reader.name} creates a view {name}, which {kind} as well",
                     hint="give the test or the view another name",
                 )

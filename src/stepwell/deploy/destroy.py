@@ -85,5 +85,5 @@ def _refuse_if_running(
         claim = manifest.claim
         raise ConflictError(
             f"process {claim.pid} on host {claim.host} has {project.store}",
-            hint="end it first",
+            hint="stop it first",
         )

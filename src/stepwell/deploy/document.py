@@ -84,7 +84,7 @@ def read_document(path: Path, name: str) -> Node:
     except OSError as error:
         raise ConfigError(f"{name} cannot be read: {error.strerror}") from error
     if len(data) > BYTES_MAX:
-        raise ConfigError(f"{name} has {len(data):,} bytes, at most {BYTES_MAX:,} are read")
+        raise ConfigError(f"{name} has {len(data):,} bytes, more than the limit of {BYTES_MAX:,}")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -131,7 +131,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     def compose_node(self, parent: object, index: object) -> object:
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark
-            raise yaml.composer.ComposerError(None, None, "aliases are not read", mark)
+            raise yaml.composer.ComposerError(None, None, "aliases are not supported", mark)
         return super().compose_node(parent, index)
 
 
@@ -157,7 +157,7 @@ def _node(source: Source, node: yaml.Node, key: Span | None, depth: int) -> Node
         return Node(items, source, span, key)
     if isinstance(node, yaml.ScalarNode) and kind in (*_KINDS, "str"):
         return Node(_scalar(kind, node.value), source, span, key)
-    raise _error(source, span.start, f"the tag {node.tag} is not read", hint="take it out")
+    raise _error(source, span.start, f"the tag {node.tag} is not supported", hint="remove it")
 
 
 def _entries(source: Source, node: yaml.MappingNode, depth: int) -> Iterator[tuple[str, Node]]:
@@ -168,8 +168,8 @@ def _entries(source: Source, node: yaml.MappingNode, depth: int) -> Iterator[tup
             raise _error(source, span.start, "a key must be a word")
         if name.value in seen:
             line, _ = source.place(seen[name.value])
-            message = f"{name.value} stands here twice, first in line {line}"
-            raise ProjectError(source.error_at(span, message, hint="take one of them out"))
+            message = f"{name.value} is set twice, first in line {line}"
+            raise ProjectError(source.error_at(span, message, hint="remove one of them"))
         seen[name.value] = span.start
         yield name.value, _node(source, value, span, depth + 1)
 
@@ -201,5 +201,5 @@ def _hint(error: yaml.MarkedYAMLError) -> str | None:
     if "expected a single document" in str(error.context):
         return "a project is one document: take out the line ---"
     if "mapping values are not allowed" in problem:
-        return "put a text with a colon into quotes"
+        return "put a text that contains a colon in quotes"
     return None

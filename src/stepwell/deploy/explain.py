@@ -19,7 +19,7 @@ from stepwell.plan.described import read_description
 from stepwell.plan.explain import explain
 from stepwell.sql.statements import fold
 
-OFFLINE = "worked out without Spark, which decides when the pipeline is run or deployed"
+OFFLINE = "estimated without Spark, which decides when the pipeline is run or deployed"
 
 
 def explained(
@@ -37,7 +37,7 @@ def explained(
             continue
         program = made[fold(view)]
         if isinstance(program, CannotRunError):
-            text = f"{view}\n  not known without Spark: {program}\n  {OFFLINE}"
+            text = f"{view}\n  unknown without Spark: {program}\n  {OFFLINE}"
             found.append((text, {"view": view, "offline": True, "unknown": str(program)}))
         else:
             told = explain(program, {})

@@ -121,7 +121,7 @@ def _reads(
         if fold(table.name) not in declared:
             names = [statement.name for statement in declared.values()]
             hint = did_you_mean(table.name, names) or f"declare it: CREATE TABLE {table.name} (...)"
-            message = f"{view.name} reads {table.name}, which is no table or view"
+            message = f"{view.name} reads {table.name}, which is not a table or view"
             raise view.source.error_at(span, message, hint=hint)
         yield _Read(fold(table.name), span)
 
@@ -224,5 +224,5 @@ def _no_column(
     view: View | MaterializedView, column: exp.Column, shown: str, known: set[str]
 ) -> SqlError:
     hint = did_you_mean(column.name, known) or "check the columns of what it reads"
-    message = f"{view.name} reads a column {shown}, which there is not"
+    message = f"{view.name} reads an unknown column {shown}"
     return view.source.error_at(_span(view, column.this), message, hint=hint)

@@ -65,7 +65,7 @@ class Owner:
 
     def __str__(self) -> str:
         if self.id == DAMAGED:
-            return "somebody whose lease is damaged"
+            return "an unknown owner, whose lease is damaged"
         return f"process {self.pid} on host {self.host} since {format_time(self.since)}"
 
 
@@ -121,8 +121,8 @@ class Lease:
         with self._lock:
             if self._lost is None:
                 self._lost = ConflictError(
-                    f"this deploy cannot keep its lease: {error!r}",
-                    hint="nothing more was changed; deploy again: it finds out what has happened",
+                    f"this deploy cannot renew its lease: {error!r}",
+                    hint="nothing more was changed; deploy again: it detects what was done",
                 )
 
     def release(self) -> None:
@@ -156,8 +156,8 @@ class Lease:
             now = read_lease(store)
             holder = "nobody" if now is None else str(now)
             self._lost = ConflictError(
-                f"this deploy lost its lease, which {holder} has now",
-                hint="nothing more was changed; look with stepwell plan",
+                f"this deploy lost its lease to {holder}",
+                hint="nothing more was changed; check with stepwell plan",
             )
             raise self._lost from error
         found = store.get(paths.LEASE)
@@ -209,7 +209,7 @@ def take_lease(
         if now >= until:
             raise ConflictError(
                 f"{owner} is deploying to {store.uri}",
-                hint="wait for it: --lock-timeout 5m. One that has died is taken over after "
+                hint="wait for it: --lock-timeout 5m. The lease of a dead one expires after "
                 f"{settings.expiry_s:g}s; to free its lease now: stepwell unlock {owner.id}",
             )
         if not told:
@@ -222,7 +222,9 @@ def unlock(store: Store, id: str) -> Owner:
     """Release a lease by its id, whichever process holds it."""
     owner, etag = _read(store)
     if owner is None:
-        raise InvalidError(f"nobody holds the lease of {store.uri}", hint="there is nothing to do")
+        raise InvalidError(
+            f"no process holds the lease of {store.uri}", hint="there is nothing to do"
+        )
     if owner.id != id:
         raise InvalidError(
             f"the lease of {store.uri} is {owner.id}, not {id}; {owner} holds it",

@@ -71,7 +71,7 @@ class DeployLog:
         self._written = 0
         found = store.list(paths.DEPLOY_LOG, limit=1)
         if found:
-            raise ConflictError(f"{store.uri}/{found[0].path} is there: another deploy is at work")
+            raise ConflictError(f"{store.uri}/{found[0].path} exists: another deploy is running")
         self._put({"lineage": header.lineage})
 
     @property
@@ -104,7 +104,7 @@ class DeployLog:
                 if found is None or found.data != data:
                     raise ConflictError(
                         f"{self._store.uri}/{path} was written by another deploy",
-                        hint="this one lost its lease; look with stepwell plan",
+                        hint="this one lost its lease; check with stepwell plan",
                     ) from None
 
         unknown = f"{path} may or may not have been written"
@@ -198,6 +198,6 @@ def _record(fields: Fields) -> Record:
 def _damaged(error: CorruptError) -> CorruptError:
     return CorruptError(
         error.object,
-        f"{error.message.partition(': ')[2]}; records behind it are there, so it was no crash",
+        f"{error.message.partition(': ')[2]}; records after it exist, so a crash is not the cause",
         hint=f"nothing was changed. {REPAIR} shows what it would do",
     )

@@ -435,7 +435,7 @@ def _check_settings(deployed: Deployed, target: Deployed) -> None:
         if kept and view.settings != kept[0].settings:
             names = ", ".join(r.name for r in kept)
             told = InvalidError(
-                f"it would have other settings of Spark than {names}, which keep theirs",
+                f"its Spark settings would differ from those of {names}, which keep theirs",
                 hint="fix the resources that failed, and deploy again",
             )
             raise BuildError(view.key, told)

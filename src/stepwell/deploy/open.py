@@ -129,7 +129,9 @@ def project_at(address: str, env: Env, *, secrets: bool = True) -> Project:
         what = "no pipeline" if found is None else "a pipeline to which nothing was deployed"
         raise InvalidError(
             f"there is {what} in {address}",
-            hint="open it by its project, or deploy one to it: stepwell deploy --store ADDRESS",
+            hint=(
+                "open it through its project, or deploy one to it: stepwell deploy --store ADDRESS"
+            ),
         )
     folder = Path.cwd()
     references = References(folder, os.environ, {}, required=secrets)
@@ -162,7 +164,7 @@ def project_at(address: str, env: Env, *, secrets: bool = True) -> Project:
     except ConfigError as error:
         raise InvalidError(
             f"{address} cannot be opened by its address: {error.message}",
-            hint="open it by its project, which has its variables",
+            hint="open it through its project, which has its variables",
         ) from error
 
 
@@ -178,5 +180,5 @@ def _check_journal(project: Project, manifest: Manifest, env: Env) -> None:
         raise InvalidError(
             f"the journal of {project.store} is not in {place.uri}: found "
             f"{there.id if there else 'none'}, expected {manifest.journal.id}",
-            hint="open it by its project, which names the store of its journal",
+            hint="open it through its project, which names the store of its journal",
         )

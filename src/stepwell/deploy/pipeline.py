@@ -264,12 +264,12 @@ def check_one_query(sql: str) -> None:
     first = tokens.peek().text.upper()
     if first not in ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "("):
         hint = (
-            "only queries, DESCRIBE and SHOW TABLES or VIEWS are answered; rows come in by sources "
-            "and by stepwell push"
+            "only queries, DESCRIBE and SHOW TABLES or VIEWS are answered; add rows through a "
+            "source or with stepwell push"
         )
         raise tokens.unexpected("expected SELECT", hint=hint)
     while tokens.peek().kind != "end":
         if tokens.skip(";") and tokens.peek().kind != "end":
-            raise tokens.wrong("this is a second statement", hint="ask one query at a time")
+            raise tokens.wrong("this is a second statement", hint="run one query at a time")
         if tokens.peek().kind != "end":
             tokens.take()

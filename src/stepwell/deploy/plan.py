@@ -248,7 +248,7 @@ class _Planner:
 
     def _deleted(self, resource: Resource) -> Step:
         lost: str | None = None
-        reason = "it is not in the project any more"
+        reason = "it is no longer in the project"
         if resource.kind == "table":
             rows = self._rows(resource.name)
             if rows:
@@ -260,7 +260,7 @@ class _Planner:
         refused = None
         if resource.protected:
             refused = (
-                "it is protected; take it out of protect: and deploy that first, then remove it"
+                "it is protected; remove it from protect: and deploy that first, then remove it"
             )
         return Step(resource.key, Action.DELETE, reason, lost=lost, refused=refused)
 
@@ -273,7 +273,7 @@ class _Planner:
         if resource.kind == "view":
             before = self._renamed(resource)
             if before is not None:
-                reason = f"as {before}, under another name"
+                reason = f"it is {before} under another name"
             if self._is_stored(resource):
                 work = self._work(resource)
         elif resource.kind == "sink":
@@ -294,7 +294,7 @@ class _Planner:
             return self._kept(old, new)
         before, now = old.statement(), new.statement()
         if not isinstance(before, Table) or not isinstance(now, Table):
-            raise InvalidError(f"{shown(new.key)} is no table")
+            raise InvalidError(f"{shown(new.key)} is not a table")
         change = self._compared.changes[new.key]
         lost: str | None = None
         rows = self._rows(new.name)
@@ -305,7 +305,9 @@ class _Planner:
             if old.protected:
                 refused = refused or "it is protected, and values of its columns would be lost"
         if change.columns or change.key:
-            self._moved[new.key] = "has other columns" if change.columns else "has another key"
+            self._moved[new.key] = (
+                "has different columns" if change.columns else "has a different key"
+            )
         work = {new.name: rows} if change.rewrites and rows else {}
         return Step(
             new.key,
@@ -338,15 +340,17 @@ class _Planner:
             renamed = not (compared.same_names and self._same_spelling(old, new, said))
             if _alike(old, new) and compared.same_rows and not (renamed and followed):
                 if renamed:
-                    self._moved[new.key] = "has other names for its columns"
+                    self._moved[new.key] = "has different column names"
                 if stored:
                     return Step(new.key, Action.REBIND, self._rebound(moved), difference)
                 self._touched[new.key] = (
-                    "says the same in other words" if moved is None else self._change_below(moved)
+                    "is written differently but means the same"
+                    if moved is None
+                    else self._change_below(moved)
                 )
                 return self._in_other_words(old, new, difference)
             reason, cause = self._otherwise(old, new, moved if not said else None)
-            self._moved[new.key] = "is recomputed" if stored else "is computed otherwise"
+            self._moved[new.key] = "is recomputed" if stored else "is computed differently"
         if reason and stored:
             work = self._work(new)
             return Step(new.key, Action.REBUILD, reason, difference, work, cause=cause)
@@ -366,12 +370,14 @@ class _Planner:
 
     def _in_other_words(self, old: Resource, new: Resource, difference: tuple[str, ...]) -> Step:
         if difference:
-            return Step(new.key, Action.UPDATE, "it says the same in other words", difference)
+            return Step(
+                new.key, Action.UPDATE, "it is written differently but means the same", difference
+            )
         return self._kept(old, new)
 
     def _rebound(self, moved: str | None) -> str:
         if moved is None or moved not in self._deployed:
-            return "its query says the same in other words; its rows stay"
+            return "its query is written differently but means the same; its rows stay"
         return f"it reads no changed column of {shown(moved)}; its rows stay"
 
     def _otherwise(self, old: Resource, new: Resource, moved: str | None) -> tuple[str, str | None]:
@@ -399,10 +405,10 @@ class _Planner:
         for name in ("table", "type"):
             if name in changed:
                 refused = (
-                    f"its {name} changes, and what it has read so far went by the old one; give "
-                    "the new source another name"
+                    f"its {name} changes, but it has read its input so far by the old one; give "
+                    f"the new source another name"
                 )
-        reason = f"{', '.join(changed)} changed; it goes on where it stands"
+        reason = f"{', '.join(changed)} changed; it continues from its position"
         return Step(new.key, Action.UPDATE, reason, _options(old, new), refused=refused)
 
     def _sink(self, old: Resource, new: Resource) -> Step:
@@ -419,14 +425,18 @@ class _Planner:
         if _PLACE & set(changed):
             reason = f"{named} changed; it starts over there, with the whole view"
             waiting = self._facts.undelivered.get(new.name, 0)
-            lost = f"{waiting:,} transactions that the old place lacks" if waiting else None
+            lost = (
+                f"{waiting:,} transactions that the old location has not received"
+                if waiting
+                else None
+            )
             return Step(new.key, Action.REBUILD, reason, difference, lost=lost)
         left = set(changed) - _HARMLESS - {"view"}
         refused = None
         if left:
             refused = (
-                f"{', '.join(sorted(left))} changed, which does not fit with what it has written "
-                "so far; give the new sink another name and another place"
+                f"{', '.join(sorted(left))} changed, which does not match its output so far; give "
+                f"the new sink another name and another location"
             )
         reason = f"{named} changed"
         if "view" in changed or view in self._moved:
@@ -448,7 +458,7 @@ class _Planner:
         now = column_names(new.relation, _finder(self._wanted))
         if before is None or now is None or before == now:
             return "", None
-        hint = "give the sink another name and another place: it then begins with the whole view"
+        hint = "give the sink another name and another location: it then starts with the whole view"
         if is_evolving(new.options):
             why = names_refusal(new.options, before, now)
             if why is not None:
@@ -546,7 +556,7 @@ def without(plan_wanted: Deployed, deployed: Deployed, failed: set[str]) -> dict
             back[key] = deployed[key]
             todo += deployed[key].reads
             continue
-        raise ConfigError(f"{shown(key)} is read by what is deployed, and is not there")
+        raise ConfigError(f"{shown(key)} is read by a deployed view, but does not exist")
     # A name stays in use if its view was to become a table, or the other way round, and failed.
     names = {fold(r.name) for r in back.values() if r.kind in ("table", "view")}
     taken = {

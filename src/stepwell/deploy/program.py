@@ -49,7 +49,7 @@ def read_program(program: Json, where: str) -> tuple[dict[str, Resource], str]:
         raise InvalidError(
             f"{where}: its program has format {program.get('format')}; this Stepwell reads "
             f"format {FORMAT}",
-            hint="use the version of Stepwell that made it, or give another store (`--store`)",
+            hint="use the version of Stepwell that deployed it, or give another store (`--store`)",
         )
     return resources_from_json(program.get("resources"), where), str(program.get("executor"))
 

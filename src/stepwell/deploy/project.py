@@ -263,7 +263,7 @@ def _protected(node: Node | None, names: list[str]) -> frozenset[str]:
 
 def _find(folder: Path) -> Path:
     if not folder.is_dir():
-        raise ConfigError(f"there is no folder {folder}", hint="stepwell init makes a project")
+        raise ConfigError(f"there is no folder {folder}", hint="stepwell init creates a project")
     path = folder / FILE
     if path.is_file():
         return path
@@ -272,7 +272,7 @@ def _find(folder: Path) -> Path:
         raise ConfigError(f"{folder} has stepwell.yaml, and no {FILE}", hint=f"mv {other} {path}")
     raise ConfigError(
         f"there is no {FILE} in {folder}",
-        hint="stepwell init makes a project; stepwell -C DIR uses one that is elsewhere",
+        hint="stepwell init creates a project; stepwell -C DIR uses one in another folder",
     )
 
 

@@ -154,7 +154,7 @@ class References:
         kind, colon, name = written.partition(":")
         shown = f"${{{written}}}"
         if not colon or not name:
-            raise node.error(f"{shown} is no reference", hint=f"write {_FORMS}")
+            raise node.error(f"{shown} is not a reference", hint=f"write {_FORMS}")
         if kind in ("env", "file"):
             try:
                 read = self._environment if kind == "env" else self._file
@@ -165,7 +165,7 @@ class References:
                 return Missing.of(shown, error)
         if kind != "var":
             hint = did_you_mean(kind, ("env", "file", "var")) or f"write {_FORMS}"
-            raise node.error(f"{shown}: there is no kind of reference {kind}", hint=hint)
+            raise node.error(f"{shown}: unknown kind of reference {kind}", hint=hint)
         if not variables:
             raise node.error(f"{shown}: a variable cannot name another one", hint="write it out")
         if name not in self._variables:

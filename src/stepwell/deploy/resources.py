@@ -267,7 +267,7 @@ def from_json(key: str, item: Json, where: str) -> Resource:
     for kind in KINDS:
         if key.startswith(f"{kind}."):
             return _record(kind).read(Fields(item, where, f"resources.{key}"), kind=kind)
-    raise CorruptError(where, f"{key} is no resource", field="resources")
+    raise CorruptError(where, f"{key} is not a valid resource", field="resources")
 
 
 def _record(kind: Kind) -> Record[Resource]:

@@ -291,10 +291,10 @@ class Reader:
                 raise item.error(f"{name} must be a text, a number, true or false")
             if not name.startswith("spark."):
                 hint = f"did you mean spark.{name}?"
-                raise item.key_error(f"{name} is no setting of Spark", hint=hint)
+                raise item.key_error(f"{name} is not a Spark setting", hint=hint)
             if name in _OWN_KEYS:
                 own = f"{self._prefix}{_OWN_KEYS[name]}"
-                raise item.key_error(f"{name} stands in conf", hint=f"give it as {own}")
+                raise item.key_error(f"{name} cannot be set in conf", hint=f"set {own} instead")
             found[name] = value
         return found
 

@@ -97,7 +97,7 @@ class RunningPipeline(ProjectPipeline):
         deployed, executor = read_program(session.manifest.program, self.project.store)
         if fingerprint(deployed, executor) != before:
             raise ConflictError(
-                f"{self.project.store} is not what this deploy has found any more",
+                f"{self.project.store} has changed since this deploy read it",
                 hint="deploy again",
             )
         return deployed, executor

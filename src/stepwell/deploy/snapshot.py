@@ -148,7 +148,7 @@ class Snapshot:
         from stepwell.execution.spark.dataframe import to_dataframe
 
         found = relation_named(self._project, name)
-        executor = self._executor("a DataFrame is asked for", spark)
+        executor = self._executor("a DataFrame was requested", spark)
         return self._unexpired(lambda: to_dataframe(spark, executor, found))
 
     def close(self) -> None:
@@ -177,9 +177,9 @@ class Snapshot:
         have changed it.
         """
         if self._project.sections.executor != "spark":
-            raise SparkNeededError("the pipeline is not Spark's")
+            raise SparkNeededError("the pipeline does not use Spark")
         if meaning(self._project.sections.spark.conf):
-            raise SparkNeededError("the project sets what queries mean")
+            raise SparkNeededError("the project has settings that change queries")
         try:
             query = parse_simple(letters_quoted(sql))
             return self._unexpired(lambda: self._answer_simple(query, sql))

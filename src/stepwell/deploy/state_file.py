@@ -128,8 +128,8 @@ def save_state(store: Store, env: Env, state: DeployState) -> DeployState:
             if found is not None and found.data == data:
                 return found.etag
             raise ConflictError(
-                f"{store.uri}/{paths.RESOURCES} was changed by another deploy meanwhile",
-                hint="this one lost its lease; look with stepwell plan",
+                f"{store.uri}/{paths.RESOURCES} was changed by another deploy in the meantime",
+                hint="this one lost its lease; check with stepwell plan",
             ) from None
         saved = store.get(paths.RESOURCES)
         return "" if saved is None else saved.etag
@@ -161,11 +161,11 @@ def decide(store: Store, state: DeployState, lineage: str | None, actual: Resour
     if log is None:
         return Recovery(state, False, None, None)
     if log.header is None:
-        said = "a deploy was killed while it began its log; the log was discarded"
+        said = "a deploy was killed while it started its log; the log was discarded"
         return Recovery(state, False, log, said)
     header, committed = log.header, state.serial
     if log.stale:
-        said = f"the log of serial {header.serial} was saved already, it was dropped"
+        said = f"the log of serial {header.serial} was already saved, and was deleted"
         return Recovery(state, False, log, said)
     known = state.lineage or lineage
     if known is not None and header.lineage != known:

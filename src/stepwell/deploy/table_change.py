@@ -78,7 +78,7 @@ class TableChange:
             parts.append(f"{verb} {new.name} from {old.type} to {new.type}")
         parts += ["changes the key"] if self.key else []
         parts += ["moves columns"] if self.moved else []
-        return ", ".join(parts) or "says the same of its rows in other words"
+        return ", ".join(parts) or "is written differently but describes the same rows"
 
 
 def table_change(old: Table, new: Table, renames: Mapping[str, str] | None = None) -> TableChange:
@@ -124,7 +124,7 @@ def wrong_renames(
                 (
                     f"{now} cannot be renamed from {was}: the deployed table {old.name} has both",
                     now,
-                    f"leave the rename out, and fill {now} from {was} where rows are made",
+                    f"leave the rename out, and fill {now} from {was} where rows are created",
                 )
             )
         elif was not in before and now not in before:
@@ -151,22 +151,22 @@ def _refused(change: TableChange, both: list[tuple[Column, Column]], new: Table)
         if column.default is not None and not _PLAIN.fullmatch(column.default.strip()):
             return (
                 f"the default of the new column {column.name} is {column.default}, and only a "
-                "plain value can be given to the rows that are there"
+                f"literal can be given to existing rows"
             )
         if not column.nullable and default_value(column) is None:
             return (
-                f"the new column {column.name} is NOT NULL, and the rows that are there have no "
-                "value for it; give it a default, or leave NOT NULL out"
+                f"the new column {column.name} is NOT NULL, and existing rows have no value for "
+                f"it; give it a default, or leave NOT NULL out"
             )
     for old, now in change.widened:
         if not _is_wider(old.type, now.type):
             return (
-                f"the type of {now.name} cannot become {now.type}: not every {old.type} is one; "
-                "add a column of another name instead"
+                f"the type of {now.name} cannot become {now.type}, which cannot hold every "
+                f"{old.type}; add a column of another name instead"
             )
     for old, now in both:
         if old.nullable and not now.nullable:
-            return f"{now.name} becomes NOT NULL, and rows that are there may hold NULL"
+            return f"{now.name} becomes NOT NULL, and existing rows may hold NULL"
     dropped = {fold(column.name) for column in change.dropped}
     if dropped & {fold(name) for name in new.key}:
         return "a column of its key is dropped"

@@ -72,8 +72,7 @@ def _findings(store: Store, env: Env) -> tuple[Finding, ...]:
         check(lambda: _decide(store, manifest, actual), _DEPLOY, REPAIR)
     check(
         lambda: check_lease(store),
-        "at the next deploy, which waits until it is sure that nobody holds it; not for the "
-        "pipeline",
+        "at the next deploy, which waits until the lease has expired; not for the pipeline",
         "stepwell deploy rebuilds it",
     )
     return tuple(found)

@@ -43,10 +43,10 @@ from stepwell.model import Transaction
 TIMEOUT_S = 30.0
 STALLED_S_MAX = 3600.0
 """Longest wait without progress; one part of a large view may take long to compute."""
-PUSH_AGAIN = "push again with the same key: what is in already is not taken a second time"
+PUSH_AGAIN = "push again with the same key: rows that are already committed are not added twice"
 _LOOK_FIRST = (
-    "these rows may be in, or not: look with stepwell query before pushing again; a push with a "
-    "key can be repeated without looking"
+    "these rows may or may not be committed: check with stepwell query before pushing again; a "
+    "push with a key can be repeated safely"
 )
 _END_IT = "one that hangs is ended with kill -9, and nothing that was acknowledged is lost"
 _RETRY_S = 0.05
@@ -261,7 +261,7 @@ def change_program(
         answer = client._answer(building)
     except Gone as gone:
         raise UnknownOutcomeError(
-            client._lost(gone), hint="deploy again: it finds out what has happened"
+            client._lost(gone), hint="deploy again: it detects what was done"
         ) from gone
     changed: Mapping[str, object] = answer.header["changed"]
     return changed
@@ -314,7 +314,7 @@ def _unanswered(pid: int | None, timeout_s: float) -> UnavailableError:
     return UnavailableError(
         f"{_process(pid)}, which runs the pipeline, has not answered for "
         f"{timeout_s:g} s: it is stopped, or too busy",
-        hint=f"look at it with {look}{end}; --timeout waits longer; {_END_IT}",
+        hint=f"inspect it with {look}{end}; --timeout waits longer; {_END_IT}",
         not_applied=True,
     )
 

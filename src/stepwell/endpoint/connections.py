@@ -250,7 +250,7 @@ class Connections:
 
     def _refuse(self, connection: Connection) -> None:
         error = UnavailableError(
-            f"the process that runs the pipeline works on {WORKERS_MAX} requests already",
+            f"the process that runs the pipeline is already serving {WORKERS_MAX} requests",
             hint="try again in a moment",
             not_applied=True,
         )

@@ -46,8 +46,8 @@ def check_folder(path: Path) -> None:
     ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
     if not ours or found.st_mode & 0o077:
         raise UnavailableError(
-            f"{folder} must be a directory of this user that nobody else can enter",
-            hint=f"remove it, or set TMPDIR to another place: rm -r {folder}",
+            f"{folder} must be a directory of this user that no other user can enter",
+            hint=f"remove it, or set TMPDIR to another directory: rm -r {folder}",
             not_applied=True,
         )
 

@@ -296,7 +296,7 @@ def _listen(path: Path, pid: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise UnavailableError(
-            f"no endpoint can be made at {path}: {error.strerror or error}",
+            f"no endpoint can be created at {path}: {error.strerror or error}",
             hint="set TMPDIR to a directory with a short name",
             not_applied=True,
         ) from error

@@ -45,10 +45,10 @@ _READ_S_MAX = 10.0
 """Longest silence of a client in the middle of a request."""
 _LOOK_S = 0.2
 _LOOK_FIRST = (
-    "it may be committed, or not: look with stepwell query before repeating it; a transaction "
-    "with a key can be repeated without looking"
+    "it may or may not be committed: check with stepwell query before repeating it; a transaction "
+    "with a key can be repeated safely"
 )
-_REPEAT = "repeat it with the same key: if it is committed already, it is not taken a second time"
+_REPEAT = "repeat it with the same key: if it is already committed, it is not applied twice"
 
 
 class OpenTransaction(Protocol):
@@ -182,7 +182,7 @@ def _answer(connection: Connection, transaction: OpenTransaction, request: Messa
             over = True
             transaction.abort()
         else:
-            raise InvalidError(f"inside a transaction there is no operation {op}")
+            raise InvalidError(f"unknown operation inside a transaction: {op}")
     except StepwellError as error:
         answer = {"error": error_json(error)}
     connection.send(answer)
@@ -288,6 +288,6 @@ class RemoteTransaction:
 def _rolled_back(why: str) -> UnavailableError:
     return UnavailableError(
         f"the transaction was rolled back: {why}",
-        hint="begin it again: nothing of it was taken in",
+        hint="begin it again: nothing of it was committed",
         not_applied=True,
     )

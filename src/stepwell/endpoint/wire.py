@@ -89,7 +89,7 @@ def receive(connection: socket.socket, bytes_max: int) -> Message:
         header = json.loads(_read(connection, length))
         found, sizes = header["format"], [int(size) for size in header["parts"]]
     except (ValueError, TypeError, KeyError) as error:
-        raise CorruptError("endpoint", f"this is no message: {error!r}") from error
+        raise CorruptError("endpoint", f"not a valid message: {error!r}") from error
     if found != FORMAT:
         raise InvalidError(
             f"the other side speaks format {found}, this one {FORMAT}",

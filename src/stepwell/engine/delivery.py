@@ -57,7 +57,7 @@ class Delivery:
             for outbox in self._state.outboxes:
                 if outbox.stopped is not None:
                     # A sink with an unknown mark was perhaps written to by our successor.
-                    self._writer.check("nothing was taken in")
+                    self._writer.check("nothing was committed")
                     raise outbox.stopped.with_traceback(None)
             full = [outbox for outbox in self._state.outboxes if outbox.full]
             if full and deliver:
@@ -91,6 +91,6 @@ class Delivery:
         return UnavailableError(
             f"sink {status.name} has not taken {status.pending} transactions, and its outbox is "
             f"full; {why}",
-            hint="nothing was taken in. Bring the sink back, or remove it from the pipeline",
+            hint="nothing was committed. Bring the sink back, or remove it from the pipeline",
             not_applied=True,
         )

@@ -85,7 +85,7 @@ class ExplicitTransaction:
         with self._mine():
             if self._key is not None:
                 raise InvalidError(
-                    "a transaction with a key takes in pushed rows only: input from sources cannot "
+                    "a transaction with a key accepts pushed rows only: input from sources cannot "
                     "be repeated",
                     hint="begin it without a key",
                 )
@@ -120,7 +120,7 @@ class ExplicitTransaction:
             if known is None:
                 raise InvalidError(
                     f"the key {key.key!r} has expired while this transaction was open; nothing "
-                    "was taken in",
+                    f"was committed",
                     hint="begin it again",
                 )
             return Receipt(known.transaction, self._rows, known.rejected), None

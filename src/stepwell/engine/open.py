@@ -149,7 +149,7 @@ class Writer:
                     UnknownOutcomeError(
                         f"an earlier commit to the manifest ({doing}) has an unknown outcome: "
                         f"{getattr(error, 'message', error)}",
-                        hint="open the pipeline again: it finds out whether the commit was made",
+                        hint="open the pipeline again: it detects whether the commit was made",
                     )
                 )
             raise
@@ -405,7 +405,7 @@ def _only_if_empty(manifests: Manifests, store: Store, journal_store: Store) -> 
             f"there is no manifest, but {place.uri} is not empty: it holds {others[0]}"
             + (" and more" if len(others) > 1 else ""),
             hint="nothing was touched. If a pipeline lived here, restore the manifest/ objects "
-            "from a backup; for a new pipeline choose an empty place",
+            "from a backup; for a new pipeline choose an empty location",
         )
     return None
 

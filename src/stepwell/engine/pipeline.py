@@ -434,7 +434,7 @@ class Pipeline:
         """
         request = RestoreRequest(checkpoint, transaction, time)
         if request.repairs:
-            raise InvalidError("restore: to which checkpoint, transaction or time?")
+            raise InvalidError("restore needs a checkpoint, a transaction or a time")
         with self._turn("restore"):
             return self._rewind(choose_point(self._session, request))
 

@@ -374,7 +374,9 @@ def _refill(old: Executor, executor: Executor, table: str, convert: Convert) -> 
         rejected = executor.fill(table, convert(piece))
         if rejected:
             row = rejected[0]
-            raise InvalidError(f"a stored row does not fit: {row.reason}: {row.row!r}")
+            raise InvalidError(
+                f"a stored row does not fit the changed table: {row.reason}: {row.row!r}"
+            )
     there = executor.pieces(table, _ROWS_MAX).rows
     if there != rows.rows:
         raise InvalidError(

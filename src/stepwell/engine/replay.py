@@ -182,8 +182,8 @@ def compare(
 ) -> None:
     """Raise `ReplayMismatchError` at the first source that differs (J5)."""
     hint = (
-        "an input was changed, cut off or removed after it was taken in. Nothing of this "
-        "transaction was published; put the input back as it was and open again"
+        "an input was changed, truncated or removed after it was read. Nothing of this "
+        "transaction was published; restore the input and open the pipeline again"
     )
     for source in sorted({*recorded, *found}):
         before, now = recorded.get(source), found.get(source)

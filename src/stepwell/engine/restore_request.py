@@ -167,8 +167,10 @@ def _follow(
     return RestorePoint(checkpoint, reach, _start(checkpoint, reach, manifest))
 
 
-_OTHER_PROGRAM = "its tables and views are not those the pipeline has now"
-_OTHERS = "stepwell checkpoint list shows the others; without --checkpoint the newest whole one"
+_OTHER_PROGRAM = "its tables and views differ from those the pipeline has now"
+_OTHERS = (
+    "stepwell checkpoint list shows the others; without --checkpoint the newest intact one is used"
+)
 
 
 class _ShortError(Exception):
@@ -250,13 +252,11 @@ def _reach(
         later = later or last >= manifest.transaction
         next_one = [ref.created for ref in manifest.checkpoints if ref.transaction == restored]
         if not later and not any(created > request.time for created in next_one):
-            raise _ShortError(
-                f"the journal leads from there to transaction {last}, not to the time"
-            )
+            raise _ShortError(f"the journal ends at transaction {last}, before that time")
         return last
     wanted = manifest.transaction if request.transaction is None else request.transaction
     if last < wanted:
-        raise _ShortError(f"the journal leads from there to transaction {last}, not to {wanted}")
+        raise _ShortError(f"the journal ends at transaction {last}, before {wanted}")
     return None
 
 
@@ -318,5 +318,5 @@ def replay_to(point: RestorePoint, state: State, sources: Sources, log: Log, row
         replay.finish()
     if point.transaction is not None and state.transaction != point.transaction:
         raise InvalidError(
-            f"the journal leads to transaction {state.transaction}, not to {point.transaction}"
+            f"the journal ends at transaction {state.transaction}, not at {point.transaction}"
         )

@@ -20,8 +20,8 @@ from stepwell.manifest.timeline import Timelines, is_history
 from stepwell.model import Transaction
 
 _REMOVE = "drop its table, or remove its folder"
-_ANEW = f"({_REMOVE}) and add it under another name, so that it receives the whole view"
-_WHOLE = f"restore the sink; or empty it {_ANEW}"
+_RENAME = f"({_REMOVE}) and add it under another name, so that it receives the whole view"
+_WHOLE = f"restore the sink; or empty it {_RENAME}"
 
 
 def is_recorded(log: Log, mark: Delivered) -> bool:
@@ -41,15 +41,17 @@ def refuse_foreign(sink: str, lineage: str, found: Delivered | None) -> None:
         raise InvalidError(
             f"sink {sink} holds the output of another pipeline: expected lineage {lineage}, found "
             f"{found.lineage} at {found}",
-            hint="a pipeline that was reset begins at transaction 1, which this sink would "
-            "drop as known. Empty the sink, or give this pipeline one of its own",
+            hint=(
+                "a pipeline that was reset begins at transaction 1, which this sink would skip as "
+                "already received. Empty the sink, or give this pipeline one of its own"
+            ),
         )
 
 
 def refuse_new(sink: str, found: Delivered) -> InvalidError:
     """The error for a sink that is new to the pipeline, but holds some of its output."""
     return InvalidError(
-        f"sink {sink} holds {found} of this pipeline, but was no part of it since",
+        f"sink {sink} holds {found} of this pipeline, but has not been part of it since",
         hint=f"empty the sink ({_REMOVE}): it then receives the whole view",
     )
 
@@ -69,7 +71,7 @@ def refusal(
     if found is None or found.transaction < held:
         return InvalidError(
             f"sink {sink} held {believed}, and now says {found or 'that it holds nothing'}: it "
-            "went back, and lost what it was given since",
+            f"went back in time, and lost what it received since",
             hint=_WHOLE,
         )
     sent = "nothing" if believed is None else str(believed)
@@ -83,9 +85,9 @@ def refusal(
     if found.transaction > last:
         return InvalidError(
             f"sink {sink} holds {found}, but this pipeline's last one for it is {last}: the "
-            "pipeline went back in time, or another writer is at work",
+            "pipeline went back in time, or another writer is active",
             hint="see `stepwell inspect manifest` for who holds the pipeline. Restore the "
-            f"pipeline's latest state; or empty the sink {_ANEW}",
+            f"pipeline's latest state; or empty the sink {_RENAME}",
         )
     return InvalidError(
         f"sink {sink} holds {found}, which this pipeline did not send; the last it was sent from "

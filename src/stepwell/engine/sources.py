@@ -76,7 +76,7 @@ class Sources:
             raise ConfigError("two sources have the same name")
         if PUSHED in self._sources:
             raise ConfigError(
-                f"a source cannot be called {PUSHED}", hint="rows that are pushed go by that name"
+                f"a source cannot be called {PUSHED}", hint="that name is reserved for pushed rows"
             )
         for source in sources:
             self.table(source.table)
@@ -199,7 +199,7 @@ class Sources:
         except Exception as error:  # noqa: BLE001 - a source may raise anything
             failed = UnavailableError(
                 f"source {source.name} failed: {type(error).__name__}: {error}",
-                hint="the others go on, and it is retried",
+                hint="the other sources continue, and it is retried",
             )
             failed.__cause__ = error
             self._pause(source.name, failed)

@@ -39,7 +39,7 @@ class Tail:
         """The next change; None after the timeout, or if the tail was closed."""
         if self._lost and self._waiting.empty():
             raise UnavailableError(
-                f"tail of {self.view}: changes came faster than they were taken, and some are lost",
+                f"tail of {self.view}: changes came faster than they were read, and some were lost",
                 hint="read the view, and follow it from there",
             )
         try:

@@ -496,17 +496,20 @@ def committed(done: Done, seconds: float = 0.0) -> Committed:
 
 def _refuse_bad(gathered: Gathered, executed: Executed) -> None:
     """`on_error: fail` (J13): refuse the transaction, and name its first bad row."""
-    hint = "correct it at its source; with on_error: dead_letter the rest would go on"
+    hint = (
+        "correct it at its source; on_error: dead_letter would reject this row and accept the "
+        "others"
+    )
     for intake in gathered.intakes:
         for row in intake.bad:
             raise InvalidError(
-                f"a row for table {intake.table} cannot be taken in: source {intake.source}, "
+                f"a row for table {intake.table} cannot be accepted: source {intake.source}, "
                 f"{row.where}: {row.reason}: {row.text[:200]}",
                 hint=hint,
             )
     for rejected in executed.rejected:
         raise InvalidError(
-            f"a row for table {rejected.table} cannot be taken in: {rejected.reason}: "
+            f"a row for table {rejected.table} cannot be accepted: {rejected.reason}: "
             f"{rejected.row!r}",
             hint=hint,
         )

@@ -223,7 +223,7 @@ class WriterSession:
         return replay.transactions, present
 
     def _lost(self, manifest: Manifest) -> tuple[Undelivered, ...]:
-        """Undelivered output whose files cannot be read any more; used by a repair."""
+        """Undelivered output whose files can no longer be read; used by a repair."""
         lost = []
         for item in manifest.progress.outbox:
             try:
@@ -394,7 +394,7 @@ class WriterSession:
         self.check()
         known = self.state.pushes.answer(key, self.env.now())
         if known is not None:
-            self._writer.check("nothing was taken in")
+            self._writer.check("nothing was committed")
         return known
 
     def is_known(self, key: str) -> bool:

@@ -86,7 +86,7 @@ def java_version(program: str) -> str:
         raise ConfigError(f"{program} does not run: {error}") from error
     matched = re.search(r'version "(?:1\.)?(\d[^"]*)"', said)
     if matched is None:
-        raise ConfigError(f"{program} tells no version")
+        raise ConfigError(f"{program} does not report its version")
     return matched[1]
 
 

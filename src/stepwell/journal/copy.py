@@ -166,6 +166,6 @@ class _Copying:
         return TruncatedError(
             self._source.where(position),
             f"the entry is missing, and positions up to {self._tail.until} were to be copied",
-            hint="what it held is in no checkpoint that was chosen: choose a later one, or restore "
+            hint="the chosen checkpoint does not include it: choose a later one, or restore "
             "the object from a backup",
         )

@@ -122,7 +122,7 @@ def missing(address: Address, path: str) -> StepwellError:
     """The error for a missing object that the driver has written."""
     if address.is_directory:
         return ConfigError(
-            f"a worker of Spark's ({SystemEnv().host}) does not see {address.uri}/{path}, which "
+            f"a Spark worker ({SystemEnv().host}) does not see {address.uri}/{path}, which "
             "the driver wrote",
             hint="a store in a directory must be shared with all workers, under the same path; "
             "else put it into a bucket: store: s3://...",

@@ -138,8 +138,8 @@ def _refuse_original(store: Store, how: Standing) -> None:
     """Refuse to strip an original of its sinks and pins: it would lose them for good."""
     if how is not Standing.COPIED:
         raise InvalidError(
-            f"{store.uri} is no copy, it was {how.value}: it is the pipeline itself, and was not "
-            "changed",
+            f"{store.uri} is not a copy, it was {how.value}: it is the pipeline itself, and was "
+            f"not changed",
             hint="open it, or stepwell adopt --moved: it goes on as it is. For a second pipeline: "
             "stepwell clone",
         )

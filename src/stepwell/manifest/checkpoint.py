@@ -39,7 +39,7 @@ from stepwell.store.sealed import reread, seal, unseal
 FORMAT = "stepwell-checkpoint/5"
 KEEP = 2
 """Default number of unnamed checkpoints to keep (K10)."""
-REPAIR = "stepwell restore repairs it from the newest whole checkpoint and the journal"
+REPAIR = "stepwell restore repairs it from the newest intact checkpoint and the journal"
 _TRIES = 100
 _HOUR_S, _DAY_S = 3600, 86400
 _PIECE = 4 * 2**20
@@ -301,7 +301,7 @@ def checkpoint_as_it_lies(
             manifest: Manifest, ref: CheckpointRef = ref, state: Manifest = state
         ) -> Manifest:
             if (manifest.floor, manifest.runs) != (state.floor, state.runs):
-                raise ConflictError("the pipeline was flushed meanwhile")
+                raise ConflictError("the pipeline was flushed in the meantime")
             return replace(manifest, checkpoints=(*manifest.checkpoints, ref))
 
         try:

@@ -217,9 +217,9 @@ def _as_of_now(
 ) -> tuple[Checkpoint, Position, Manifest]:
     """The flushed state as a checkpoint, the end of the journal after it, and the manifest.
 
-    The manifest is read last. If nothing was flushed meanwhile, then every entry up to that end
-    belongs to the state's own program and follows it (a deploy and a restore both flush), no entry
-    is trimmed, and the author of each had claimed an epoch that is known here.
+    The manifest is read last. If nothing was flushed in the meantime, then every entry up to that
+    end belongs to the state's own program and follows it (a deploy and a restore both flush), no
+    entry is trimmed, and the author of each had claimed an epoch that is known here.
     """
     _check_journal(found, journal_store)
     log = Log(journal_store, found.lineage)
@@ -241,8 +241,10 @@ def _check_journal(manifest: Manifest, journal_store: Store) -> None:
     except JournalStoreMismatch as error:
         raise JournalStoreMismatch(
             error.message,
-            hint="clone it by its project, which knows its journal store, or clone a checkpoint, "
-            "which needs none: --checkpoint ID",
+            hint=(
+                "clone it through its project, which knows its journal store, or clone a "
+                "checkpoint, which needs none: --checkpoint ID"
+            ),
         ) from error
 
 
@@ -294,7 +296,7 @@ def _same(
     return origin
 
 
-_EMPTY = "nothing was changed: choose an empty place for the clone, or destroy what is there"
+_EMPTY = "nothing was changed: choose an empty location for the clone, or destroy what is there"
 
 
 def _ready(parent: Manifests) -> Stored:
@@ -316,7 +318,7 @@ def _refuse_overlap(source: Store, destination: Store) -> None:
     if one.startswith(other) or other.startswith(one):
         raise InvalidError(
             f"a clone cannot lie in its parent, nor around it: {source.uri} and {destination.uri}",
-            hint="choose a place beside it",
+            hint="choose a location next to it",
         )
 
 
@@ -326,7 +328,7 @@ def _occupied(destination: Store, journal_store: Store | None) -> InvalidError |
         for path in in_the_way(place):
             return InvalidError(
                 f"{place.uri} is not empty: it holds {path}",
-                hint="choose an empty place for the clone",
+                hint="choose an empty location for the clone",
             )
     return None
 
@@ -348,7 +350,7 @@ def _still_there(parent: Manifests, clone: Manifests, made: Manifest) -> None:
 
 
 def _not_in_the_void(clone: Manifests, done: Stored) -> None:
-    """Delete a version created just after all earlier ones were destroyed: it is no clone."""
+    """Delete a version created just after all earlier ones were destroyed: it is not a clone."""
     if clone.read(1) is None and not clone.boundary.read("manifest"):
         clone.store.delete(paths.manifest(done.id))
         raise _destroyed(clone)
@@ -356,7 +358,7 @@ def _not_in_the_void(clone: Manifests, done: Stored) -> None:
 
 def _destroyed(clone: Manifests) -> ConflictError:
     where = clone.store.uri
-    return ConflictError(f"the clone in {where} was destroyed meanwhile", hint="clone again")
+    return ConflictError(f"the clone in {where} was destroyed in the meantime", hint="clone again")
 
 
 # 3 journal, files, 4 complete
@@ -431,7 +433,7 @@ def _copy_file(run: Run, destination: Store, env: Env) -> None:
 def _completing(made: Manifest) -> Callable[[Manifest], Manifest]:
     def change(manifest: Manifest) -> Manifest:
         if manifest.lineage != made.lineage or manifest.status is Status.DELETING:
-            raise ConflictError("the clone was destroyed meanwhile")
+            raise ConflictError("the clone was destroyed in the meantime")
         if manifest.status is Status.READY:
             return manifest  # Another process was first, and the clone may have been opened since.
         return replace(made, status=Status.READY, claim=manifest.claim)

@@ -86,12 +86,12 @@ _SKEW = timedelta(hours=1)
 Reason = Literal["run", "checkpoint", "outbox", "manifest", "entry", "probe", "spill"]
 REASONS: dict[Reason, str] = {
     "run": "runs that neither the manifest nor a checkpoint needs",
-    "checkpoint": "checkpoints that were let go",
+    "checkpoint": "deleted checkpoints",
     "outbox": "output that was delivered",
     "manifest": "superseded manifests",
     "entry": "journal entries that nothing replays any more",
     "probe": "leftovers of probes",
-    "spill": "rows that were written for Spark's workers, and forgotten",
+    "spill": "leftover rows that were written for Spark's workers",
 }
 
 
@@ -178,7 +178,7 @@ class Collector:
         """Delete unreferenced objects. `stopping` is called before every 1,000 deletes."""
         found = self.plan()
         if found.expired:
-            self._manifests.amend(self._let_go, "let go of checkpoints whose time is over")
+            self._manifests.amend(self._let_go, "delete expired checkpoints")
             # State read before that commit is stale: a checkpoint may have been pinned or restored.
             found = self.plan()
         deleted = self._delete(found, stopping)

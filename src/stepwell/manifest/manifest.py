@@ -408,8 +408,9 @@ class Holder:
 
 def claimed_by(uri: str, claim: Claim) -> ClaimedError:
     return ClaimedError(
-        f"{claim.process} has claimed {uri} meanwhile (epoch {claim.epoch}); nothing was changed",
-        hint="look who has it: stepwell status",
+        f"{claim.process} has claimed {uri} in the meantime (epoch {claim.epoch}); nothing was "
+        f"changed",
+        hint="see who holds it: stepwell status",
     )
 
 

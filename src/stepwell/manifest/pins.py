@@ -148,7 +148,7 @@ def forgettable(parent: Manifests, names: Collection[str], env: Env) -> tuple[Cl
             raise InvalidError(
                 f"the clone in {looked[0].pin.clone} is there ({looked[0].said}), and needs files "
                 f"of {parent.store.uri}",
-                hint="destroy it, or let it need its parent no more: stepwell compact --detach",
+                hint="destroy it, or detach it from its parent: stepwell compact --detach",
             )
         chosen += gone
     return tuple(chosen)

@@ -52,7 +52,7 @@ from stepwell.store.sealed import read_sealed
 _TRIES = 5
 _BACKUP = "restore the object from a backup"
 _OPENING = "now: the pipeline cannot be opened"
-_ANEW = "nothing to do, or delete it: what it says is read again"
+_RENAME = "nothing to do, or delete it: what it says is read again"
 _NOTES = {paths.WATCH: watch.FORMAT, paths.BARRIERS: barriers.FORMAT}
 """The notes that collectors keep next to the journal."""
 
@@ -175,7 +175,7 @@ class _Verifying:
             boundary = first - 1
         epoch = 0
         for id in range(boundary + 1, found.id):
-            matters = "when somebody still reads this version; gc deletes nothing so far"
+            matters = "when a reader still uses this version; until then gc deletes nothing"
             try:
                 older = self._manifests.read(id)
             except (CorruptError, InvalidError) as error:
@@ -216,7 +216,7 @@ class _Verifying:
             self._add(
                 f"{self._journal_store.uri}/{paths.JOURNAL_BOUNDARY}",
                 "missing",
-                "if the latest manifest is lost, or old entries: nobody would notice",
+                "if the latest manifest or old entries are lost: it would go unnoticed",
                 f"{_BACKUP}; or open and close the pipeline, which rewrites it",
             )
         trimmed = Position(numbers.get("journal", 0))
@@ -245,7 +245,7 @@ class _Verifying:
                 if path in there:
                     read_sealed(self._journal_store, path, format)
             except CorruptError as error:
-                self._found(error, "until the next garbage collection, which rewrites it", _ANEW)
+                self._found(error, "until the next garbage collection, which rewrites it", _RENAME)
 
     def _identity(self, manifest: Manifest, positions: list[Position]) -> Identity | None:
         try:
@@ -255,7 +255,7 @@ class _Verifying:
             return None
         if identity is None and positions:
             where = f"{self._journal_store.uri}/{paths.IDENTITY}"
-            self._add(where, "missing, though there are entries beside it", _OPENING, _BACKUP)
+            self._add(where, "missing, though there are entries", _OPENING, _BACKUP)
         return identity
 
     def _check_positions(
@@ -313,11 +313,11 @@ class _Verifying:
             what = (
                 f"when checkpoint {ref.name or ref.id} is restored; until then gc deletes nothing"
             )
-            repair = f"{_BACKUP}, or let it go: stepwell checkpoint delete {ref.id}"
+            repair = f"{_BACKUP}, or delete it: stepwell checkpoint delete {ref.id}"
             self._read_checkpoint(found, ref.id, ref, what, repair)
         for pin in manifest.pins:
             if pin.checkpoint not in found:
-                what = f"for the clone in {pin.clone}; gc deletes nothing so far"
+                what = f"for the clone in {pin.clone}; until then gc deletes nothing"
                 self._read_checkpoint(found, pin.checkpoint, None, what, _BACKUP)
         return found
 
@@ -378,7 +378,7 @@ class _Verifying:
         if not id:
             self._add(where, what, _OPENING, REPAIR)
         elif id in names:
-            repair = f"{_BACKUP}, or let it go: stepwell checkpoint delete {id}"
+            repair = f"{_BACKUP}, or delete it: stepwell checkpoint delete {id}"
             self._add(where, what, f"when checkpoint {names[id]} is restored", repair)
         else:
             self._add(where, what, "for a clone that needs it", _BACKUP)

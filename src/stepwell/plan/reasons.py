@@ -29,7 +29,7 @@ class Code(StrEnum):
 
 
 ADVICE = {
-    Code.NON_DETERMINISTIC: "compute the value where the row is made, and store it in a column",
+    Code.NON_DETERMINISTIC: "compute the value where the row is created, and store it in a column",
     Code.WINDOW_WITHOUT_PARTITION: "add PARTITION BY: then only partitions that changed are read",
     Code.LIMIT_WITHOUT_ORDER: "leave out columns by which rows cannot be sorted (MAP)",
     Code.UNSUPPORTED_SUBQUERY: "write the subquery as a join, or as a view of its own",

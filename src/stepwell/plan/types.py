@@ -351,7 +351,7 @@ _GEOGRAPHIC = {"geometry", "geography"}
 _UNORDERED = {"map", "variant"} | _GEOGRAPHIC
 _EXACT_UNITS = ("day", "hour", "minute", "second")
 _INCOMPARABLE = Refused(
-    "of which two cannot be compared, so that rows could not be taken out",
+    "whose values cannot be compared, so that rows could not be deleted",
     "STRING, and read it with parse_json or the like",
     "what is needed of it, as with variant_get, or to_json of it all",
 )

@@ -22,7 +22,7 @@ from stepwell.sql.scope import DIALECT
 from stepwell.sql.statements import MaterializedView, View
 from stepwell.text import Source, Span, did_you_mean, unquote_name
 
-_ASK = "if Spark takes it: stepwell validate --spark"
+_ASK = "to ask Spark: stepwell validate --spark"
 # Words that sqlglot reads as columns, and Spark as time units or functions.
 _WORDS = re.compile(
     r"(nano|micro|milli)?seconds?|minutes?|hours?|days?|dayofyear|weeks?|months?|quarters?|years?"
@@ -53,9 +53,9 @@ def mistakes(view: View | MaterializedView, tree: exp.Expr) -> Iterator[SqlError
     if unstable is not None and isinstance(view, MaterializedView):
         yield view.source.error_at(
             _call(view, unstable),
-            f"{view.name} is stored, but {unstable}() gives another answer each time, or "
+            f"{view.name} is stored, but {unstable}() gives a different answer each time, or "
             "depends on where it runs",
-            hint="compute the value where the row is made, and store it in a column",
+            hint="compute the value where the row is created, and store it in a column",
         )
     if tree.find(exp.Pivot, exp.Unnest) is None:
         for select in tree.find_all(exp.Select):
@@ -92,7 +92,7 @@ def unknown_calls(view: View | MaterializedView) -> Iterator[SqlError]:
             meant = did_you_mean(name, known) or "check its name,"
             yield view.source.error_at(
                 _call(view, name),
-                f"{view.name} calls {name}(), which is not a function of Spark's",
+                f"{view.name} calls {name}(), which is not a Spark function",
                 hint=f"{meant} or register it in the session that opens the pipeline",
             )
 
@@ -153,7 +153,7 @@ def _nested_aggregates(view: View | MaterializedView, tree: exp.Expr) -> Iterato
             around = functions.name_of(outer) or outer.sql(DIALECT)
             yield view.source.error_at(
                 _call_of(view, inner, name),
-                f"{view.name}: {name}() stands inside of {around}(), and both are aggregates",
+                f"{view.name}: {name}() is nested in {around}(), and both are aggregates",
                 hint=f"compute {name}() in a subquery or a view, and {around}() over that",
             )
 

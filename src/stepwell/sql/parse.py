@@ -91,7 +91,7 @@ def _name_time_windows(tree: exp.Expr, catalog: Catalog) -> None:
     grouped = [call for call in calls if isinstance(call.parent, exp.Group)]
     if grouped and _calls_something_window(tree, catalog):
         raise Unsupported(
-            Code.UNSUPPORTED_OPERATOR, "a table or column called window beside window(...)"
+            Code.UNSUPPORTED_OPERATOR, "a table or column called window next to window(...)"
         )
     for call in calls:
         group = call.parent

@@ -385,8 +385,10 @@ def _relation(tokens: Tokens, kind: str) -> Name:
         raise tokens.unexpected(f"expected a {kind} name")
     name = tokens.name(f"a {kind} name")
     if RESERVED in name.value:
-        hint = f"choose a name without {RESERVED}: Stepwell makes such names, as orders$errors"
-        raise tokens.source.error_at(name.span, f"a {kind} name cannot hold {RESERVED}", hint=hint)
+        hint = f"choose a name without {RESERVED}: Stepwell reserves such names, as orders$errors"
+        raise tokens.source.error_at(
+            name.span, f"a {kind} name cannot contain {RESERVED}", hint=hint
+        )
     return name
 
 
@@ -415,8 +417,8 @@ _STATEMENT_HINTS = _hints("""
     INSERT UPDATE DELETE MERGE LOAD TRUNCATE: tables are filled by sources or by stepwell push
     SELECT WITH VALUES FROM TABLE (: use CREATE VIEW or CREATE MATERIALIZED VIEW name AS query
     ALTER REPLACE COMMENT: change the statement that declares it, then run stepwell deploy
-    DROP: take the statement that declares it out of the file, then run stepwell deploy
-    SET: settings for Spark stand in stepwell.yml, under spark: conf
+    DROP: remove the statement that declares it from the file, then run stepwell deploy
+    SET: settings for Spark belong in stepwell.yml, under spark: conf
     USE: a pipeline has one set of names, without catalogs and schemas
     REFRESH: stepwell run keeps materialized views up to date
     EXPLAIN: run stepwell explain
@@ -432,7 +434,7 @@ _CLAUSE_HINTS = _hints("""
     PARTITIONED CLUSTER CLUSTERED SORTED: leave it out: Stepwell lays out files by the key
     USING STORED ROW: leave it out: Stepwell chooses the format
     LOCATION: leave it out: stepwell.yml names the store
-    TBLPROPERTIES OPTIONS WITH: leave it out: settings stand in stepwell.yml
+    TBLPROPERTIES OPTIONS WITH: leave it out: settings belong in stepwell.yml
     SCHEDULE: leave it out: stepwell run keeps materialized views up to date
     AS: a table is filled from outside; for a query use CREATE MATERIALIZED VIEW name AS query
     LIKE: write the columns out
@@ -440,8 +442,8 @@ _CLAUSE_HINTS = _hints("""
 _COLUMN_WORDS = ("NOT", "NULL", "PRIMARY", "DEFAULT", "COMMENT", "RENAMED")
 _COLUMN_HINTS = _hints("""
     NULL: leave it out: a column takes NULL unless it is NOT NULL
-    NOT: only NOT NULL can stand here; a primary key always holds and needs no such word
+    NOT: only NOT NULL is allowed here; a primary key is always enforced
     GENERATED: compute it in a view instead
     COLLATE: only STRING, CHAR and VARCHAR have a collation
-    UNIQUE CHECK REFERENCES: of constraints there are PRIMARY KEY and NOT NULL
+    UNIQUE CHECK REFERENCES: only PRIMARY KEY and NOT NULL are supported
 """)

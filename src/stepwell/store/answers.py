@@ -72,7 +72,8 @@ class Answer:
             return "set the clock of this machine"
         if self.status in (401, 403) or self.code in _WRONG_TOKEN:
             return (
-                f"check the credentials ({variables}); they must allow to read, write, list, delete"
+                f"check the credentials ({variables}); they must allow reading, writing, listing "
+                f"and deleting"
             )
         if _LOGIN.search(self.text):
             return f"no credentials were found: set {variables}"
@@ -81,7 +82,7 @@ class Answer:
         if "HTTP error" in self.text:
             return f"check the network and the endpoint ({variables})"
         if self.text.startswith("Encountered object with invalid path"):
-            return "remove that object: Stepwell did not make it and cannot list around it"
+            return "remove that object: Stepwell did not create it and cannot list around it"
         return None
 
 

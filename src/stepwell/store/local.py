@@ -166,7 +166,7 @@ class LocalStore:
         for directory, reason in self._disk.distrusted.items():
             if f"{directory}/".startswith(root) or root.startswith(f"{directory}/"):
                 raise UnavailableError(
-                    f"{self.uri} takes no more writes from this process: an earlier fsync of "
+                    f"{self.uri} accepts no more writes from this process: an earlier fsync of "
                     f"{directory} failed: {reason}",
                     hint=_NEW_PROCESS,
                     not_applied=True,

@@ -279,7 +279,7 @@ class ObjectsStore:
         message = f"cannot {verb} {self.uri}/{path}: {answer.cause}"
         unable = isinstance(error, NotImplementedError) or answer.code == "NotImplemented"
         if unable and verb == "write":
-            return ConfigError(message, hint="Stepwell needs a storage with conditional writes")
+            return ConfigError(message, hint="Stepwell needs storage with conditional writes")
         hint = answer.hint(self._scheme, self._bucket)
         return UnavailableError(message, hint=hint, lasting=answer.lasting)
 

@@ -192,7 +192,7 @@ class Sequence:
             # A collector ran meanwhile. Either our version lies in a hole that the collector left,
             # or it was committed, built upon, and collected: the two look the same from here.
             raise CollectedError(
-                f"{unknown()}: it was collected meanwhile",
+                f"{unknown()}: it was collected in the meantime",
                 hint="open the pipeline again: it will see which",
             )
         if not ours:

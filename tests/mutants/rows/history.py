@@ -4,7 +4,7 @@ from tests.mutants.table import Mutant
 
 _COPIED = "tests/engine/test_copied.py"
 _COPY = "tests/journal/test_copy.py"
-_REACH = "tests/engine/test_reach.py"
+_REACH = "tests/engine/test_restore_points.py"
 _RESTORE = "tests/engine/test_restore.py"
 
 MUTANTS = (

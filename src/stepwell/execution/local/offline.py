@@ -100,7 +100,7 @@ class _Compiling:
     def _view(self, view: MaterializedView) -> Program:
         try:
             if view.policy is Policy.FULL:
-                raise Unsupported(Code.POLICY_FULL, "the view says REFRESH POLICY FULL")
+                raise Unsupported(Code.POLICY_FULL, "the view declares REFRESH POLICY FULL")
             return self._lowered(view)
         except Unsupported as unsupported:
             return self._full(view, unsupported.reason)

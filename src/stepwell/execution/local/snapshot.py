@@ -221,7 +221,7 @@ class _Answering:
             every = list(range(len(self._shown.stored)))
             table = _summed(pa.concat_tables([self._load(run, every) for run in self._runs]))
             if not _positive(table):
-                raise NotSimple("a row that is not there")
+                raise NotSimple("a row that does not exist")
         yield table
 
     def _load(self, run: Run, places: Sequence[int]) -> pa.Table:
@@ -232,7 +232,7 @@ class _Answering:
         there = list(dict.fromkeys(f"c{place}" for place in found if place is not None))
         table = pq.read_table(body, columns=[*there, WEIGHT], page_checksum_verification=True)
         if set(table.column_names) != {*there, WEIGHT}:
-            raise NotSimple(f"{run.path} has other columns")
+            raise NotSimple(f"{run.path} has different columns")
         made = [
             pa.nulls(table.num_rows) if place is None else table.column(f"c{place}")
             for place in found

@@ -206,7 +206,7 @@ def bits(combine: Callable[[int, int], int]) -> Fold:
     def compute(values: list[Value]) -> int:
         whole = [value for value in values if type(value) is int]
         if len(whole) < len(values):
-            raise unknown("the bits of what is no whole number")
+            raise unknown("the bits of a value that is not a whole number")
         return reduce(combine, whole)
 
     return of_values(compute)

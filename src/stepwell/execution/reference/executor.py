@@ -177,7 +177,7 @@ class ReferenceExecutor:
         loaded, total = 0, sum(run.rows for run in runs)
         for run in runs:
             if run.relation not in rows:
-                raise CorruptError(run.path, f"a run of {run.relation}, which is no table")
+                raise CorruptError(run.path, f"a run of {run.relation}, which is not a table")
             rows[run.relation] = plus(rows[run.relation], self._read(run))
             loaded += run.rows
             self._report("loading", loaded, total, "row")

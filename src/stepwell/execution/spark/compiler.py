@@ -122,7 +122,7 @@ class Compiler:
         self._refuse_types(view, analysed)
         reason: Reason | None = None
         if view.policy is Policy.FULL:
-            reason = Reason(Code.POLICY_FULL, "the view says REFRESH POLICY FULL")
+            reason = Reason(Code.POLICY_FULL, "the view declares REFRESH POLICY FULL")
         else:
             try:
                 parsed = parse_query(view.query, catalog)
@@ -133,7 +133,7 @@ class Compiler:
         if view.policy is Policy.INCREMENTAL:
             raise view.source.error(
                 view.query_span.start,
-                f"{view.name} cannot be kept incrementally: {reason}",
+                f"{view.name} cannot be maintained incrementally: {reason}",
                 hint=f"{reason.advice}, or write REFRESH POLICY AUTO",
             )
         self._refuse_order(view, analysed)
@@ -251,9 +251,11 @@ class Compiler:
         if not plan.deterministic():
             raise view.source.error(
                 view.query_span.start,
-                f"{view.name} is stored, but its query gives another answer each time it runs",
-                hint="leave out rand(), uuid() and the like, or compute the value where the row is "
-                "made and store it in a column; a function of your own must be deterministic",
+                f"{view.name} is stored, but its query gives a different answer each time it runs",
+                hint=(
+                    "leave out rand(), uuid() and the like, or compute the value where the row is "
+                    "created and store it in a column; a function of your own must be deterministic"
+                ),
             )
         from sqlglot import parse_one
         from sqlglot.errors import SqlglotError
@@ -266,7 +268,7 @@ class Compiler:
             raise view.source.error(
                 view.query_span.start,
                 f"{view.name} is stored, but {found}() depends on where and when it runs",
-                hint="compute the value where the row is made, and store it in a column",
+                hint="compute the value where the row is created, and store it in a column",
             )
 
     def _refuse_order(self, view: MaterializedView, analysed: Analysed) -> None:

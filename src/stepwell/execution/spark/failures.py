@@ -93,7 +93,7 @@ def _translated(error: Exception) -> StepwellError:
         await_end(java_process())
         return UnavailableError(
             "Spark's Java process has ended",
-            hint="nothing was changed. Its own words stand above; if it ran out of memory, give it "
+            hint="nothing was changed. Its own output is above; if it ran out of memory, give it "
             "more: spark.driver_memory in stepwell.yml",
         )
     first = _line(said)
@@ -118,7 +118,7 @@ def _line(said: str) -> str:
 def _raised_by_us(said: str) -> StepwellError | None:
     if "No module named 'stepwell'" in said:
         return ConfigError(
-            "a worker of Spark's cannot import the package stepwell",
+            "a Spark worker cannot import the package stepwell",
             hint="install it on every worker, for the Python that Spark uses there",
         )
     found = _OURS.search(said)
@@ -134,4 +134,4 @@ def _raised_by_us(said: str) -> StepwellError | None:
         case "CorruptError":
             return CorruptError(where, what, hint=hint)
         case _:
-            return UnavailableError(f"on a worker of Spark's: {message}", hint=hint)
+            return UnavailableError(f"on a Spark worker: {message}", hint=hint)

@@ -170,7 +170,7 @@ def _check_kinds(found: Iterable[PlanNode], allowed: frozenset[str]) -> None:
         if node.kind not in allowed or not node.class_name.startswith(_PACKAGE):
             raise RefusedError(
                 f"{_name(node.kind)} is not part of a query",
-                hint=f"{_READS_ONLY}; rows come in by sources and by stepwell push",
+                hint=f"{_READS_ONLY}; add rows through a source or with stepwell push",
                 offset=node.offset,
             )
 
@@ -182,8 +182,10 @@ def _check_relation(
     if len(parts) != 1:
         raise RefusedError(
             f"{name} is not a table or view of this pipeline",
-            hint="a query reads the pipeline's tables and views, whose names have one part; files "
-            "come in by a source",
+            hint=(
+                "a query reads the pipeline's tables and views, whose names have one part; add "
+                "files through a source"
+            ),
             offset=node.offset,
         )
     if name.lower() not in {*known, *declared}:
@@ -246,7 +248,7 @@ def _identifier(spark: SparkSession, node: PlanNode) -> tuple[str, ...]:
     """The name that IDENTIFIER() makes of a text."""
     if node.words is None:
         raise RefusedError(
-            "IDENTIFIER is given something else than a text",
+            "IDENTIFIER needs a text",
             hint="write the name as a text in quotes, or as it is",
             offset=node.offset,
         )

@@ -328,8 +328,8 @@ def _check_request(settings: SessionSettings, environ: Mapping[str, str]) -> Non
             )
     if not re.match(r"local($|\[|-cluster\[)|spark://|k8s://|yarn$", settings.master):
         raise ConfigError(
-            f"{settings.master!r} is no Spark master",
-            hint="take one like local[*], local[4], spark://host:7077, k8s://..., or yarn",
+            f"{settings.master!r} is not a Spark master",
+            hint="use one like local[*], local[4], spark://host:7077, k8s://..., or yarn",
         )
     _check_conf(settings)
 
@@ -337,15 +337,15 @@ def _check_request(settings: SessionSettings, environ: Mapping[str, str]) -> Non
 def _check_conf(settings: SessionSettings) -> None:
     if _texts(settings.conf).get(SUBSTITUTE, "false").strip().lower() != "false":
         raise ConfigError(
-            f"the Spark setting {SUBSTITUTE} stands in conf, and would put variables of the "
-            "environment into queries",
+            f"the Spark setting {SUBSTITUTE} cannot be set in conf: it would put environment "
+            f"variables into queries",
             hint="leave it out; stepwell.yml itself knows ${NAME}",
         )
     for key, value in row_order.REQUIRED.items():
         if _texts(settings.conf).get(key, value).strip().lower() != value:
             raise ConfigError(
-                f"the Spark setting {key} stands in conf, but replayed output is identical only if "
-                f"it is {value}",
+                f"the Spark setting {key} cannot be set in conf: replayed output is identical "
+                f"only if it is {value}",
                 hint="leave it out",
             )
     for key in settings.conf:
@@ -362,7 +362,8 @@ def _check_conf(settings: SessionSettings) -> None:
     for key, name in owned.items():
         if key in settings.conf:
             raise ConfigError(
-                f"the Spark setting {key} stands in conf", hint=f"give it as {name}, beside conf"
+                f"the Spark setting {key} cannot be set in conf",
+                hint=f"give it as {name}, next to conf",
             )
 
 
@@ -414,10 +415,10 @@ def _not_started(
     if isinstance(error, OSError) and home:
         return ConfigError(what, hint=f"SPARK_HOME is {home}, which is not a Spark; unset it")
     if "JAVA_GATEWAY_EXITED" in said:
-        hint = f"its own words stand above; Java is {java.program}, with {settings.driver_memory} "
+        hint = f"its own output is above; Java is {java.program}, with {settings.driver_memory} "
         hint += "of memory (spark.driver_memory); see also: stepwell doctor"
         if arguments:
-            hint = f"its own words stand above; PYSPARK_SUBMIT_ARGS is {arguments!r}: unset it"
+            hint = f"its own output is above; PYSPARK_SUBMIT_ARGS is {arguments!r}: unset it"
         return ConfigError(what, hint=hint)
     if _is_here(settings.master) or "Could not parse Master URL" in said:
         return ConfigError(what, hint="look at the settings master and conf under spark")

@@ -198,8 +198,8 @@ class Views:
                 # Spark pads values compared with CHAR, which a view over strings would not.
                 raise table.source.error_at(
                     table.name_span,
-                    f"{table.name}: the column {column.name} is {column.type.upper()}, "
-                    "which cannot be kept yet",
+                    f"{table.name}: the column {column.name} is {column.type.upper()}, which is "
+                    f"not supported yet",
                     hint="declare it as VARCHAR or STRING",
                 )
             refused = why_not_kept(column.type)

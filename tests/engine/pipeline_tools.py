@@ -1,4 +1,4 @@
-"""What tests of a pipeline share: its entries, a turn that is held, a condition waited for."""
+"""Tools for tests of a pipeline: read its entries, hold a turn, wait for a condition."""
 
 from __future__ import annotations
 

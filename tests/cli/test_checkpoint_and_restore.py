@@ -71,10 +71,12 @@ def test_a_restore_shows_what_it_would_do_and_stops(run: Run, folder: Path) -> N
     before = snapshot(folder)
     asked = run("-C", folder, "restore", "--checkpoint", "one")
     assert asked.exit_code == 0
-    assert "transaction 3 will make the state that of 1, and undo 1 transaction" in asked.stdout
+    assert (
+        "transaction 3 will set the state back to that of 1, and undo 1 transaction" in asked.stdout
+    )
     assert "is lost: 1 row pushed to orders" in asked.stdout
     assert "sink revenue_out is ahead" in asked.stdout
-    assert "nothing was done; with --confirm it is" in asked.stdout
+    assert "nothing was done; to restore, add --confirm" in asked.stdout
     assert snapshot(folder) == before
 
 
@@ -86,7 +88,7 @@ def test_a_restore_takes_state_and_sinks_back(
     assert len(total(run, folder)) == 2
     done = run("-C", folder, "restore", *target, "--confirm")
     assert done.exit_code == 0, done.stderr
-    assert "transaction 3 made the state that of 1" in done.stdout
+    assert "transaction 3 set the state back to that of 1" in done.stdout
     assert total(run, folder) == [{"customer": "ada", "n": 1}]
     assert list(sink_rows(folder)) == [("ada", "1.50", 1)]
     push(run, folder, 9)
@@ -124,7 +126,7 @@ def test_a_damaged_pipeline_is_repaired(run: Run, folder: Path) -> None:
     repaired = run("-C", folder, "restore", "--confirm")
     assert repaired.exit_code == 0, repaired.stderr
     assert "cannot be used" in repaired.stderr
-    assert "repaired: the pipeline is at transaction 2, as it was" in repaired.stdout
+    assert "repaired: the pipeline is at transaction 2, as before" in repaired.stdout
     assert len(total(run, folder)) == 2
 
 
@@ -166,7 +168,7 @@ def test_mistakes_are_told(run: Run, folder: Path, tmp_path: Path) -> None:
     assert not (empty / "state").exists()
 
 
-def test_runs_are_merged(run: Run, folder: Path) -> None:
+def test_runs_are_compacted(run: Run, folder: Path) -> None:
     """What came and went takes no room any more."""
     for id in (3, 4, 5):
         push(run, folder, id)
@@ -174,10 +176,10 @@ def test_runs_are_merged(run: Run, folder: Path) -> None:
     merged = run("-C", folder, "compact")
     assert merged.exit_code == 0, merged.stderr
     # Of the table, of the keys of pushes, and of the names of files.
-    assert merged.stdout.startswith("merged: 10 files, ")
-    assert "and now 3 files, " in merged.stdout
+    assert merged.stdout.startswith("compacted: 10 files, ")
+    assert " before, 3 files, " in merged.stdout
     assert total(run, folder) == before
-    assert run("-C", folder, "compact").stdout.startswith("nothing to merge: 3 files")
+    assert run("-C", folder, "compact").stdout.startswith("nothing to compact: 3 files")
 
 
 def test_the_process_that_runs_is_asked(run: Run, folder: Path) -> None:
@@ -194,7 +196,7 @@ def test_the_process_that_runs_is_asked(run: Run, folder: Path) -> None:
         assert run("-C", folder, "compact").exit_code == 0
         refused = run("-C", folder, "restore", "--checkpoint", "one", "--confirm")
         assert refused.exit_code == 1
-        assert "end it first" in refused.stderr
+        assert "stop it first" in refused.stderr
         push(run, folder, 4)
         process.send(signal.SIGINT)
         assert process.end() == 130, process.text
@@ -215,6 +217,6 @@ def test_a_run_and_four_pushes_can_be_taken_back_by_their_numbers(run: Run, tmp_
     assert run("-C", folder, "gc", "--confirm").exit_code == 0
     restored = run("-C", folder, "restore", "--transaction", "2", "--confirm")
     assert restored.exit_code == 0, restored.stderr
-    assert "transaction 6 made the state that of 2" in restored.stdout
+    assert "transaction 6 set the state back to that of 2" in restored.stdout
     assert total(run, folder) == [{"customer": "ada", "n": 1}, {"customer": "bob", "n": 1}]
     assert run("-C", folder, "restore", "--transaction", "0").exit_code == 0

@@ -1,4 +1,4 @@
-"""A project in a folder whose store is in memory and fails on demand, and what came of it."""
+"""A project in a folder whose store is in memory and fails on demand, with its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at a pipeline: tails, queries, and what is told to listeners."""
+"""Reading a pipeline: tails, queries, and events for listeners."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_tail_nobody_reads_says_that_it_lost_some(monkeypatch: pytest.MonkeyPa
     for id in range(4):
         pipeline.push("orders", [order(id)])
     assert [tail.take() is None for _ in range(2)] == [False, False]
-    with pytest.raises(UnavailableError, match="some are lost"):
+    with pytest.raises(UnavailableError, match="some were lost"):
         tail.take()
 
 
