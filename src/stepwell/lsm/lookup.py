@@ -34,8 +34,10 @@ _Places = np.ndarray[Any, Any]
 class LookedUpRows:
     """The rows of a look-up. Columns are read when they are first needed."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, parts: Sequence[Part]) -> None:
         self._schema = schema
+        self._parts = tuple(parts)
+        """Held, because columns may be read from their runs later."""
         self._tables: list[pa.Table] = []
         self._found: list[tuple[RunIndex, _Places]] = []
         self._columns: dict[int, pa.ChunkedArray] = {}
@@ -77,7 +79,7 @@ class SharedRows:
     """The results of the look-ups of one transaction."""
 
     def __init__(self) -> None:
-        self._known: dict[object, tuple[LookedUpRows, Sequence[Part]]] = {}
+        self._known: dict[object, LookedUpRows] = {}
         self._rows = 0
         self.rows_read = 0
         """Rows that were read from relations."""
@@ -91,7 +93,7 @@ class SharedRows:
 
         None if there are more than `most`, or if they are not in memory and have no index.
         """
-        # The parts are held as long as the result, so no other part can get their ids.
+        # A result holds its parts, so no other part can get their ids.
         key = (
             relation.name,
             tuple(map(id, relation.parts)),
@@ -99,13 +101,13 @@ class SharedRows:
         )
         known = self._known.get(key)
         if known is not None:
-            self.rows_shared += known[0].rows
-            return known[0] if known[0].rows <= most else None
+            self.rows_shared += known.rows
+            return known if known.rows <= most else None
         result = _look_up(indexes, relation, sought, most)
         if result is not None:
             self.rows_read += result.rows
             if self._rows + result.rows <= SHARED_ROWS_MAX:
-                self._known[key] = result, tuple(relation.parts)
+                self._known[key] = result
                 self._rows += result.rows
         return result
 
@@ -114,7 +116,7 @@ def _look_up(
     indexes: Indexes, relation: Relation, sought: Sought, most: int
 ) -> LookedUpRows | None:
     schema = arrow_schema(relation.types)
-    result = LookedUpRows(schema)
+    result = LookedUpRows(schema, relation.parts)
     for part in relation.parts:
         if part.table is not None:
             result.add_table(among(part.table, sought))

@@ -45,6 +45,7 @@ from stepwell.plan.numbers import (
 )
 from stepwell.plan.types import parse_type
 
+_FIXED_MAX = 10_000
 DIVIDED_ROWS_MAX = 2_000
 """Quotients are computed one by one."""
 Data: TypeAlias = Any
@@ -125,6 +126,8 @@ class Computing:
         self._constants = constants
         self._decimals = decimals
         """Whether decimal results have Spark's default precision."""
+        self._fixed: dict[int, tuple[exp.Expr, Value]] = {}
+        """The values of literals and constants, by the id of their tree, which is held as well."""
 
     def value(self, expr: Expr, columns: Columns) -> Value:
         """The value of an expression. Raises `NotSupported`."""
@@ -157,13 +160,14 @@ class Computing:
             case exp.Column():
                 return _column(node, columns)
             case exp.Literal():
-                return _literal(node)
+                known = self._fixed.get(id(node))
+                return known[1] if known is not None else self._remember(node, _literal(node))
             case exp.Boolean():
                 return Value(pa.scalar(bool(node.this)), "boolean")
             case exp.Neg():
                 return self._negative(node, columns)
             case exp.Add() | exp.Sub() | exp.Mul():
-                if node.find(exp.Column) is None:
+                if id(node) in self._fixed or node.find(exp.Column) is None:
                     return self._constant(node)
                 a, b = self._of(node.left, columns), self._of(node.right, columns)
                 whole = a.type in INTEGER_BITS and b.type in INTEGER_BITS
@@ -212,13 +216,22 @@ class Computing:
             case _:
                 raise NotSupported(_missing(node))
 
+    def _remember(self, node: exp.Expr, value: Value) -> Value:
+        if len(self._fixed) >= _FIXED_MAX:
+            self._fixed.clear()
+        self._fixed[id(node)] = node, value
+        return value
+
     def _constant(self, node: exp.Expr) -> Value:
+        known = self._fixed.get(id(node))
+        if known is not None:
+            return known[1]
         if not all(isinstance(part, _CONSTANT) for part in node.walk()):
             raise NotSupported(_missing(node))
         value = self._constants(node.sql(dialect="spark"))
         if value is None:
             raise NotSupported(node.sql())
-        return value
+        return self._remember(node, value)
 
     def _negative(self, node: exp.Neg, columns: Columns) -> Value:
         value = self._of(node.this, columns)
@@ -334,7 +347,7 @@ class Computing:
         return Value(_divided(a.data, b.data, *width), decimal_text(width))
 
     def _cast(self, node: exp.Cast, columns: Columns) -> Value:
-        if node.find(exp.Column) is None:
+        if id(node) in self._fixed or node.find(exp.Column) is None:
             return self._constant(node)
         value = self._of(node.this, columns)
         kind = node.to.sql(dialect="spark").lower().replace(" ", "")

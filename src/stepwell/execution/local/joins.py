@@ -185,6 +185,9 @@ class _Flattening:
         rows = [table for table in tables if table is not None]
         if len(rows) < len(tables):
             return None
+        if not all(table.num_rows for table in rows):
+            nothing = [np.zeros(0, np.int64)] * len(rows)
+            return self._joined(node, known, rows, nothing, paired)
         equal = [pair for pair in map(equal_columns, node.on) if pair is not None]
         places = [np.arange(rows[0].num_rows)]
         joined, waiting = [0], list(range(1, len(known)))

@@ -236,21 +236,33 @@ class Linear:
 
     def _union(self, node: Union, needed: frozenset[str]) -> Rows:
         places = [place for place, name in enumerate(node.columns) if name in needed]
+        # Most terms of a small change are empty. If all are, none is left out: so `support`, which
+        # runs plans over no rows, sees every operator.
+        inputs = [child for child in node.inputs if not self._is_empty(child)] or node.inputs
         parts: list[Rows] = []
-        for child in node.inputs:
+        for child in inputs:
             wanted = frozenset(child.columns[place] for place in places)
             parts.append(self.rows(child, wanted))
         columns: dict[str, Value] = {}
         for place in places:
             values = [
                 part.columns[child.columns[place]]
-                for part, child in zip(parts, node.inputs, strict=True)
+                for part, child in zip(parts, inputs, strict=True)
             ]
             if len({value.type for value in values}) != 1:
                 raise NotSupported("the branches of a UNION differ in type")
             arrays = [v.column(part.count) for v, part in zip(values, parts, strict=True)]
             columns[node.columns[place]] = Value(_concatenated(arrays), values[0].type)
         return Rows(columns, _concatenated([part.weight for part in parts]))
+
+    def _is_empty(self, node: Node) -> bool:
+        """Whether a branch has no rows, as far as its leaf shows."""
+        while isinstance(node, Filter | Project | Negate):
+            node = node.input
+        if not isinstance(node, Leaf):
+            return False
+        found = self._read(node)
+        return found is not None and not found[0].num_rows
 
     def _signed(self, accumulator: Accumulator, rows: Rows, signed: bool) -> pa.ChunkedArray:
         """The contribution of each row; NULL contributes nothing."""
