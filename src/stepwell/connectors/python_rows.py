@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from functools import lru_cache
@@ -54,21 +53,17 @@ def pushed_rows(
     A column `$position` of rows to be deleted holds their positions.
     """
     shape = _shape(table)
-    put = _read(shape, rows, "put")
-    gone, away = _read(shape, delete, "delete"), _read(shape, discard, "discard")
-    count = put.count + gone.count + away.count
-    return Pushed(Change(put.rows, gone.rows, away.rows), count, (*put.bad, *gone.bad, *away.bad))
+    parts = (
+        _read(shape, rows, "put"),
+        _read(shape, delete, "delete"),
+        _read(shape, discard, "discard"),
+    )
+    change = Change(*(part.operations if part.operations.num_rows else None for part in parts))
+    bad = tuple(row for part in parts for row in part.bad)
+    return Pushed(change, sum(part.rows for part in parts), bad)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    rows: pa.Table | None
-    count: int
-    """Number of rows given, including bad ones."""
-    bad: tuple[BadRow, ...]
-
-
-def _read(shape: Shape, rows: Rows | None, part: PartName) -> _Part:
+def _read(shape: Shape, rows: Rows | None, part: PartName) -> Batch:
     given = [] if rows is None else table_or_list(rows)
     if isinstance(given, list):
         given = _as_table(given)
@@ -77,7 +72,7 @@ def _read(shape: Shape, rows: Rows | None, part: PartName) -> _Part:
         positions, given = given.column(POSITION), given.drop_columns([POSITION])
     count = given.num_rows if isinstance(given, pa.Table) else len(given)
     if not count:
-        return _Part(None, 0, ())
+        return no_rows(shape)
 
     def where(at: int) -> str:
         if positions is not None:
@@ -87,14 +82,12 @@ def _read(shape: Shape, rows: Rows | None, part: PartName) -> _Part:
     batch = _batch(shape, given, part != "put", where)
     width = len(shape.columns)
     made = batch.operations.select(range(width) if part == "put" else list(shape.wanted(put=False)))
-    if not made.num_rows:
-        return _Part(None, count, batch.bad)
     if part == "delete" and (positions is not None or batch.bad):
         # Bad rows are left out, so the indices of the others have shifted.
         numbers = batch.operations.column(width + 1).to_pylist()
         told = pa.array([where(number - 1) for number in numbers], pa.string())
         made = made.append_column(POSITION, told)
-    return _Part(made, count, batch.bad)
+    return Batch(made, count, batch.bad)
 
 
 def _as_table(rows: list[object]) -> pa.Table | list[object]:

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from stepwell.engine.intakes import FoldedTable
 from stepwell.engine.ports import Intake
 from stepwell.lsm.change import PartName, Rejected
 from stepwell.lsm.dead_letter import BadRow, Letter, place_text, row_text
+from stepwell.lsm.fold import Folded
 from stepwell.model import Transaction
 
 
@@ -37,7 +37,7 @@ class Arrival:
 class GatheredLetters:
     """The dead letters of a transaction: bad rows, and rows that the executor rejects."""
 
-    def __init__(self, arrivals: Sequence[Arrival], tables: Mapping[str, FoldedTable]) -> None:
+    def __init__(self, arrivals: Sequence[Arrival], tables: Mapping[str, Folded]) -> None:
         self._arrivals = arrivals
         self._tables = tables
 

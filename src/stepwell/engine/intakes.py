@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 import pyarrow as pa
 
 from stepwell.engine.ports import Intake
-from stepwell.lsm.change import Change, PartName
+from stepwell.lsm.change import Change
 from stepwell.lsm.fold import Folded, Keys, check_discards, fold_traced
 
 
-@dataclass(frozen=True, slots=True)
-class FoldedTable:
-    """All input for one table, as one change."""
+def fold_intakes(intakes: Iterable[Intake], keys: Keys) -> dict[str, Folded]:
+    """Fold intakes, in order. Rows can be traced back to the intakes, by number.
 
-    folded: Folded
-    intakes: Sequence[int]
-    """The indexes of the intakes that were folded."""
-
-    def origin(self, part: PartName, at: int) -> tuple[int, PartName, int]:
-        """The index of the intake that a row comes from, the part of it, and the row there."""
-        number, name, place = self.folded.origin(part, at)
-        return self.intakes[number], name, place
-
-
-def fold_intakes(intakes: Iterable[Intake], keys: Keys) -> dict[str, FoldedTable]:
-    """Fold intakes, in order. A table that received only bad rows has no change."""
+    A table that received only bad rows has no change.
+    """
     changes: dict[str, list[Change]] = {}
     numbers: dict[str, list[int]] = {}
     for number, intake in enumerate(intakes):
@@ -36,8 +24,7 @@ def fold_intakes(intakes: Iterable[Intake], keys: Keys) -> dict[str, FoldedTable
             changes.setdefault(intake.table, []).append(intake.change)
             numbers.setdefault(intake.table, []).append(number)
     return {
-        table: FoldedTable(fold_traced(parts, keys[table]), numbers[table])
-        for table, parts in changes.items()
+        table: fold_traced(parts, keys[table], numbers[table]) for table, parts in changes.items()
     }
 
 

@@ -348,7 +348,7 @@ def transact(
 
     tables = fold_intakes(gathered.intakes, state.keys)
     letters = GatheredLetters(gathered.arrivals, tables)
-    changes = {table: item.folded.change for table, item in tables.items()}
+    changes = {table: folded.change for table, folded in tables.items()}
     lap("gather")
     executed = state.executor.execute(changes, gathered.time, letters)
     if state.on_error == "fail":

@@ -39,11 +39,13 @@ class Folded:
     parts: Sequence[tuple[int, PartName]] = ()
     """The concatenated parts that those positions refer to: number of the change, and part."""
     starts: Sequence[int] = ()
+    number: int = 0
+    """The number of the change, if it is the only one."""
 
     def origin(self, part: PartName, at: int) -> tuple[int, PartName, int]:
         """The origin of a row of the folded change: the change, its part, and the position."""
         if not self.parts:
-            return 0, part, at
+            return self.number, part, at
         place = self.left[part][at].as_py() if part in self.left else at
         found = bisect_right(self.starts, place) - 1
         number, name = self.parts[found]
@@ -59,14 +61,20 @@ def check_discards(table: str, key: Sequence[object], change: Change) -> None:
         )
 
 
-def fold_traced(changes: Sequence[Change], key: Sequence[str]) -> Folded:
-    """Fold consecutive changes into one, and record the origin of each row."""
+def fold_traced(
+    changes: Sequence[Change], key: Sequence[str], numbers: Sequence[int] | None = None
+) -> Folded:
+    """Fold consecutive changes into one, and record the origin of each row.
+
+    `numbers` identifies the changes; by default they are numbered from 0.
+    """
+    numbers = range(len(changes)) if numbers is None else numbers
     if len(changes) == 1:
-        return Folded(changes[0], {})
+        return Folded(changes[0], {}, number=numbers[0])
     names: list[tuple[int, PartName]] = []
     parts: list[pa.Table] = []
     starts = [0]
-    for number, change in enumerate(changes):
+    for number, change in zip(numbers, changes, strict=True):
         for name, part in _named_parts(change):
             names.append((number, name))
             parts.append(part)
