@@ -261,13 +261,16 @@ def test_expired_keys_leave_the_store() -> None:
 def test_runs_of_keys_stay_few_and_are_read_only_if_somebody_pushes_with_a_key() -> None:
     """J14: a flush with keys costs one more object; the runs are merged as they gather."""
     world = World()
-    pipeline = world.open()
+    writing = FaultyStore(world.store)
+    pipeline = world.open(writing)
     most = 0
     for number in range(150):
         assert pipeline.push("clicks", [click("a", str(number))], key=f"k{number}") == number + 1
         pipeline.flush()
         most = max(most, len(key_runs(manifest_of(world))))
     assert most <= 20
+    read = [call.path for call in writing.calls if call.operation == "get"]
+    assert not [path for path in read if "%24push" in path], "merged in memory"
     counting = FaultyStore(world.store)
     pipeline = world.open(counting)
     pipeline.push("orders", [order(1)])

@@ -125,8 +125,8 @@ class PushKeys:
         self._keep_us = round(keep_s * 1e6)
         self._fresh: dict[bytes, Accepted] = {}
         """Keys that are in no run."""
-        read = run_reader(store, env)
-        self._runs = SortedRuns(RELATION, _FORMAT, _table, key_runs(runs), read)
+        read, rows_of = run_reader(store, env), pa.Table.to_batches
+        self._runs = SortedRuns(RELATION, _FORMAT, _table, key_runs(runs), read, rows_of)
         self._latest_us = 0
         """The time of the last transaction."""
 

@@ -1,8 +1,9 @@
 """Sorted runs of rows that are only added: the storage of push keys and of the names of files.
 
 Each run has an index that its owner defines. The index is built when the run is written or first
-used, and stays in memory; the rows do not. A flush writes new rows to a run, and compacts runs of
-like size (`lsm/tiering.py`). A crash before the manifest commit leaves an unreferenced run.
+used, and stays in memory; the rows do not, unless the index holds them. A flush writes new rows to
+a run, and compacts runs of like size (`lsm/tiering.py`). A crash before the manifest commit leaves
+an unreferenced run.
 """
 
 from __future__ import annotations
@@ -56,11 +57,14 @@ class SortedRuns(Generic[IndexT]):
         index: Callable[[Iterable[pa.RecordBatch]], IndexT],
         runs: Iterable[Run],
         read: ReadRun,
+        rows_of: Callable[[IndexT], Iterable[pa.RecordBatch]] | None = None,
     ) -> None:
+        """`rows_of` is for an index that holds all rows: a compaction then reads no run twice."""
         self._relation = relation
         self._format = format
         self._index = index
         self._read = read
+        self._rows_of = rows_of
         self._runs = [_Indexed[IndexT](run) for run in runs]
         self._flushing: list[_Indexed[IndexT]] | None = None
         self._compacting = False
@@ -148,7 +152,12 @@ class SortedRuns(Generic[IndexT]):
         format = self._format
         batches: list[pa.RecordBatch] = []
         for item in group:
-            batches += fresh.to_batches() if item is None else self._batches(item.run)
+            if item is None:
+                batches += fresh.to_batches()
+            elif self._rows_of is not None and item.index is not None:
+                batches += self._rows_of(item.index)
+            else:
+                batches += self._batches(item.run)
         table = pa.Table.from_batches(batches, format.schema)
         if above is not None:
             table = table.filter(pc.greater(table[format.bounds], above))
