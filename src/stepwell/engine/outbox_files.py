@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 
 from stepwell.env import Env
-from stepwell.errors import CorruptError, TruncatedError
 from stepwell.journal import paths
 from stepwell.lsm.parquet_codec import decode_table, encode_table
 from stepwell.manifest.progress import Delivered, Undelivered
+from stepwell.manifest.run_object import read_checked
 from stepwell.model import checksum
 from stepwell.store.base import Store
 
@@ -69,21 +69,5 @@ def _write(store: Store, sink: str, mark: Delivered, change: pa.Table, id: str) 
 
 def read_outbox_file(store: Store, kept: Undelivered) -> pa.Table:
     """Read a change; `CorruptError` if the bytes are not those that were written."""
-    body = _read(store, kept.path)
-    where = f"{store.uri}/{kept.path}"
-    if len(body) != kept.size or checksum([body]) != kept.checksum:
-        raise CorruptError(
-            where,
-            f"expected {kept.size} bytes with checksum {kept.checksum}, found {len(body)} with "
-            f"{checksum([body])}",
-            hint="restore the object from a backup",
-        )
-    return decode_table(body, where)
-
-
-def _read(store: Store, path: str) -> bytes:
-    found = store.get(path)
-    if found is None:
-        where = f"{store.uri}/{path}"
-        raise TruncatedError(where, "missing", hint="restore the object from a backup")
-    return found.data
+    body = read_checked(store, kept, "restore the object from a backup")
+    return decode_table(body, f"{store.uri}/{kept.path}")

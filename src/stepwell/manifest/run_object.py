@@ -13,6 +13,7 @@ from stepwell.errors import CorruptError, TruncatedError
 from stepwell.journal import paths
 from stepwell.manifest.checkpoint import REPAIR
 from stepwell.manifest.manifest import Run
+from stepwell.manifest.progress import Undelivered
 from stepwell.model import checksum
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
@@ -34,17 +35,21 @@ def store_of(store: Store, root: str | None, env: Env) -> Store:
 
 def read_run(store: Store, run: Run, env: Env) -> bytes:
     """Read the bytes of a run, checked against its size and checksum."""
-    store = store_of(store, run.root, env)
-    where = f"{store.uri}/{run.path}"
-    found = store.get(run.path)
+    return read_checked(store_of(store, run.root, env), run, REPAIR)
+
+
+def read_checked(store: Store, file: Run | Undelivered, hint: str) -> bytes:
+    """Read the bytes of a file that the manifest names, checked against size and checksum."""
+    where = f"{store.uri}/{file.path}"
+    found = store.get(file.path)
     if found is None:
-        raise TruncatedError(where, "missing", hint=REPAIR)
-    if len(found.data) != run.size:
-        what = f"has {len(found.data)} bytes, not {run.size}"
-        raise CorruptError(where, what, field="size", hint=REPAIR)
-    if checksum([found.data]) != run.checksum:
-        what = f"expected checksum {run.checksum}"
-        raise CorruptError(where, what, field="checksum", hint=REPAIR)
+        raise TruncatedError(where, "missing", hint=hint)
+    if len(found.data) != file.size:
+        what = f"has {len(found.data)} bytes, not {file.size}"
+        raise CorruptError(where, what, field="size", hint=hint)
+    if checksum([found.data]) != file.checksum:
+        what = f"expected checksum {file.checksum}"
+        raise CorruptError(where, what, field="checksum", hint=hint)
     return found.data
 
 
