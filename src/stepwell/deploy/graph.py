@@ -15,7 +15,7 @@ from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from stepwell.errors import SqlError
-from stepwell.sql.mistakes import mistakes
+from stepwell.sql.mistakes import mistakes, span_of
 from stepwell.sql.scope import DIALECT
 from stepwell.sql.statements import MaterializedView, Statement, Table, View, fold
 from stepwell.text import Span, did_you_mean, unquote_name
@@ -113,7 +113,7 @@ def _reads(
     for table in tree.find_all(exp.Table):
         if not isinstance(table.this, exp.Identifier) or fold(table.name) in local:
             continue
-        span = _span(view, table.this)
+        span = span_of(view, table.this)
         if table.db:
             hint = f"write {table.name}: a pipeline has one set of names"
             shown = f"{table.db}.{table.name}"
@@ -124,15 +124,6 @@ def _reads(
             message = f"{view.name} reads {table.name}, which is not a table or view"
             raise view.source.error_at(span, message, hint=hint)
         yield _Read(fold(table.name), span)
-
-
-def _span(view: View | MaterializedView, identifier: exp.Expr) -> Span:
-    """Return the position of an identifier of the query in its file."""
-    start = identifier.meta.get("start")
-    if start is None:
-        return view.query_span
-    end = identifier.meta.get("end", start)
-    return Span(view.query_span.start + start, view.query_span.start + end + 1)
 
 
 def _check_columns(ordered: Mapping[str, Statement], trees: Mapping[str, exp.Expr | None]) -> None:
@@ -225,4 +216,4 @@ def _no_column(
 ) -> SqlError:
     hint = did_you_mean(column.name, known) or "check the columns of what it reads"
     message = f"{view.name} reads an unknown column {shown}"
-    return view.source.error_at(_span(view, column.this), message, hint=hint)
+    return view.source.error_at(span_of(view, column.this), message, hint=hint)

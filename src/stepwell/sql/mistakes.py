@@ -185,7 +185,7 @@ def _unequal_columns(view: View | MaterializedView, union: exp.SetOperation) -> 
     if left is not None and right is not None and left != right:
         first = next(union.right.find_all(exp.Identifier), None)
         yield view.source.error_at(
-            view.query_span if first is None else _span(view, first),
+            view.query_span if first is None else span_of(view, first),
             f"{view.name}: {union.key.upper()} of a query with {_columns(left)} and one with "
             f"{_columns(right)}",
             hint="give both as many columns, or write UNION ALL BY NAME",
@@ -253,7 +253,7 @@ def _may_be_correlated(select: exp.Select) -> bool:
 
 def _ungrouped(view: View | MaterializedView, column: exp.Column) -> SqlError:
     return view.source.error_at(
-        _span(view, column.this),
+        span_of(view, column.this),
         f"{view.name}: {column.name} is neither grouped nor aggregated",
         hint=f"add GROUP BY {column.name}, or take any_value({column.name})",
     )
@@ -275,7 +275,8 @@ def _unexpected(view: View | MaterializedView, text: str, error: ParseError) -> 
     return view.source.error_at(span, f"{view.name}: {what}", hint=_ASK)
 
 
-def _span(view: View | MaterializedView, identifier: exp.Expr) -> Span:
+def span_of(view: View | MaterializedView, identifier: exp.Expr) -> Span:
+    """The position of an identifier of the query in its file."""
     start = identifier.meta.get("start")
     if start is None:
         return view.query_span
