@@ -146,7 +146,7 @@ def test_a_writer_that_dies_is_named_with_what_it_said(
 def test_a_pipeline_that_is_killed_half_way_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """J2, J6, J7: the view, its query computed anew, the files and the sink agree."""
+    """J2, J6, J7: the view, its query recomputed, the files and the sink agree."""
     monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
     assert demo.show_crash(keep=False, json=False)
     shown = capsys.readouterr().out
@@ -168,7 +168,7 @@ GOOD = crash.Story(
         replace(GOOD, killed_at=0),
         replace(GOOD, resumed="opened at transaction 0 (epoch 1)"),
         replace(GOOD, view=()),
-        replace(GOOD, anew=()),
+        replace(GOOD, recomputed=()),
         replace(GOOD, by_hand=()),
         replace(GOOD, sink=()),
         replace(GOOD, delivered=(1,)),

@@ -59,7 +59,16 @@ def show_crash(*, keep: bool, json: bool) -> bool:
         findings = crash.judge(story)
         holds = all(finding.holds for finding in findings)
         if json:
-            screen.json(_document(story, findings, holds, directory if keep else None))
+            screen.json(
+                {
+                    "holds": holds,
+                    "findings": [asdict(finding) for finding in findings],
+                    "killed_at": story.killed_at,
+                    "transaction": story.transaction,
+                    "view": [[name, str(total), n] for name, total, n in story.view],
+                    "directory": directory if keep else None,
+                }
+            )
         else:
             _tell_crash(screen, story)
             _conclude(screen, findings, holds)
@@ -158,16 +167,3 @@ def _tell_crash(screen: Screen, story: Story) -> None:
     screen.line()
     rows = [Row((name, f"{total:.2f}", f"{n}")) for name, total, n in story.view]
     screen.table(("customer", ">total", ">n", ""), rows)
-
-
-def _document(
-    story: Story, findings: list[Finding], holds: bool, directory: str | None
-) -> dict[str, object]:
-    return {
-        "holds": holds,
-        "findings": [asdict(finding) for finding in findings],
-        "killed_at": story.killed_at,
-        "transaction": story.transaction,
-        "view": [[name, str(total), n] for name, total, n in story.view],
-        "directory": directory,
-    }
