@@ -27,6 +27,7 @@ from stepwell.errors import ConfigError, InvalidError
 from stepwell.process import Liveness
 
 ERROR, CHANGES = 1, 2
+OFFLINE = "checked without Spark, which checks types: stepwell validate --spark asks it now"
 SIGNS = {
     Action.CREATE: ("+", "green"),
     Action.UPDATE: ("~", "yellow"),
@@ -45,9 +46,11 @@ def show_plan(
     plan = plan_project(project, env, renames or ())
     warn([*likely_mistakes(project), *unmatched_sources(project, env)])
     if where.json:
-        screen.json(plan.to_json())
+        screen.json({**plan.to_json(), "checked": "offline"})
     else:
         render(screen, plan)
+        if plan.changes:
+            screen.line(OFFLINE)
     if plan.refusals:
         if out is not None:
             say(f"{out} was not written: this cannot be deployed")

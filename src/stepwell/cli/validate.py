@@ -17,7 +17,7 @@ from stepwell.sql.mistakes import unknown_calls, unreadable
 from stepwell.sql.statements import MaterializedView, Statement, Table, fold
 from stepwell.store.memory import MemoryStore
 
-OFFLINE = "valid as far as the files show; stepwell validate --spark asks Spark, too"
+OFFLINE = "valid as far as the files show; types are checked by Spark: stepwell validate --spark"
 SPARK = "valid, and Spark accepts every query"
 
 
