@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 import os
 import tracemalloc
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -232,15 +234,24 @@ def test_a_name_that_is_not_utf8_is_a_dead_letter_for_its_file(tmp_path: Path, f
     assert everything(tmp_path, format)[0] == [1, 0]
 
 
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": lambda data: gzip.compress(data, 9),
+    "bz2": bz2.compress,
+    "zst": lambda data: bytes(pa.Codec("zstd").compress(data, asbytes=True)),
+}
+
+
 def zeros(path: Path, members: int, end: bytes = b"") -> None:
     """A compressed file of so many megabytes of zeros in one line."""
-    made = gzip.compress(bytes(1 << 20), 9) * members
-    path.write_bytes(gzip.compress(b'{"id":1}\n') + made + gzip.compress(end))
+    compress = COMPRESS[path.suffix.removeprefix(".")]
+    made = compress(bytes(1 << 20)) * members
+    path.write_bytes(compress(b'{"id":1}\n') + made + compress(end))
 
 
-def test_a_line_without_end_is_skipped_in_bounded_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compression", COMPRESS)
+def test_a_line_without_end_is_skipped_in_bounded_memory(tmp_path: Path, compression: str) -> None:
     """J15: gigabytes of zeros in a small file are one dead letter, and what follows is read."""
-    zeros(tmp_path / "a.json.gz", 100, b'\n{"id":2}\n')
+    zeros(tmp_path / f"a.json.{compression}", 100, b'\n{"id":2}\n')
     tracemalloc.start()
     try:
         ids, bad = everything(tmp_path, "json")
@@ -248,7 +259,8 @@ def test_a_line_without_end_is_skipped_in_bounded_memory(tmp_path: Path) -> None
     finally:
         tracemalloc.stop()
     assert ids == [1, 2]
-    assert [(row.where, row.reason) for row in bad] == [("a.json.gz, line 2", TOO_LONG)]
+    told = [(row.where, row.reason) for row in bad]
+    assert told == [(f"a.json.{compression}, line 2", TOO_LONG)]
     assert bad[0].text == cut("\0" * 20_000, TEXT_MAX)
     assert peak < 80 << 20, "100 MiB went through, each time it was read"
 

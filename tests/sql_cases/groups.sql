@@ -116,6 +116,31 @@ nothing
 -- expect empty_set
 (0)
 
+-- trap 21: a grouping set that is given twice gives its rows twice
+CREATE TABLE s (w STRING, q INT);
+CREATE MATERIALIZED VIEW v AS SELECT w, SUM(q) AS n FROM s GROUP BY GROUPING SETS ((w), (w));
+CREATE MATERIALIZED VIEW mixed AS SELECT w, COUNT(*) AS n FROM s GROUP BY GROUPING SETS ((w), (), (w), ());
+-- expect v
+nothing
+-- expect mixed
+nothing
+-- put s
+('a', 1), ('a', 2), ('b', 5)
+-- apply
+-- expect v
+('a', 3), ('a', 3), ('b', 5), ('b', 5)
+-- expect mixed
+('a', 2), ('a', 2), ('b', 1), ('b', 1), (NULL, 3), (NULL, 3)
+-- delete s
+('b', 5)
+-- apply
+-- expect v
+('a', 3), ('a', 3)
+-- expect changes v
+('b', 5, -2)
+-- expect mixed
+('a', 2), ('a', 2), (NULL, 2), (NULL, 2)
+
 -- trap 21: HAVING over an aggregate without groups hides the one row
 CREATE TABLE t (x INT);
 CREATE MATERIALIZED VIEW v AS SELECT COUNT(*) AS n FROM t HAVING COUNT(*) <> 1;
