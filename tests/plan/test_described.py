@@ -10,7 +10,13 @@ import zlib
 import pytest
 
 from stepwell.errors import CorruptError
-from stepwell.plan.described import DescribedView, describe, read_description, readable
+from stepwell.plan.described import (
+    FORMAT,
+    DescribedView,
+    describe,
+    read_description,
+    readable,
+)
 from stepwell.plan.expressions import column, parse
 from stepwell.plan.nodes import Filter, Inner, Project, Scan
 
@@ -46,7 +52,13 @@ def test_damage_is_never_taken_for_a_view() -> None:
         except CorruptError:
             continue
         assert list(found.values()) == VIEWS, "the last letters may hold bits that mean nothing"
-    for content in ([], {}, {"format": 1}, {"format": 1, "views": [{}]}, {"format": 1, "views": 3}):
+    for content in (
+        [],
+        {},
+        {"format": FORMAT},
+        {"format": FORMAT, "views": [{}]},
+        {"format": FORMAT, "views": 3},
+    ):
         text = base64.b64encode(zlib.compress(json.dumps(content).encode())).decode()
         with pytest.raises(CorruptError):
             read_description(text, "m")

@@ -327,8 +327,10 @@ def explain(
 ) -> None:
     """Show how views are maintained.
 
-    Shows what is stored for a view, the rule that maintains each operator, and why anything is
-    recomputed. Needs no Spark: a deployed view was described when it was stored. A project that was
+    Shows what is stored for a view, the rule that maintains each operator, why anything is
+    recomputed, and for each stored relation the backend that computes its change: `local`, or Spark
+    and the reason. Lists the columns by which rows are looked up and, while the pipeline runs, row
+    counts. Needs no Spark: a deployed view was described when it was stored. A project that was
     never run is analysed as far as possible without Spark, and the output says so.
 
     \b

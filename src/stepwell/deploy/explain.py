@@ -13,10 +13,10 @@ from typing import Any
 from stepwell.deploy.graph import column_names
 from stepwell.deploy.project import Project
 from stepwell.execution.backend import CannotRunError
-from stepwell.execution.local.offline import programs_of
+from stepwell.execution.local.offline import explain_offline
 from stepwell.manifest.manifest import Manifest
 from stepwell.plan.described import read_description
-from stepwell.plan.explain import explain
+from stepwell.plan.explain import Explained
 from stepwell.sql.statements import fold
 
 OFFLINE = "estimated without Spark, which decides when the pipeline is run or deployed"
@@ -28,23 +28,23 @@ def explained(
     """Return the output of `explain` for each view, as text and as JSON."""
     described = None if manifest is None else manifest.described
     known = read_description(described, project.store)
-    made = {} if all(fold(view) in known for view in views) else _compiled(project)
+    offline = {} if all(fold(view) in known for view in views) else _predicted(project)
     found: list[tuple[str, Mapping[str, Any]]] = []
     for view in views:
         recorded = known.get(fold(view))
         if recorded is not None:
             found.append((recorded.text, recorded.explained))
             continue
-        program = made[fold(view)]
-        if isinstance(program, CannotRunError):
-            text = f"{view}\n  unknown without Spark: {program}\n  {OFFLINE}"
-            found.append((text, {"view": view, "offline": True, "unknown": str(program)}))
+        predicted = offline[fold(view)]
+        if isinstance(predicted, CannotRunError):
+            text = f"{view}\n  unknown without Spark: {predicted}\n  {OFFLINE}"
+            found.append((text, {"view": view, "offline": True, "unknown": str(predicted)}))
         else:
-            told = explain(program, {})
-            found.append((f"{told}\n  {OFFLINE}", {**told.to_json(), "offline": True}))
+            document = {**predicted.to_json(), "offline": True}
+            found.append((f"{predicted}\n  {OFFLINE}", document))
     return found
 
 
-def _compiled(project: Project) -> Mapping[str, Any]:
+def _predicted(project: Project) -> Mapping[str, Explained | CannotRunError]:
     statements = {fold(statement.name): statement for statement in project.statements}
-    return programs_of(project.statements, lambda name: column_names(name, statements.get))
+    return explain_offline(project.statements, lambda name: column_names(name, statements.get))

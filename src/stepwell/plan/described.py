@@ -24,7 +24,7 @@ from stepwell.errors import CorruptError
 from stepwell.plan.expressions import parse
 from stepwell.plan.nodes import Filter, Node, Project, Scan
 
-FORMAT = 1
+FORMAT = 2
 """Increment when the meaning of a description changes. Other formats are ignored."""
 
 

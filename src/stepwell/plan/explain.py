@@ -1,14 +1,19 @@
-"""Explain how a view is maintained: the tree of each block, its rule, the stored relations, and the
-reason for any full recompute.
+"""Explain how a view is maintained: the tree of each block, its rule, the backend that computes its
+change, the stored relations, and the reason for any full recompute.
+
+Columns have the names that users know (`column_names`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
+from stepwell.plan.column_names import ColumnNames, Tracing, text_of
 from stepwell.plan.expressions import Expr, equal
 from stepwell.plan.nodes import (
+    Aggregate,
+    Distinct,
     Filter,
     Generate,
     Inner,
@@ -18,6 +23,7 @@ from stepwell.plan.nodes import (
     Node,
     Project,
     Scan,
+    SetOp,
     TopN,
     Union,
     Values,
@@ -37,6 +43,61 @@ class Line:
     depth: int
     operator: str
     rule: str
+    relation: str | None = None
+    """The relation that it reads, if it is a scan."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """An index look-up: rows of a relation, by the values of some columns."""
+
+    relation: str
+    columns: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.relation} by ({', '.join(self.columns)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The backend that computes a change of some inputs."""
+
+    changed: tuple[str, ...]
+    """The inputs that change; empty for the view's output."""
+    reason: str | None
+    """Why it is Spark; None if it is the local backend."""
+
+    @property
+    def backend(self) -> str:
+        return "local" if self.reason is None else "Spark"
+
+    def __str__(self) -> str:
+        return "local" if self.reason is None else f"Spark: {self.reason}"
+
+    def to_json(self) -> Mapping[str, Json]:
+        return {"changed": list(self.changed), "backend": self.backend, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Backends:
+    """The backends of a block, for a change of each input and of all of them."""
+
+    chosen: tuple[Chosen, ...] = ()
+    lookups: tuple[LookUp, ...] = ()
+    """The look-ups of the local backend."""
+    whole: tuple[str, ...] = ()
+    """The stored relations that are read without a look-up. Spark reads them unless all of their
+    rows are in memory."""
+
+    def __str__(self) -> str:
+        distinct = list(dict.fromkeys(map(str, self.chosen)))
+        if len(distinct) == 1:
+            return distinct[0]
+        groups = {
+            text: [" and ".join(c.changed) for c in self.chosen if str(c) == text]
+            for text in distinct
+        }
+        return "; ".join(f"{text} (change of {', '.join(of)})" for text, of in groups.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +107,10 @@ class Stored:
     relation: str
     rule: str
     key: tuple[str, ...]
-    columns: int
+    columns: tuple[str, ...]
     lines: tuple[Line, ...]
     reason: Reason | None
+    backends: Backends
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +118,13 @@ class Explained:
     view: str
     blocks: tuple[Stored, ...]
     output: tuple[Line, ...]
+    shown: Chosen
+    """The backend that computes the view's change from that of its relation."""
+    rows: Mapping[str, int] | None = None
+    """The number of rows of each relation, if the pipeline is open. Rows that are retracted in a
+    newer run count until compaction."""
+    count: Callable[[], Mapping[str, int]] | None = field(default=None, compare=False, repr=False)
+    """Returns the current number of rows of each relation of an open pipeline."""
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -65,109 +134,168 @@ class Explained:
     def recomputed(self) -> bool:
         return bool(self.reasons)
 
+    def counted(self) -> Explained:
+        """The same with the current row counts, if the pipeline is open."""
+        return self if self.count is None else replace(self, rows=dict(self.count()))
+
     def __str__(self) -> str:
-        text = [f"{self.view}"]
-        for line in self.output:
-            text.append(f"  {'  ' * line.depth}{line.operator}")
+        text = [self.view, f"  backend: {self.shown}"]
+        text += [self._text(line) for line in self.output]
         for block in self.blocks:
             key = f", key ({', '.join(block.key)})" if block.key else ""
-            text.append(f"{block.relation}: rule {block.rule}{key}")
+            text.append(f"{block.relation}: rule {block.rule}{key}{self._rows(block.relation)}")
             if block.reason is not None:
                 text.append(f"  {block.reason}")
                 text.append(f"  change: {block.reason.advice}")
-            for line in block.lines:
-                rule = f"  [rule {line.rule}]" if line.rule else ""
-                text.append(f"  {'  ' * line.depth}{line.operator}{rule}")
+            text.append(f"  backend: {block.backends}")
+            text += [f"  looks up: {lookup}" for lookup in block.backends.lookups]
+            if block.backends.whole:
+                text.append(f"  reads whole: {', '.join(block.backends.whole)}")
+            text.append(f"  stores: {', '.join(block.columns) or 'nothing but its rows'}")
+            text += [self._text(line) for line in block.lines]
         return "\n".join(text)
+
+    def _text(self, line: Line) -> str:
+        rule = f"  [rule {line.rule}]" if line.rule else ""
+        rows = "" if line.relation is None else self._rows(line.relation)
+        return f"  {'  ' * line.depth}{line.operator}{rows}{rule}"
+
+    def _rows(self, relation: str) -> str:
+        if self.rows is None or relation not in self.rows:
+            return ""
+        number = self.rows[relation]
+        return f", {number:,} row{'' if number == 1 else 's'}"
 
     def to_json(self) -> Mapping[str, Json]:
         return {
             "view": self.view,
             "recomputed": self.recomputed,
             "reasons": list(self.reasons),
-            "relations": [
-                {
-                    "name": block.relation,
-                    "rule": block.rule,
-                    "key": list(block.key),
-                    "reason": None
-                    if block.reason is None
-                    else {
-                        "code": block.reason.code.value,
-                        "detail": block.reason.detail,
-                        "change": block.reason.advice,
-                    },
-                    "tree": [
-                        {"depth": line.depth, "operator": line.operator, "rule": line.rule}
-                        for line in block.lines
-                    ],
-                }
-                for block in self.blocks
-            ],
+            "backend": self.shown.backend,
+            "backend_reason": self.shown.reason,
+            "output": [self._line(line) for line in self.output],
+            "relations": [self._block(block) for block in self.blocks],
         }
 
+    def _block(self, block: Stored) -> Mapping[str, Json]:
+        reason = block.reason
+        return {
+            "name": block.relation,
+            "rule": block.rule,
+            "key": list(block.key),
+            "columns": list(block.columns),
+            "rows": None if self.rows is None else self.rows.get(block.relation),
+            "backends": [chosen.to_json() for chosen in block.backends.chosen],
+            "lookups": [
+                {"relation": lookup.relation, "columns": list(lookup.columns)}
+                for lookup in block.backends.lookups
+            ],
+            "whole": list(block.backends.whole),
+            "reason": None
+            if reason is None
+            else {"code": reason.code.value, "detail": reason.detail, "change": reason.advice},
+            "tree": [self._line(line) for line in block.lines],
+        }
 
-def explain(program: Program, names: Mapping[str, tuple[str, ...]]) -> Explained:
-    """Explain a program; `names` maps each table to its column names as users know them."""
+    def _line(self, line: Line) -> Mapping[str, Json]:
+        made: dict[str, Json] = {
+            "depth": line.depth,
+            "operator": line.operator,
+            "rule": line.rule,
+        }
+        if line.relation is not None:
+            made["relation"] = line.relation
+            made["rows"] = None if self.rows is None else self.rows.get(line.relation)
+        return made
+
+
+def explain(
+    program: Program, names: ColumnNames, backends: Mapping[str, Backends], shown: Chosen
+) -> Explained:
+    """Explain a program; `backends` are those of each stored relation."""
+    tracing = Tracing(names, program.output, view=program)
+    output = _lines(program.output, 0, tracing, program.columns)
     return Explained(
         program.view,
-        tuple(_stored(block) for block in program.blocks),
-        tuple(_lines(program.output, 0)),
+        tuple(_stored(program, block, names, backends[block.relation]) for block in program.blocks),
+        tuple(replace(line, rule="") for line in output),
+        shown,
     )
 
 
-def _stored(block: Block) -> Stored:
+def _stored(program: Program, block: Block, names: ColumnNames, backends: Backends) -> Stored:
+    columns = names.texts(block.relation, len(block.fields))
+    key = tuple(columns[place] for place in block.key)
+    if isinstance(block, Full):
+        return Stored(block.relation, block.rule, key, columns, (), block.reason, backends)
+    tracing = Tracing(names, block.input, view=program)
     match block:
         case Sums():
-            calls = [f"sum {a.argument.sql}" if a.argument else "count" for a in block.accumulators]
-            top = Line(0, f"accumulate by ({', '.join(block.keys)}) {', '.join(calls)}", "3")
-            key, reason = block.keys, None
-            lines = (top, *_lines(block.input, 1))
+            known = tracing.of(block.input)
+            calls = [text_of(tracing.accumulator(a, known)) for a in block.accumulators]
+            by = ", ".join(tracing.texts(block.keys, block.input))
+            top = [Line(0, f"accumulate by ({by}) {', '.join(calls)}".rstrip(), "3")]
         case Groups():
-            calls = [expr.sql for _, expr in block.calls]
-            top = Line(0, f"aggregate by ({', '.join(block.keys)}) {', '.join(calls)}", "2")
-            key, reason = block.keys, None
-            lines = (top, *_lines(block.input, 1))
+            calls = [tracing.text(call, block.input) for _, call in block.calls]
+            by = ", ".join(tracing.texts(block.keys, block.input))
+            top = [Line(0, f"aggregate by ({by}) {', '.join(calls)}".rstrip(), "2")]
         case Rows() | Top():
-            key, reason = (block.again or () if isinstance(block, Rows) else ()), None
-            lines = tuple(_lines(block.input, 0))
-        case Full():
-            key, reason, lines = (), block.reason, ()
-    return Stored(block.relation, block.rule, key, len(block.fields), lines, reason)
+            top = []
+    lines = (*top, *_lines(block.input, len(top), tracing))
+    return Stored(block.relation, block.rule, key, columns, lines, None, backends)
 
 
-def _lines(node: Node, depth: int) -> Iterator[Line]:
-    yield Line(depth, _operator(node), _rule(node))
+def _lines(node: Node, depth: int, tracing: Tracing, given: tuple[str, ...] = ()) -> Iterator[Line]:
+    """The operators of a plan; `given` are the user's names for the columns of the first."""
+    relation = node.relation if isinstance(node, Scan | Leaf) else None
+    yield Line(depth, _operator(node, tracing, given), _rule(node), relation)
     for child in children(node):
-        yield from _lines(child, depth + 1)
+        yield from _lines(child, depth + 1, tracing, given if isinstance(node, Filter) else ())
 
 
-def _operator(node: Node) -> str:
+def _operator(node: Node, tracing: Tracing, given: tuple[str, ...]) -> str:
     match node:
         case Scan() | Leaf():
-            return f"scan {node.relation}"
+            alias = tracing.alias(node)
+            return f"scan {node.relation}" + ("" if alias == node.relation else f" AS {alias}")
         case Values():
             return "values"
         case Filter():
-            return f"filter {node.condition.sql}"
+            return f"filter {tracing.text(node.condition, node.input)}"
         case Project():
-            made = [f"{e.sql} AS {n}" for n, e in node.items if e.column != n]
-            return f"project {', '.join(made) or ', '.join(node.columns)}"
+            items = [tracing.text(expr, node.input) for _, expr in node.items]
+            if given:
+                items = [t if t == n else f"{t} AS {n}" for t, n in zip(items, given, strict=True)]
+            else:
+                unnamed = zip(items, node.columns, tracing.texts(node.columns, node), strict=True)
+                items = [f"{t} AS {n}" if known == n != t else t for t, n, known in unnamed]
+            return f"project {', '.join(items)}"
         case Inner():
-            return f"join on {_all(node.on)}" if node.on else "cross join"
+            return f"join on {_all(node.on, node, tracing)}" if node.on else "cross join"
         case Join():
-            pairs = tuple(equal(a, b) for a, b in node.equal)
-            return f"{node.side.value} join on {_all((*pairs, *node.also))}"
+            pairs = tuple(equal(a, b, null_safe=node.null_safe) for a, b in node.equal)
+            return f"{node.side.value} join on {_all((*pairs, *node.also), node, tracing)}"
+        case Aggregate():
+            calls = [tracing.text(call, node.input) for _, call in node.calls]
+            by = ", ".join(tracing.texts(node.keys, node.input))
+            return f"aggregate by ({by}) {', '.join(calls)}".rstrip()
+        case Distinct():
+            return "distinct"
+        case SetOp():
+            return node.kind.value
         case Union():
             return "union all"
         case Negate():
             return "less"
         case Window():
-            return f"window {', '.join(e.sql for _, e in node.calls)}"
+            return f"window {', '.join(tracing.text(e, node.input) for _, e in node.calls)}"
         case Generate():
-            return f"generate {node.generator.sql}"
+            made = f" AS {', '.join(node.made)}" if len(node.made) > 1 else ""
+            return f"generate {tracing.text(node.generator, node.input)}{made}"
         case TopN():
-            return f"first {node.limit} by {', '.join(key.sql for key in node.order)}"
+            order = ", ".join(tracing.sort_key(key, node.input) for key in node.order)
+            number = "all" if node.limit is None else node.limit
+            return f"first {number} by {order}"
         case _:
             return type(node).__name__.lower()
 
@@ -182,5 +310,7 @@ def _rule(node: Node) -> str:
             return ""
 
 
-def _all(conditions: tuple[Expr, ...]) -> str:
-    return " AND ".join(condition.sql for condition in conditions)
+def _all(conditions: tuple[Expr, ...], node: Inner | Join, tracing: Tracing) -> str:
+    """Conjuncts over the columns of all inputs of a join."""
+    known = {name: tree for side in children(node) for name, tree in tracing.of(side).items()}
+    return " AND ".join(text_of(tracing.conjunct(c, known)) for c in conditions)

@@ -7,15 +7,20 @@ compiled: it may read the query differently, and it knows every type. Anything u
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
-from sqlglot import exp
+from sqlglot import exp, parse_one
 
 from stepwell.execution.backend import CannotRunError, NotSupported
+from stepwell.execution.local.backend import LocalBackend
 from stepwell.execution.local.expressions import Computing, Value, arrow_of, certain
-from stepwell.plan.expressions import Expr
+from stepwell.execution.local.support import Decisions
+from stepwell.plan.column_names import ColumnNames
+from stepwell.plan.explain import Explained
+from stepwell.plan.expressions import Expr, column
 from stepwell.plan.lower import Lowering
 from stepwell.plan.nodes import (
     Aggregate,
@@ -51,10 +56,10 @@ Columns = Callable[[str], tuple[str, ...] | None]
 """Returns the columns of a table or view by its name, as far as its text says."""
 
 
-def programs_of(
+def explain_offline(
     statements: Sequence[Statement], columns: Columns
-) -> dict[str, Program | CannotRunError]:
-    """Predict the program of each materialized view, by lower-case name; or why it is unknown.
+) -> dict[str, Explained | CannotRunError]:
+    """Predict how each materialized view is maintained, by lower-case name; or why it is unknown.
 
     Each of the `statements` follows the statements it reads.
     """
@@ -64,15 +69,19 @@ def programs_of(
 class _Compiling:
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
-        self._computing = Computing(lambda _: None)
+        self._computing = Computing(_constant)
+        self._names = ColumnNames()
+        self._decisions = Decisions(
+            LocalBackend(self._computing), self._types_of, lambda: self._unique, self._names
+        )
         self._types: dict[str, tuple[str, ...]] = {}
         self._stored: dict[str, tuple[str, ...]] = {}
         self._unique: dict[str, tuple[int, ...]] = {}
         self._trees: dict[str, tuple[exp.Query, tuple[str, ...]]] = {}
         self._outputs: dict[str, Node] = {}
 
-    def all(self, statements: Sequence[Statement]) -> dict[str, Program | CannotRunError]:
-        found: dict[str, Program | CannotRunError] = {}
+    def all(self, statements: Sequence[Statement]) -> dict[str, Explained | CannotRunError]:
+        found: dict[str, Explained | CannotRunError] = {}
         for statement in statements:
             match statement:
                 case Table():
@@ -81,6 +90,7 @@ class _Compiling:
                         stored_type(column.type) for column in statement.columns
                     )
                     self._stored[statement.name] = tuple(c.name for c in statement.columns)
+                    self._names.add_table(statement.name, self._stored[statement.name])
                     self._unique[statement.name] = tuple(
                         names.index(key.lower()) for key in statement.key
                     )
@@ -92,7 +102,10 @@ class _Compiling:
                             self._trees[statement.name.lower()] = (tree, shown)
                 case MaterializedView():
                     try:
-                        found[statement.name.lower()] = self._view(statement)
+                        program = self._view(statement)
+                        self._names.add_program(program)
+                        self._decisions.decide(program)
+                        found[statement.name.lower()] = self._decisions.explain(program)
                     except CannotRunError as why:
                         found[statement.name.lower()] = why
         return found
@@ -144,6 +157,9 @@ class _Compiling:
 
     # Types
 
+    def _types_of(self, relation: str) -> tuple[str, ...]:
+        return self._types[relation]
+
     def _of(self, node: Node) -> tuple[str, ...]:
         match node:
             case Scan():
@@ -193,6 +209,31 @@ class _Compiling:
         if isinstance(call, exp.Min | exp.Max):
             return kind
         return _summed(kind) if isinstance(call, exp.Sum) else _averaged(kind)
+
+
+def _constant(sql: str) -> Value | None:
+    """The value of a constant, or one of its type: no row is compared with it here."""
+    tree = parse_one(sql, dialect="spark")
+    if isinstance(tree, exp.Cast) and tree.is_type("date"):
+        with suppress(ValueError):
+            return Value(pa.scalar(datetime.date.fromisoformat(tree.this.name)), "date")
+    if not isinstance(tree, exp.Add | exp.Sub | exp.Mul):
+        return None
+    if isinstance(tree.right, exp.Interval):
+        unit = tree.right.text("unit").upper()
+        left = _constant(tree.left.sql(dialect="spark"))
+        return left if left is not None and unit in ("DAY", "WEEK", "MONTH", "YEAR") else None
+    literals = [tree.left, tree.right]
+    if not all(isinstance(literal, exp.Literal) for literal in literals):
+        return None
+    computing = Computing(lambda _: None)
+    values = [computing.value(Expr(literal), {}) for literal in literals]
+    if values[0].type[:7] != values[1].type[:7]:  # Integers, or decimals of any width.
+        return None
+    over = type(tree)(this=column("a").tree.copy(), expression=column("b").tree.copy())
+    with suppress(CannotRunError):
+        return computing.value(Expr(over, frozenset("ab")), dict(zip("ab", values, strict=True)))
+    return None
 
 
 def _alike(inputs: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

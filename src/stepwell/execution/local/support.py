@@ -9,19 +9,30 @@ look into them by an index needs them whole, and that is recorded as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+from sqlglot import exp
 
-from stepwell.execution.backend import CannotRunError, Declined, Fallback, No, Support, Yes
+from stepwell.execution.backend import (
+    CannotRunError,
+    Declined,
+    Fallback,
+    No,
+    NotSupported,
+    Support,
+    Yes,
+)
 from stepwell.execution.local.accumulate import mergeable
 from stepwell.execution.local.backend import LocalBackend
 from stepwell.execution.local.lookup import LookUps
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.part import Part, Relation
 from stepwell.lsm.run_file import RunFiles
+from stepwell.plan.column_names import ColumnNames, Tracing, renamed
+from stepwell.plan.explain import Backends, Chosen, Explained, LookUp, explain
 from stepwell.plan.join_order import Estimates
 from stepwell.plan.maintain import Maintenance
 from stepwell.plan.nodes import Names, Node, Scan, walk
@@ -30,6 +41,8 @@ from stepwell.plan.program import Block, Full, Program, Rows, Sums, Top
 Types = Callable[[str], tuple[str, ...]]
 """Returns the column types of a stored relation."""
 _STORED_ROWS = 1_000_000
+_SWITCHED_OFF = No("the local backend is switched off")
+_RECOMPUTED = No("the view is recomputed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,55 +58,72 @@ class Decision:
 
 @dataclass(slots=True)
 class Decisions:
-    """The decisions for all blocks of a pipeline, each made once."""
+    """The decisions for all blocks of a pipeline, made when a view is added.
+
+    For each block there is one for a change of each input alone, and one for a change of all. A
+    combination of inputs is computed locally if each of them alone is, and all of them together.
+    """
 
     backend: LocalBackend
     types: Types
     unique: Callable[[], Mapping[str, tuple[int, ...]]]
+    names: ColumnNames
     local: bool = True
     """Whether the local backend is used at all; tests switch it off."""
-    _made: dict[tuple[str, frozenset[str]], Decision] = field(default_factory=dict)
+    _blocks: dict[str, dict[frozenset[str], Decision]] = field(default_factory=dict)
     _shown: dict[str, Support] = field(default_factory=dict)
 
     def decide(self, program: Program) -> None:
         """Decide for each block, for a change of each of its inputs, and of all of them."""
         for block in program.blocks:
-            if not isinstance(block, Full):
-                reads = _reads(block)
-                for changed in [*({name} for name in sorted(reads)), reads]:
-                    self.of(block, frozenset(changed))
-        self.shown(program)
+            if isinstance(block, Full):
+                continue
+            reads = _reads(block)
+            changes = [*(frozenset({name}) for name in sorted(reads)), reads]
+            self._blocks[block.relation] = {c: self.for_change(block, c) for c in changes}
+        self._shown[program.view] = self._show(program) if self.local else _SWITCHED_OFF
 
-    def of(self, block: Block, changed: Iterable[str]) -> Decision:
-        """The decision for a change of these relations."""
+    def support(self, block: Block, changed: Iterable[str]) -> Support:
+        """Whether the local backend computes a change of these relations."""
         if isinstance(block, Full):
-            return Decision(No("the view is recomputed"))
-        if not self.local:
-            return Decision(No("the local backend is switched off"))
-        reads = _reads(block) & frozenset(changed)
-        known = self._made.get((block.relation, reads))
-        if known is None:
-            known = self._made[block.relation, reads] = self._decide(block, reads)
-        return known
+            return _RECOMPUTED
+        made = self._blocks[block.relation]
+        reads = _reads(block)
+        inputs = reads.intersection(changed)
+        if inputs in made:
+            return made[inputs].support
+        parts = [*(frozenset({name}) for name in sorted(inputs)), reads]
+        refused = (made[part].support for part in parts if isinstance(made[part].support, No))
+        return next(refused, Yes())
 
     def shown(self, program: Program) -> Support:
         """Whether the local backend computes the output of a view from its stored relation."""
-        if not self.local:
-            return No("the local backend is switched off")
-        known = self._shown.get(program.view)
-        if known is None:
-            known = self._shown[program.view] = self._show(program)
-        return known
+        return self._shown[program.view]
 
-    def forget(self, program: Program) -> None:
-        """Drop the decisions of a program that is replaced."""
-        relations = {block.relation for block in program.blocks}
-        self._shown.pop(program.view, None)
-        for key in [key for key in self._made if key[0] in relations]:
-            del self._made[key]
+    def explain(self, program: Program) -> Explained:
+        """How a view is maintained, and by which backends."""
+        backends = {block.relation: self._backends(block) for block in program.blocks}
+        return explain(program, self.names, backends, _chosen(self._shown[program.view]))
 
-    def _decide(self, block: Block, changed: frozenset[str]) -> Decision:
+    def _backends(self, block: Block) -> Backends:
+        if isinstance(block, Full):
+            return Backends((Chosen((), _RECOMPUTED.reason),))
+        made = self._blocks[block.relation]
+        lookups = sorted({lookup for decision in made.values() for lookup in decision.lookups})
+        return Backends(
+            tuple(_chosen(decision.support, changed) for changed, decision in made.items()),
+            tuple(LookUp(relation, self._columns(relation, at)) for relation, at in lookups),
+            tuple(sorted({name for decision in made.values() for name in decision.whole})),
+        )
+
+    def _columns(self, relation: str, places: Sequence[int]) -> tuple[str, ...]:
+        names = self.names.texts(relation, len(self.types(relation)))
+        return tuple(names[place] for place in places)
+
+    def for_change(self, block: Block, changed: frozenset[str]) -> Decision:
         """Decide with all relations in memory, and with all of them in files; both must run."""
+        if not self.local:
+            return Decision(_SWITCHED_OFF)
         looked = _Lookups()
         support, _ = self._run(block, changed, looked, held=True)
         filed, whole = self._run(block, changed, looked, held=False)
@@ -117,23 +147,33 @@ class Decisions:
         )
         maintenance = Maintenance(Names(prefix="_m"), changed, estimates)
         whole: set[str] = set()
-        try:
-            for plan in _plans(block, maintenance):
-                fresh = [s for s in maintenance.stages if s.relation not in deltas]
-                for name, node in [*((s.relation, s.node) for s in fresh), ("", plan)]:
-                    lookups = LookUps(relations, looked, deltas)  # type: ignore[arg-type]
+        run: dict[str, Node] = {}
+        for plan in _plans(block, maintenance):
+            fresh = [s for s in maintenance.stages if s.relation not in deltas]
+            for name, node in [*((s.relation, s.node) for s in fresh), ("", plan)]:
+                lookups = LookUps(relations, looked, deltas)  # type: ignore[arg-type]
+                run[name] = node
+                try:
                     reduced = self.backend.reduced(node, lookups)
-                    try:
-                        deltas[name] = self.backend.run(reduced, lookups)
-                    finally:
-                        whole |= lookups.whole & inputs
-        except Declined as declined:
-            if declined.fallback is Fallback.ROWS_ELSEWHERE and not held:
-                return Yes(), frozenset(whole)
-            return No(str(declined)), frozenset(whole)
-        except CannotRunError as error:
-            return No(str(error)), frozenset(whole)
+                    deltas[name] = self.backend.run(reduced, lookups)
+                except Declined as declined:
+                    whole |= lookups.whole & inputs
+                    if declined.fallback is Fallback.ROWS_ELSEWHERE and not held:
+                        return Yes(), frozenset(whole)
+                    return No(str(declined)), frozenset(whole)
+                except NotSupported as error:
+                    return No(self._renamed(str(error), run)), frozenset(whole)
+                whole |= lookups.whole & inputs
         return Yes(), frozenset(whole)
+
+    def _renamed(self, reason: str, run: Mapping[str, Node]) -> str:
+        """A reason in the user's column names; `run` are the stages so far and the last plan."""
+        stages: dict[str, Sequence[exp.Expr]] = {}
+        for name, node in run.items():
+            tracing = Tracing(self.names, node, stages=stages)
+            reason = renamed(reason, node, tracing)
+            stages[name] = [tracing.of(node)[column] for column in node.columns]
+        return reason
 
     def _relation(self, name: str, *, held: bool) -> Relation:
         types = self.types(name)
@@ -142,12 +182,20 @@ class Decisions:
         return Relation(name, types, (), parts)
 
     def _show(self, program: Program) -> Support:
+        if isinstance(program.shown, Full):
+            return _RECOMPUTED
         try:
             types = self.types(program.shown.relation)
             self.backend.show(_nothing(types), program.output, program.types)
         except CannotRunError as error:
-            return No(str(error))
+            tracing = Tracing(self.names, program.output, view=program)
+            return No(renamed(str(error), program.output, tracing))
         return Yes()
+
+
+def _chosen(support: Support, changed: Iterable[str] = ()) -> Chosen:
+    """A decision as `explain` shows it."""
+    return Chosen(tuple(sorted(changed)), support.reason if isinstance(support, No) else None)
 
 
 def _plans(block: Block, maintenance: Maintenance) -> Iterator[Node]:

@@ -118,7 +118,7 @@ class Blocks:
                 return part
         try:
             maintenance = self._evaluator.maintenance(block, deltas)
-            support = self._decisions.of(block, deltas).support
+            support = self._decisions.support(block, deltas)
             with self._evaluator.computing(block, support):
                 return self._kept(block, maintenance, dict(deltas), program, outputs)
         except TooLargeError:

@@ -54,8 +54,9 @@ from stepwell.lsm.part import Part, Relation
 from stepwell.lsm.relations import Relations
 from stepwell.lsm.run_file import WEIGHT
 from stepwell.lsm.table_diff import Pieces
+from stepwell.plan.column_names import ColumnNames
 from stepwell.plan.cost import Costs
-from stepwell.plan.explain import Explained, explain
+from stepwell.plan.explain import Explained
 from stepwell.plan.nodes import Leaf, Scan, Values, When, relations, walk
 from stepwell.plan.program import Block, Full, Groups, Program, Sums
 from stepwell.plan.reasons import Unsupported, about
@@ -109,11 +110,13 @@ class Views:
         self._evaluator = Evaluator(
             self._spark, self._relations, self._frames, self._indexes, self._unique, use
         )
+        self._columns = ColumnNames()
         self._existing = ExistingRows(self._relations, self._frames, self._evaluator)
         self._decisions = Decisions(
             self._evaluator.local,
             lambda name: self._relations[name].types,
             self._unique,
+            self._columns,
             local=use is Use.LOCAL,
         )
         self._blocks = Blocks(
@@ -214,6 +217,7 @@ class Views:
         names = [column.name.lower() for column in table.columns]
         key = tuple(names.index(k.lower()) for k in table.key)
         self._tables[table.name.lower()] = table
+        self._columns.add_table(table.name, [column.name for column in table.columns])
         self._relations.add(Relation(table.name, types, key))
         self._relations.add(Relation(table.name + ERRORS, LETTER_TYPES, ()))
         self._showing.empty(table.name, [c.name for c in table.columns], types)
@@ -241,6 +245,7 @@ class Views:
             self._relations.add(Relation(block.relation, types, block.key))
             self._compute(block)
         self._programs[view.name.lower()] = program
+        self._columns.add_program(program)
         self._decisions.decide(program)
         self._compiler.declare(view.name, program.types)
         self._views[view.name.lower()] = view
@@ -578,4 +583,5 @@ class Views:
         """How a view is maintained."""
         if name.lower() not in self._programs:
             raise InvalidError(f"there is no materialized view {name}")
-        return explain(self._programs[name.lower()], {})
+        explained = self._decisions.explain(self._programs[name.lower()])
+        return replace(explained, count=self._relations.rows)
