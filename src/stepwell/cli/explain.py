@@ -31,9 +31,10 @@ def show(where: ProjectOptions, view: str | None) -> None:
         chosen = [owner.view(view).name]
     else:
         chosen = [*deployed.values(), *(n for key, n in written.items() if key not in deployed)]
-    kept = _explained(project, env, [n for n in chosen if fold(n) in deployed], where.timeout_s)
+    existing = [name for name in chosen if fold(name) in deployed]
     new = [name for name in chosen if fold(name) not in deployed]
-    found = kept + (explained(wanted, None, new) if new else [])
+    found = _explained(project, env, existing, where.timeout_s)
+    found += explained(wanted, None, new) if new else []
     if not where.json:
         for name in new:
             print(f"{name} is not deployed yet", file=sys.stderr)

@@ -3,7 +3,7 @@
     Backend.run(plan, inputs) -> Part
 
 The local backend is faster for few rows and computes a part of SQL. Spark computes all of it. So
-the choice is made once, when a view is deployed: `Support` says for each block of a program whether
+the choice is made once, when a view is added: `Support` says for each block of a program whether
 the local backend computes its change, or why not. A block that is supported runs locally unless the
 data prevents it, for one of three reasons (`Fallback`). Then Spark runs the same plan.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from stepwell.lsm.part import Part
 from stepwell.plan.nodes import Leaf, Node
@@ -75,10 +75,13 @@ class Inputs(Protocol):
         other."""
 
 
-class Backend(Protocol):
-    """Runs plans of change sets."""
+In = TypeVar("In", bound=Inputs, contravariant=True)
 
-    def run(self, plan: Node, inputs: Inputs, types: tuple[str, ...] | None = None) -> Part:
+
+class Backend(Protocol[In]):
+    """Runs plans of change sets, over inputs of its own kind."""
+
+    def run(self, plan: Node, inputs: In, types: tuple[str, ...] | None = None) -> Part:
         """The change set that a plan computes, consolidated, with columns c0, c1, ... and w.
 
         `types` are the types of its columns, by default inferred. Raises `CannotRunError`.

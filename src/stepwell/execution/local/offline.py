@@ -63,15 +63,18 @@ def explain_offline(
 
     Each of the `statements` follows the statements it reads.
     """
-    return _Compiling(columns).all(statements)
+    return Prediction(columns).all(statements)
 
 
-class _Compiling:
+class Prediction:
+    """Compiles views without Spark, and decides which backend computes their changes."""
+
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
         self._computing = Computing(_constant)
         self._names = ColumnNames()
-        self._decisions = Decisions(
+        self.programs: list[Program] = []
+        self.decisions = Decisions(
             LocalBackend(self._computing), self._types_of, lambda: self._unique, self._names
         )
         self._types: dict[str, tuple[str, ...]] = {}
@@ -103,9 +106,10 @@ class _Compiling:
                 case MaterializedView():
                     try:
                         program = self._view(statement)
+                        self.programs.append(program)
                         self._names.add_program(program)
-                        self._decisions.decide(program)
-                        found[statement.name.lower()] = self._decisions.explain(program)
+                        self.decisions.decide(program)
+                        found[statement.name.lower()] = self.decisions.explain(program)
                     except CannotRunError as why:
                         found[statement.name.lower()] = why
         return found

@@ -52,8 +52,8 @@ NODES_MAX = 3_000
 
 
 @dataclass(slots=True)
-class Anew:
-    """Why blocks of a view were recomputed in a transaction."""
+class Recompute:
+    """Whether blocks of a view are recomputed in a transaction, and why they were."""
 
     weighed: bool = True
     """Whether blocks may be recomputed where that is cheaper."""
@@ -74,14 +74,14 @@ class Blocks:
         relations: Relations,
         frames: Frames,
         decisions: Decisions,
-        anew: Callable[[Full, Mapping[str, Part]], Part],
+        recompute: Callable[[Full, Mapping[str, Part]], Part],
         behind: Callable[[str], frozenset[str]],
     ) -> None:
         self._evaluator = evaluator
         self._relations = relations
         self._frames = frames
         self._decisions = decisions
-        self._anew = anew
+        self._recompute = recompute
         """Computes a view from its text."""
         self._behind = behind
         """Returns the stored relations behind a table or view."""
@@ -92,40 +92,40 @@ class Blocks:
         deltas: Mapping[str, Part],
         program: Program | None,
         outputs: dict[str, pa.Table],
-        said: Anew,
+        recompute: Recompute,
     ) -> Part | None:
         """The change set of one block's relation; None if it cannot have changed.
 
         The last block of a program also adds the change set of the view to `outputs`. A block that
-        is recomputed records that in `said`.
+        is recomputed records that in `recompute`.
         """
         if isinstance(block, Full):
             reads = {r for name in block.reads for r in self._behind(name)}
             always = block.reason.code is Code.TIME_DEPENDENT
             if not always and not reads & set(deltas):
                 return None
-            anew = self._anew(block, deltas)
+            change = self._recompute(block, deltas)
             if program is not None:
-                _give(self._rows(anew), program, outputs)
-            return anew
-        if said.weighed:
+                _give(self._rows(change), program, outputs)
+            return change
+        if recompute.weighed:
             moved = {name: part.rows for name, part in deltas.items()}
             estimate = costs(block, self._relations.rows, moved)
             if estimate is not None and estimate.cheaper_anew:
-                part = self._again(block, deltas, program, outputs)
+                part = self._recomputed(block, deltas, program, outputs)
                 if part is not None:
-                    said.cheaper = said.cheaper or estimate
+                    recompute.cheaper = recompute.cheaper or estimate
                 return part
         try:
             maintenance = self._evaluator.maintenance(block, deltas)
             support = self._decisions.support(block, deltas)
             with self._evaluator.computing(block, support):
-                return self._kept(block, maintenance, dict(deltas), program, outputs)
+                return self._incremental(block, maintenance, dict(deltas), program, outputs)
         except TooLargeError:
-            said.too_large = True
-            return self._again(block, deltas, program, outputs)
+            recompute.too_large = True
+            return self._recomputed(block, deltas, program, outputs)
 
-    def _again(
+    def _recomputed(
         self,
         block: Sums | Groups | Rows | Top,
         deltas: Mapping[str, Part],
@@ -139,7 +139,7 @@ class Blocks:
         with self._evaluator.recomputing():
             return self._finish(block, change, program, dict(deltas), outputs)
 
-    def _kept(
+    def _incremental(
         self,
         block: Block,
         maintenance: Maintenance,
@@ -169,9 +169,9 @@ class Blocks:
             _check_size(candidates)
             self._stage(maintenance, known)
             found = self._evaluator.part(ADDED, candidates, known)
-            staying = self._staying(block, found)
-            if staying is not None:
-                come, first = staying
+            inserts = self._only_inserts(block, found)
+            if inserts is not None:
+                come, first = inserts
                 ranked = moved_among(first, come, block.input, candidates.columns)
                 part = self._relations.in_memory(block.relation, ranked)
                 return self._show_change(block, part, program, known, outputs)
@@ -239,7 +239,7 @@ class Blocks:
         few = block.input.limit is not None and not block.input.offset
         return few and all(comparable(f.type) for f in block.fields)
 
-    def _staying(self, block: Top, found: Part) -> tuple[pa.Table, pa.Table] | None:
+    def _only_inserts(self, block: Top, found: Part) -> tuple[pa.Table, pa.Table] | None:
         """The inserted rows, and the current first rows.
 
         None if one of the first rows is retracted, or that cannot be determined.

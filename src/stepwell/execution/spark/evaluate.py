@@ -364,7 +364,7 @@ class Evaluator:
         return found.rename_columns([*(f"c{i}" for i in range(found.num_columns - 1)), WEIGHT])
 
     def execute(self, sql: str, most: int, reading: Reading) -> pa.Table | None:
-        """A result in memory; None if it has more than `most` rows, which are not kept then."""
+        """A result in memory; None if it has more than `most` rows."""
         found = self._fetched(sql, most, reading)
         return None if found is None else found[1]
 

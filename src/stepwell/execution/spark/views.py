@@ -32,7 +32,7 @@ from stepwell.execution.backend import Fallback
 from stepwell.execution.executor import Executed, PendingParts, Report, not_reported
 from stepwell.execution.local.support import Decisions
 from stepwell.execution.local.table_changes import normalise, typed_items
-from stepwell.execution.spark.blocks import Anew, Blocks
+from stepwell.execution.spark.blocks import Blocks, Recompute
 from stepwell.execution.spark.compiler import Compiler
 from stepwell.execution.spark.evaluate import Evaluator, Use
 from stepwell.execution.spark.existing_rows import ExistingRows
@@ -413,19 +413,19 @@ class Views:
             self.report("computing", number, len(self._programs), "view")
             start, began = self._evaluator.queries, self._env.uptime()
             adaptive = self._views[program.view.lower()].policy is Policy.AUTO
-            said = Anew(weighed=adaptive)
+            recompute = Recompute(weighed=adaptive)
             for block in program.blocks:
                 last = program if block is program.shown else None
                 with self._evaluator.computing(block):
-                    moved = self._blocks.change(block, deltas, last, outputs, said)
+                    moved = self._blocks.change(block, deltas, last, outputs, recompute)
                 if moved is not None and moved.rows:
                     deltas[block.relation] = moved
                 if isinstance(block, Full) and moved is not None:
                     recomputed.append(program.view)
-            if said.any:
+            if recompute.any:
                 recomputed.append(program.view)
-            if said.cheaper is not None:
-                cheaper[program.view] = said.cheaper
+            if recompute.cheaper is not None:
+                cheaper[program.view] = recompute.cheaper
             queries_of[program.view] = self._evaluator.queries - start
             jobs_of[program.view] = 0
             if queries_of[program.view]:
