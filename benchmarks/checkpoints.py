@@ -22,7 +22,7 @@ from pathlib import Path
 
 from _measure import Table, in_turns, section_parser, show_sections, workspace
 from stepwell.engine.open import open_writer
-from stepwell.env import Rising, SystemEnv
+from stepwell.env import MonotonicIds, SystemEnv
 from stepwell.journal import paths
 from stepwell.journal.entry import Draft, Input, Kind
 from stepwell.manifest.clone import clone
@@ -124,7 +124,7 @@ def _import() -> None:
 def _parent(place: Path, size: int, files: int) -> LocalStore:
     """A pipeline with so much state: the runs are only named, so their bytes may be anything."""
     store = LocalStore(str(place), ENV)
-    ids = Rising(ENV)
+    ids = MonotonicIds(ENV)
     runs = []
     for number in range(files):
         relation = f"relation{number % 5}"
@@ -235,7 +235,7 @@ def verifying(directory: Path, quick: bool) -> list[Table]:
         place = directory / str(size)
         store = LocalStore(str(place), ENV)
         writer = open_writer(store, ENV)
-        ids, runs = Rising(ENV), []
+        ids, runs = MonotonicIds(ENV), []
         for number in range(FILES):
             body = os.urandom(size // FILES)
             runs.append(write_run(store, ids, f"relation{number % 5}", body, 1))
@@ -276,7 +276,7 @@ def collecting(directory: Path, quick: bool) -> list[Table]:
         place = directory / str(count)
         store = LocalStore(str(place), ENV)
         writer = open_writer(store, ENV)
-        ids, runs = Rising(ENV), []
+        ids, runs = MonotonicIds(ENV), []
         folder = place / "runs" / "t"
         folder.mkdir(parents=True)
         for number in range(count):

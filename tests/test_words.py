@@ -1,8 +1,9 @@
 """Words that Stepwell no longer uses, so that they do not come back.
 
 The list holds a regular expression and the wording to use instead. It is checked over the
-documentation and over the string literals of the package: messages, hints and help texts.
-Docstrings and comments are not checked here.
+documentation, the results of the benchmarks, the Makefile, the examples and templates, and over the
+string literals of the package: messages, hints and help texts. Docstrings are checked where they
+are part of the generated reference; other docstrings and comments are not.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ PACKAGE = ROOT / "src" / "stepwell"
 PAGES = sorted(
     [
         *(ROOT / "docs").rglob("*.md"),
-        *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+        *(ROOT / "docs").glob("*.py"),
+        *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile")),
+        ROOT / "benchmarks" / "RESULTS.md",
+        *(
+            path
+            for folder in (ROOT / "examples", PACKAGE / "cli" / "templates")
+            for path in folder.rglob("*")
+            if path.suffix in (".sql", ".yml")
+        ),
     ]
 )
 
@@ -30,15 +39,27 @@ INSTEAD: dict[str, str] = {
     r"(?i)\banew\b": "again, recompute, rewrite, rebuild",
     r"(?i)\bwhoever\b": "name the process, the thread or the user",
     r"(?i)\bwhomever\b": "name the process, the thread or the user",
-    r"(?i)\bnobody knows\b": "unknown",
-    r"(?<!there) \bis no (?:[A-Z]{2,}\b|\{\})": "is not a valid INT",
+    r"(?i)\bnobody\b": "no process, no user, unknown",
+    r"(?i)(?<!\bthere) is no (?!longer\b|more\b|worse\b|slower\b)": "is not a (valid)",
+    r"(?i)\bwhich there is not\b": "unknown column x",
+    r"(?i)\bof which is known\b": "estimate, upper bound",
+    r"(?i)\bbeside\b": "next to, in addition to, in the background",
+    r"(?i)\b(?:kept incrementally|views? (?:is|are) kept(?! up\b))": "maintained incrementally",
+    r"(?i)\bmerg(?:es?|ed|ing) (?:runs|files)\b|\bruns are merged\b": "compaction",
+    r"(?i)\bstands? (?:in|here|there|above|below)\b": "is in, belongs in",
+    r"(?i)\bof Spark's\b": "a Spark worker, a Spark setting",
+    r"(?i)\bin good order\b": "cleanly",
+    r"(?i)\ball the same\b": "anyway",
+    r"(?i)\bfor ever\b": "forever",
+    r"(?i)\bgo(?:es)? on (?:where|from)\b": "continue",
+    r"(?i)\blets? (?:it )?go\b|\bletting go\b": "delete, free",
     r"(?i)\brubbish\b": "garbage, orphan, unreferenced",
     r"(?i)\bmend(?:s|ed|ing)?\b": "fix, repair",
     r"(?i)\bwitness(?:es)?\b": "high-water mark",
     r"(?i)\bchores?\b": "background task",
     r"(?i)\bwhat goes and comes\b": "change set",
     r"(?i)\bin doubt\b": "not supported, undecided, uncertain",
-    r"(?i)\bso many rows\b": "at most N rows, upper bound",
+    r"(?i)\bso many\b": "N, at most N, the given number",
 }
 
 
@@ -70,6 +91,22 @@ def test_messages_use_the_words_of_the_field() -> None:
         "held by nobody knows whom",
         "'x' is no INT",
         "'x' is no {}",
+        "{} is no clone",
+        "reads a column x, which there is\nnot",
+        "a result of which is known only its size",
+        "runs in a thread beside the loop",
+        "a view that is kept incrementally",
+        "every view is kept",
+        "merging files failed",
+        "runs are merged",
+        "its own words stand above",
+        "spark.master stands in conf",
+        "a worker of Spark's",
+        "stopped, in good order",
+        "committed all the same",
+        "it waits for ever",
+        "it goes on where it stopped",
+        "let it go: delete it",
         "remove rubbish",
         "Mend the row",
         "mended by the next deploy",
@@ -78,6 +115,7 @@ def test_messages_use_the_words_of_the_field() -> None:
         "what goes and comes is\nwritten",
         "a type in\ndoubt",
         "at most so many rows",
+        "End after so many.",
     ],
 )
 def test_an_abandoned_word_is_found(text: str) -> None:
@@ -90,12 +128,21 @@ def test_an_abandoned_word_is_found(text: str) -> None:
     [
         "a renewed lease",
         "who ever heard of it",
-        "nobody reads it",
         "'x' is not a valid INT",
         "there is no {} in this folder",
+        "There is no clone",
+        "the process is no longer needed",
+        "which is no worse than a crash",
+        "besides the journal",
+        "views are kept up to date",
+        "the checkpoint is kept for a week",
+        "MERGE INTO a table, one merge by key",
+        "the S3 stand-in",
+        "forever",
+        "go on",
         "a recommended setting, an amended commit",
         "no doubt",
-        "so many files",
+        "as many files as there are",
     ],
 )
 def test_a_word_close_to_an_abandoned_one_is_not_found(text: str) -> None:

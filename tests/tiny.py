@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from stepwell.engine.open import Writer, open_writer
-from stepwell.env import Env, Rising
+from stepwell.env import Env, MonotonicIds
 from stepwell.errors import TruncatedError
 from stepwell.journal.entry import Cursor, Draft, Input, Kind, Recorded
 from stepwell.journal.journal import Settings
@@ -50,7 +50,7 @@ class Tiny:
     ) -> None:
         self.store = store
         self.journal_store = journal_store or store
-        self.env = Rising(env)
+        self.env = MonotonicIds(env)
         self.settings = settings or Settings()
         self.unflushed: list[str] = []
         self.writer: Writer = open_writer(

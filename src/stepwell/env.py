@@ -102,7 +102,7 @@ class SystemEnv:
         return ulid(self.now(), int.from_bytes(os.urandom(10), "big"))
 
 
-class Rising:
+class MonotonicIds:
     """Wraps an Env so that `new_id()` is strictly increasing even if the clock goes backwards."""
 
     def __init__(self, env: Env) -> None:
@@ -134,7 +134,7 @@ class Rising:
     def jitter(self) -> float:
         return self._env.jitter()
 
-    def above(self, floor: str | None) -> Rising:
+    def above(self, floor: str | None) -> MonotonicIds:
         """Make all later ids greater than `floor` as well."""
         with self._lock:
             self._last = max(self._last, floor or "")

@@ -18,8 +18,8 @@ import pytest
 from stepwell.cli.pipeline_access import PipelineAccess
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.endpoint import wire
+from stepwell.endpoint.address import socket_path
 from stepwell.endpoint.client import Client, connect
-from stepwell.endpoint.place import socket_path
 from stepwell.endpoint.server import Endpoint
 from stepwell.env import SystemEnv
 from stepwell.errors import (

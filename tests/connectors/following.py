@@ -1,7 +1,7 @@
 """A files source as the engine uses it: it is told at every poll which names it has taken.
 
 Positions tell sets of names apart, so what was taken up to each is remembered here for all sources
-of a test: also for one that is made anew, as by another process.
+of a test: also for one that is created again, as by another process.
 """
 
 from __future__ import annotations

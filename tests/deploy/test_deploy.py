@@ -214,7 +214,7 @@ def test_comments_and_spaces_change_nothing(lab: Lab) -> None:
 
 
 def test_settings_that_change_a_meaning_are_deployed_with_views(lab: Lab) -> None:
-    """S1: until the next deploy a view means what it meant; then it is computed anew."""
+    """S1: until the next deploy a view keeps its meaning; then it is recomputed."""
     name = "spark.sql.session.timeZone"
     lab.deploy()
     lab.write(

@@ -41,7 +41,7 @@ def test_a_sink_that_cannot_follow_is_refused_by_the_plan(lab: Lab, query: str) 
         lab.deploy()
     assert lab.serial == 1
     lab.write(
-        SQL.replace(old, query), YML.replace("  out:", "  anew:").replace("path: out", "path: b")
+        SQL.replace(old, query), YML.replace("  out:", "  renamed:").replace("path: out", "path: b")
     )
     assert not lab.plan().refusals
     lab.deploy()

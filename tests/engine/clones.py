@@ -92,7 +92,7 @@ class Family:
         return found.manifest
 
     def state(self, name: str, **options: Any) -> State:
-        """All relations of a pipeline, opened anew."""
+        """All relations of a pipeline that is opened again."""
         pipeline = self.open(name, **options)
         self.worlds[name].check(pipeline)
         found = everything(pipeline)

@@ -87,7 +87,7 @@ def test_closing_waits_and_forgets() -> None:
 
 
 class Copying(ReferenceExecutor):
-    """Beside the transactions it writes a run of orders anew, and uses that from then on."""
+    """It rewrites a run of orders in the background, and uses the new one from then on."""
 
     says_so = True
     mark: str | None = None

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from stepwell.engine.events import Checkpointed, Waiting
-from stepwell.env import Rising
+from stepwell.env import MonotonicIds
 from stepwell.errors import (
     CheckpointMissing,
     ConflictError,
@@ -241,12 +241,12 @@ def test_a_flush_in_between_lets_it_be_written_anew() -> None:
 def test_ids_rise_whatever_the_clock_does() -> None:
     """Scenario 25: a clock that goes back does not put a file below the floor."""
     env = ManualEnv()
-    ids = Rising(env)
+    ids = MonotonicIds(env)
     first = ids.new_id()
     env.advance(-3600)
     second, third = ids.new_id(), ids.new_id()
     assert first < second < third
-    assert Rising(env).above(third).new_id() > third
+    assert MonotonicIds(env).above(third).new_id() > third
 
 
 def ref_of(id: str, env: ManualEnv, **given: object) -> CheckpointRef:
@@ -258,7 +258,7 @@ def test_retention_keeps_named_unexpired_pinned_and_the_newest() -> None:
     world, env = World(), ManualEnv()
     world.open()
     day = timedelta(days=1)
-    ids = [Rising(env).above(None).new_id() for _ in range(6)]
+    ids = [MonotonicIds(env).above(None).new_id() for _ in range(6)]
     refs = (
         ref_of(ids[0], env),
         ref_of(ids[1], env, name="named"),

@@ -211,7 +211,7 @@ def test_it_is_told_how_many_transactions_a_commit_held() -> None:
     [("before", 4), pytest.param("after", 2, marks=pytest.mark.slow), ("after", 1000)],
 )
 def test_killed_at_every_call_while_it_catches_up(when: When, rows_max: int) -> None:
-    """Scenario 84, J6, J7, J16: in its commit, too; the next process groups transactions anew, and
+    """Scenario 84, J6, J7, J16: in its commit, too; the next process regroups transactions, and
     the sink holds the view.
     """
     settings = replace(SETTINGS, outbox=replace(SETTINGS.outbox, commit_rows_max=rows_max))

@@ -64,16 +64,16 @@ def history() -> tuple[World, list[dict[str, Any]]]:
 
 def at(
     world: World,
-    goal: RestoreRequest,
+    request: RestoreRequest,
     faulty: FaultyStore | None = None,
     settings: Settings = SPARSE,
 ) -> Restored:
-    found = preview(goal, world.store, world.store, world.env)
+    found = preview(request, world.store, world.store, world.env)
 
     def open(target: RestorePoint | None) -> Pipeline:
         return world.open(faulty, settings, base=target, strike=False)
 
-    return restore(goal, found.point, open)
+    return restore(request, found.point, open)
 
 
 @pytest.mark.parametrize("wanted", range(1, 7))
@@ -94,13 +94,13 @@ def test_back_to_any_transaction(wanted: int) -> None:
 
 def test_back_to_a_checkpoint_by_name_and_to_a_time() -> None:
     """K9: by name, by the beginning of an id, by time; sinks get the difference, once."""
-    for goal, wanted in (
+    for request, wanted in (
         (RestoreRequest(checkpoint="one"), 1),
         (RestoreRequest(time=World().env.now() + timedelta(seconds=60 * 4 + 30)), 4),
         (RestoreRequest(time=World().env.now() + timedelta(seconds=60 * 3)), 3),
     ):
         world, seen = history()
-        done = at(world, goal)
+        done = at(world, request)
         assert everything(done.pipeline) == seen[wanted]
         for name, shelf in world.shelves.items():
             numbers = [number for number, _ in shelf.batches]
@@ -136,13 +136,13 @@ def test_sources_go_back_and_their_rows_come_again() -> None:
     everything_read = contents(pipeline, "orders")
     pipeline.push("orders", [order(80), order(81)])
     pipeline.close()
-    goal = RestoreRequest(checkpoint="early")
-    found = preview(goal, world.store, world.store, world.env)
+    request = RestoreRequest(checkpoint="early")
+    found = preview(request, world.store, world.store, world.env)
     assert found.undone.present == 3
     assert dict(found.undone.again) == {"feed": 3}
     assert dict(found.undone.lost) == {"orders": 2}
     assert set(found.undone.ahead) == {"revenue"}
-    done = at(world, goal)
+    done = at(world, request)
     assert len(contents(done.pipeline, "orders")) == 3
     done.pipeline.run(once=True)
     assert contents(done.pipeline, "orders") == everything_read
@@ -158,7 +158,7 @@ def test_looking_at_what_would_be_undone_changes_nothing() -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
-    ("goal", "settings"),
+    ("request", "settings"),
     [
         (RestoreRequest(checkpoint="one"), SPARSE),
         (RestoreRequest(transaction=4), SPARSE),
@@ -166,10 +166,10 @@ def test_looking_at_what_would_be_undone_changes_nothing() -> None:
     ],
 )
 def test_killed_at_every_call_of_a_restore(
-    when: When, goal: RestoreRequest, settings: Settings
+    when: When, request: RestoreRequest, settings: Settings
 ) -> None:
     """K1, scenario 44: the pipeline is as it was, or restored; restoring again gives the same."""
-    wanted = goal.transaction or 1
+    wanted = request.transaction or 1
     outcomes = set()
     number = 0
     while True:
@@ -177,7 +177,7 @@ def test_killed_at_every_call_of_a_restore(
         world, seen = history()
         faulty = FaultyStore(world.store, crash_at(number, when))
         try:
-            at(world, goal, faulty, settings)
+            at(world, request, faulty, settings)
         except Crash:
             pass
         else:
@@ -187,7 +187,7 @@ def test_killed_at_every_call_of_a_restore(
         outcomes.add(seen.index(found))
         world.check(pipeline)
         pipeline.close()
-        done = at(world, goal, settings=settings)
+        done = at(world, request, settings=settings)
         assert everything(done.pipeline) == seen[wanted]
         world.check(done.pipeline)
     assert outcomes == {wanted, 6}
@@ -211,8 +211,8 @@ def test_a_large_difference_comes_in_parts_under_numbers_of_their_own() -> None:
     pipeline.close()
     with world.open() as again:
         world.check(again)
-    for goal, wanted in ((last, 2), (5, 5)):
-        back = at(world, RestoreRequest(transaction=goal), settings=PARTS)
+    for request, wanted in ((last, 2), (5, 5)):
+        back = at(world, RestoreRequest(transaction=request), settings=PARTS)
         assert everything(back.pipeline) == seen[wanted]
         world.check(back.pipeline)
         back.pipeline.close()
@@ -336,17 +336,17 @@ def test_a_repair_with_a_sink_that_is_behind() -> None:
     assert [number for number, _ in world.shelves["revenue"].batches] == [1, 2, 3, 4, 5]
 
 
-def test_goals_that_cannot_be_reached() -> None:
+def test_restore_points_that_cannot_be_reached() -> None:
     """K10: each says what there is instead, and nothing is changed."""
     world, _ = history()
     cases: list[tuple[RestoreRequest, str]] = [
         (RestoreRequest(checkpoint="two"), "no checkpoint two"),
-        (RestoreRequest(transaction=99), "not to 99"),
+        (RestoreRequest(transaction=99), "before 99"),
         (RestoreRequest(time=world.env.now() - timedelta(days=1)), "no checkpoint from which"),
     ]
-    for goal, told in cases:
+    for request, told in cases:
         with pytest.raises((CheckpointMissing, TruncatedError)) as missing:
-            preview(goal, world.store, world.store, world.env)
+            preview(request, world.store, world.store, world.env)
         assert told in str(missing.value)
     with pytest.raises(InvalidError):
         preview(RestoreRequest(), MemoryStore(world.env), MemoryStore(world.env), world.env)
@@ -463,7 +463,7 @@ def test_a_checkpoint_of_the_present_transaction_repairs_without_the_journal() -
 
 @pytest.mark.parametrize("early", [True, False])
 def test_output_that_was_lost_is_made_again(early: bool) -> None:
-    """K9, J7: a file of the outbox is gone: replay makes it anew, from the beginning if need be."""
+    """K9, J7: an outbox file is missing: replay rewrites it, from the beginning if necessary."""
     world = World()
     pipeline = world.open(settings=SPARSE)
     if early:
@@ -485,7 +485,7 @@ def test_output_that_was_lost_is_made_again(early: bool) -> None:
 
 @pytest.mark.parametrize("how", ["missing", "flip"])
 def test_a_sink_whose_output_is_lost_for_good_begins_anew(how: str) -> None:
-    """K9, J7: nothing else is damaged, and no replay makes it anew; the other sinks go on."""
+    """K9, J7: nothing else is damaged, and no replay rewrites it; the other sinks continue."""
     world = World()
     pipeline = world.open(settings=SPARSE)
     world.sinks["revenue"].down = True
@@ -640,8 +640,8 @@ def test_a_restore_begins_a_timeline_and_a_repair_does_not(damaged: bool) -> Non
 def test_damage_that_only_going_back_meets_does_not_stop_a_restore() -> None:
     """K9: files that opening does not read may be damaged; the restore point is whole."""
     world, seen = history()
-    goal = RestoreRequest(checkpoint="one")
-    target = preview(goal, world.store, world.store, world.env).point
+    request = RestoreRequest(checkpoint="one")
+    target = preview(request, world.store, world.store, world.env).point
 
     def damaged(*_: object) -> None:
         raise CorruptError("runs/orders/x.parquet", "expected another checksum", field="checksum")
@@ -652,7 +652,7 @@ def test_damage_that_only_going_back_meets_does_not_stop_a_restore() -> None:
             pipeline._session.state.executor.pieces = damaged  # type: ignore[method-assign, assignment]
         return pipeline
 
-    done = restore(goal, target, open)
+    done = restore(request, target, open)
     assert "expected another checksum" in (done.damage or "")
     assert everything(done.pipeline) == seen[1]
     assert done.pipeline.transaction_number == 7

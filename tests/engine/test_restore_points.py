@@ -45,9 +45,9 @@ def latest(world: World) -> Manifest:
 
 
 def back(world: World, number: int, settings: Settings) -> Restored:
-    goal = RestoreRequest(transaction=number)
-    target = preview(goal, world.store, world.store, world.env).point
-    return restore(goal, target, lambda base: world.open(settings=settings, base=base))
+    request = RestoreRequest(transaction=number)
+    target = preview(request, world.store, world.store, world.env).point
+    return restore(request, target, lambda base: world.open(settings=settings, base=base))
 
 
 def pushed(world: World, settings: Settings, id: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.restore import preview, restore
 from stepwell.engine.restore_request import RestorePoint, RestoreRequest
 from stepwell.engine.settings import Settings
-from stepwell.env import Env, Rising, SystemEnv
+from stepwell.env import Env, MonotonicIds, SystemEnv
 from stepwell.errors import CorruptError, InvalidError, TruncatedError
 from stepwell.execution.executor import Executor, ExecutorFactory
 from stepwell.execution.spark import evaluate
@@ -348,7 +348,7 @@ def test_runs_are_merged_beside_the_transactions(
     monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", 0)
     monkeypatch.setattr(tiers, "LIKE_RUNS", 3)
     env = ManualEnv()
-    executor = opened(spark, local, Rising(env))
+    executor = opened(spark, local, MonotonicIds(env))
     id = 0
     while (chore := executor.background_task()) is None:
         id += 1
@@ -382,7 +382,7 @@ def test_runs_are_merged_beside_the_transactions(
 def test_the_files_of_a_large_run_stay_one_run(
     spark: SparkSession, local: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K5: else a relation of many files would be merged anew whenever it is opened."""
+    """K5: otherwise a relation of many files would be compacted again at every opening."""
     monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", 0)
     monkeypatch.setattr(executors, "MEMORY_ROWS_MAX", 0)
     monkeypatch.setattr(relations, "MERGED_ROWS_MAX", 0)

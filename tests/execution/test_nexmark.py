@@ -13,7 +13,7 @@ QUICK = ["q4", "q5", "q6", "q8", "q13", "q18", "q20"]
 """An average of maxima, sliding windows, windows over joins, sessions of people, last bids."""
 
 SESSIONS = "q11"
-"""Its sessions grow together when a bid comes between; Spark computes them anew."""
+"""Its sessions merge when a bid falls between them; Spark recomputes them."""
 
 
 def test_some_queries_of_nexmark_follow_the_stream(spark: SparkSession) -> None:
@@ -40,8 +40,8 @@ def follow(spark: SparkSession, names: list[str] | None, *, batches: int) -> Non
         "\n".join([schema, *(queries[name] for name in names)]),
         tables={"side_input": _nexmark.side_input()},
     )
-    anew = {name for name in names if views.explain(name).recomputed}
-    assert anew <= {SESSIONS}, f"computed anew: {anew}"
+    recomputed = {name for name in names if views.explain(name).recomputed}
+    assert recomputed <= {SESSIONS}
     for batch in range(1 + batches):
         drawn = changes.mixed(10) if batch else changes.arrivals(500)
         outcome = views.apply({t: Change(c.put, c.delete) for t, c in drawn.items()})

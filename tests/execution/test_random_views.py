@@ -59,7 +59,7 @@ def pairs(seeds: Iterable[int]) -> list[tuple[int, ...]]:
 
 
 def way(seed: int) -> str:
-    return ("runs", "alone", "anew", "", "", "spark", "", "anew", "", "")[seed % 10]
+    return ("runs", "alone", "recompute", "", "", "spark", "", "recompute", "", "")[seed % 10]
 
 
 def asked_for() -> list[tuple[int, ...]]:
@@ -83,7 +83,7 @@ def test_any_of_thousands_of_views_is_what_spark_computes(spark: SparkSession, f
 
 def check(spark: SparkSession, seeds: Sequence[int]) -> None:
     """Small tables as they are, and as if they were large, too large to be looked into, too large
-    to be computed with but by Spark, or such that computing a view anew were cheaper; and plans as
+    to be computed with but by Spark, or so that recomputing a view is cheaper; and plans as
     if Spark could read small ones only."""
     use, settings = Use.LOCAL, following.SETTINGS
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(seeds)) as threads:
@@ -96,7 +96,7 @@ def check(spark: SparkSession, seeds: Sequence[int]) -> None:
                 use = Use.LOOKUPS
                 patch.setattr(blocks, "NODES_MAX", 40)
                 patch.setattr(evaluator, "SQL_LENGTH_MAX", 3_000)
-            case "anew":
+            case "recompute":
                 patch.setattr(cost, "WORTH_ASKING", 0)
                 patch.setattr(cost.Costs, "cheaper_anew", True)
             case _:

@@ -262,7 +262,7 @@ def test_all_null_sums_to_null_and_a_sample_of_one_has_no_variance() -> None:
 
 
 def test_max_is_nan_while_there_is_one_and_a_sum_absorbs_it() -> None:
-    """The row taken back must bring the number back, so the group is computed anew."""
+    """The row taken back must bring the number back, so the group is recomputed."""
     node = Aggregate(leaf(When.BOTH), (), calls("max(a)", "min(a)", "sum(a)"))
     old = {"r": bag([(nan, 0), (1.5, 0)])}
     got = evaluate(node, old, {"r": Counter({(NAN, 0): -1})})

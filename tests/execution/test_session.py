@@ -47,7 +47,7 @@ def test_names_of_columns_are_the_same_in_any_case(spark: SparkSession) -> None:
 
 
 def test_a_small_job_is_one_wave_of_tasks_that_is_planned_once(spark: SparkSession) -> None:
-    """200 tasks for 10 rows, or a plan made anew after each shuffle, take longer than the work."""
+    """200 tasks for 10 rows, or a new plan after each shuffle, take longer than the work."""
     grouped = spark.range(10).groupBy((f.col("id") % 3).alias("k")).count()
     plan = grouped._jdf.queryExecution().executedPlan().toString()
     assert "Exchange hashpartitioning" in plan

@@ -118,7 +118,7 @@ def test_what_has_no_stable_answer_is_refused(spark: SparkSession, call: str) ->
 
 
 def test_a_policy_decides_between_recomputing_and_refusing(spark: SparkSession) -> None:
-    """S6: INCREMENTAL refuses what would be computed anew; FULL computes anew what need not be."""
+    """S6: INCREMENTAL refuses a view that would be recomputed; FULL recomputes any view."""
     query = "SELECT id, ntile(2) OVER (ORDER BY id) AS n FROM t"
     views = Views.open(spark, TABLE + f"CREATE MATERIALIZED VIEW v AS {query}")
     assert views.explain("v").reasons == ("WINDOW_WITHOUT_PARTITION",)
@@ -189,7 +189,7 @@ def test_what_a_transaction_cost_is_counted(spark: SparkSession) -> None:
 def test_a_large_table_with_a_key_is_read_without_summing_it_up(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S4: what is computed anew reads tables of millions of rows, of which a few have changed."""
+    """S4: a recomputed view reads tables of millions of rows, of which a few have changed."""
     monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", 50)
     first = rows(*((i, day(1), float(i)) for i in range(100)))
     views = Views.open(

@@ -467,7 +467,7 @@ def test_the_last_barriers_stay_whatever_their_age() -> None:
 
 
 def test_a_collector_on_another_machine_does_not_count_with_this_ones_clock() -> None:
-    """F12: a clock since boot says nothing elsewhere. What looks abandoned is begun anew."""
+    """F12: a clock since boot means nothing elsewhere. A note that looks abandoned is replaced."""
     watched = Watched.begun()
     watched.env = ManualEnv(9, host="elsewhere")
     watched.env.advance(100 * SETTINGS.barrier_keep_s)

@@ -1,4 +1,4 @@
-"""When is a view computed anew because that is cheaper?"""
+"""When is a view recomputed because that is cheaper?"""
 
 from __future__ import annotations
 
@@ -55,6 +55,6 @@ def test_a_change_elsewhere_does_not_count() -> None:
 
 
 def test_first_rows_have_a_way_of_their_own() -> None:
-    """S6: they are kept or computed anew by what happens to them."""
+    """S6: they are maintained or recomputed depending on their changes."""
     top = TopN(A, (SortKey("a1"),), 10)
     assert costs(Top("v$1", (), top), ROWS, {"a": 10**9}) is None

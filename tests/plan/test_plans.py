@@ -72,7 +72,7 @@ def chain(count: int) -> str:
 
 
 def test_a_changed_row_with_many_left_joins_is_one_query_that_grows_with_their_number() -> None:
-    """S4: each used to double the plan, so that a view of six was computed anew, unsaid."""
+    """S4: each used to double the plan, so that a view of six was silently recomputed."""
     small, large = (plans(*blocks_of(star(count)), ["fact"]) for count in (4, 8))
     assert len(small) == len(large) == 1
     assert size(large[0]) <= 2 * size(small[0])

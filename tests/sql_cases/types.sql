@@ -27,7 +27,7 @@ CREATE MATERIALIZED VIEW v AS SELECT COUNT(DISTINCT s COLLATE UTF8_LCASE) AS dif
 -- expect v
 (2, 1)
 
--- trap 11: what is grouped by a collation is computed anew: a spelling that went could stay
+-- trap 11: groups by a collation are recomputed: a spelling that was deleted could stay
 CREATE TABLE t (s STRING, x INT);
 CREATE MATERIALIZED VIEW v AS SELECT CAST(s AS STRING) AS s, n FROM (SELECT s COLLATE UTF8_LCASE AS s, COUNT(*) AS n FROM t GROUP BY 1);
 -- expect recompute UNSUPPORTED_TYPE
@@ -145,7 +145,7 @@ CREATE TABLE t (id INT PRIMARY KEY, j STRING);
 CREATE MATERIALIZED VIEW v AS SELECT id, parse_json(j) AS a FROM t;
 -- expect error: UNSUPPORTED_TYPE
 
--- trap 12: a variant within a view is computed anew where it would have to be stored
+-- trap 12: a variant within a view is recomputed where it would have to be stored
 CREATE TABLE t (id INT PRIMARY KEY, j STRING);
 CREATE MATERIALIZED VIEW v AS SELECT variant_get(p, '$.a', 'int') AS a, r FROM (SELECT parse_json(j) AS p, id, rank() OVER (PARTITION BY id ORDER BY j) AS r FROM t);
 -- put t
@@ -184,7 +184,7 @@ CREATE TABLE t (id INT PRIMARY KEY);
 CREATE MATERIALIZED VIEW v AS SELECT id, array() AS todo FROM t;
 -- expect error: CAST(NULL AS STRING)
 
--- trap 12: within a view it is computed anew
+-- trap 12: within a view it is recomputed
 CREATE TABLE t (id INT PRIMARY KEY);
 CREATE MATERIALIZED VIEW v AS SELECT coalesce(x, 7) AS x, n FROM (SELECT NULL AS x, id, rank() OVER (PARTITION BY id ORDER BY id) AS n FROM t);
 -- put t

@@ -62,7 +62,7 @@ _WATCHED_MAX = 100
 """Number of recently taken files to watch for bytes that arrive too late."""
 
 
-class Unknown(Enum):
+class UnknownColumns(Enum):
     """How to treat a record with a column that the table does not have."""
 
     BAD = "bad"
@@ -129,7 +129,7 @@ class FilesSource:
         format: FileFormat,
         changes: ChangeFormat = ChangeFormat.ROWS,
         delimiter: str = ",",
-        unknown: Unknown = Unknown.BAD,
+        unknown: UnknownColumns = UnknownColumns.BAD,
         settle_s: float = 1.0,
         follow_links: bool = False,
     ) -> None:
@@ -138,7 +138,7 @@ class FilesSource:
         self._env = env
         self._settling = Settling(env, settle_s)
         self._listing = Listing(path, env, follow_links=follow_links)
-        self._shape = shape_of(table, ignore_unknown=unknown is Unknown.IGNORE)
+        self._shape = shape_of(table, ignore_unknown=unknown is UnknownColumns.IGNORE)
         if changes is ChangeFormat.DEBEZIUM and format is not FileFormat.JSON:
             raise ConfigError(f"source {name}: Debezium's events are JSON, not {format.value}")
         self._reader: PartReader

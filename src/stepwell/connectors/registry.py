@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from stepwell.connectors.datagen import DatagenSettings, DatagenSource
-from stepwell.connectors.files import FilesSource, Unknown
+from stepwell.connectors.files import FilesSource, UnknownColumns
 from stepwell.connectors.files_sink import FilesSink
 from stepwell.connectors.formats import ChangeFormat
 from stepwell.connectors.options import Options
@@ -74,7 +74,7 @@ def _files_source(name: str, table: Table, env: Env, options: Options) -> Source
         format=options.choice("format", FileFormat),
         changes=options.choice("changes", ChangeFormat, ChangeFormat.ROWS),
         delimiter=delimiter,
-        unknown=options.choice("unknown", Unknown, Unknown.BAD),
+        unknown=options.choice("unknown", UnknownColumns, UnknownColumns.BAD),
         settle_s=options.seconds("settle", "1s"),
         follow_links=options.flag("follow_links", False),
     )

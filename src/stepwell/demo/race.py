@@ -206,7 +206,7 @@ def judge(a: Writer, b: Writer, rows: list[tuple[str, int]]) -> list[Finding]:
         ),
         Finding(not repeated, f"{repeated} of them twice" if repeated else "each of them once"),
         Finding(in_order or bool(repeated), "in the order of acknowledgement, A's before B's"),
-        Finding(not extra, f"beside them: {_named(extra)}" if extra else "and nothing else"),
+        Finding(not extra, f"besides them: {_named(extra)}" if extra else "and nothing else"),
         Finding(b.replayed == of_a, f"B replayed {b.replayed} of A's {of_a} rows before it served"),
     ]
 

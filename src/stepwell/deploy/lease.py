@@ -154,7 +154,7 @@ class Lease:
             if isinstance(error, UnavailableError):
                 raise
             now = read_lease(store)
-            holder = "nobody" if now is None else str(now)
+            holder = "a process that has released it" if now is None else str(now)
             self._lost = ConflictError(
                 f"this deploy lost its lease to {holder}",
                 hint="nothing more was changed; check with stepwell plan",

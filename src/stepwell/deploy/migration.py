@@ -33,7 +33,7 @@ from stepwell.deploy.resources import (
     needed,
     shown,
 )
-from stepwell.deploy.source_place import path_refusal
+from stepwell.deploy.source_location import path_refusal
 from stepwell.deploy.table_change import TableChange, table_change
 from stepwell.engine.events import Listener
 from stepwell.engine.open import Seen
@@ -50,7 +50,7 @@ from stepwell.engine.swap_stages import (
     swap_stages,
 )
 from stepwell.engine.writer_session import WriterSession
-from stepwell.env import Env, Rising
+from stepwell.env import Env, MonotonicIds
 from stepwell.errors import (
     BuildError,
     CorruptError,
@@ -169,7 +169,7 @@ class Migration:
     ) -> Changed:
         """Record the first program of a pipeline."""
         failed: dict[str, str] = {}
-        ids = Rising(self._env)
+        ids = MonotonicIds(self._env)
         while True:
             target = without(wanted, {}, set(failed)) if failed else dict(wanted)
             if not any(r.kind == "table" for r in target.values()):

@@ -149,7 +149,7 @@ class ProjectPipeline(Pipeline):
         The answer is a copy. Later transactions do not change it.
         """
         check_one_query(sql)
-        with self._look("query"):
+        with self._reading("query"):
             state = self._session.state
             return Answer(state.transaction, answer(self.project, state.executor, sql))
 
@@ -166,13 +166,13 @@ class ProjectPipeline(Pipeline):
         from stepwell.execution.spark.dataframe import to_dataframe
 
         found = relation_named(self.project, name)
-        with self._look("to_spark"):
+        with self._reading("to_spark"):
             return to_dataframe(self._spark, self._session.state.executor, found)
 
     def explain(self, view: str) -> Explained:
         """Explain how a materialized view is maintained, and what is stored for it."""
         name = self.project.view(view).name
-        with self._look("explain"):
+        with self._reading("explain"):
             return explain(self._session.state.executor, name)
 
 

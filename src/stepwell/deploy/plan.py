@@ -31,7 +31,7 @@ from stepwell.deploy.resources import (
     shown,
     tokens_checksum,
 )
-from stepwell.deploy.source_place import path_refusal
+from stepwell.deploy.source_location import path_refusal
 from stepwell.engine.swap_stages import Stage, stage_to_json
 from stepwell.errors import ConfigError, InvalidError
 from stepwell.manifest.manifest import Manifest
@@ -204,7 +204,7 @@ def make_plan(
     if deployed and deployed_executor != executor:
         refusal = (
             f"it was made with the executor {deployed_executor}, which stores other relations than "
-            f"{executor}; give another store, and let it take in everything again"
+            f"{executor}; give another store, and let it ingest everything again"
         )
     before = fingerprint(deployed, deployed_executor)
     return Plan(store, executor, before, steps, wanted, refusal)

@@ -187,7 +187,7 @@ def deployed_project(
     if executor not in ("spark", project.sections.executor):
         raise InvalidError(
             f"{project.store} was made with the executor {executor}, which is only for tests",
-            hint="give another store (`--store`), and let it take in everything again",
+            hint="give another store (`--store`), and let it ingest everything again",
         )
     kind: ExecutorName = "spark" if executor == "spark" else "reference"
     return replace(

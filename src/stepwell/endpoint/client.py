@@ -21,7 +21,7 @@ from typing import Any, TypedDict
 
 import pyarrow as pa
 
-from stepwell.endpoint.place import check_folder, socket_path
+from stepwell.endpoint.address import check_folder, socket_path
 from stepwell.endpoint.transactions import RemoteTransaction, push_request, read_receipt
 from stepwell.endpoint.wire import (
     ANSWER_BYTES_MAX,

@@ -18,8 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from stepwell.endpoint.address import make_folder, socket_path, take_lock
 from stepwell.endpoint.connections import Connection, Connections
-from stepwell.endpoint.place import make_folder, socket_path, take_lock
 from stepwell.endpoint.transactions import (
     OpenTransaction,
     pushed_parts,

@@ -207,7 +207,7 @@ class Pipeline:
             raise
 
     def run(self, *, once: bool = False, max_transactions: int | None = None) -> int:
-        """Take in input from the sources; return the number of transactions.
+        """Ingest input from the sources; return the number of transactions.
 
         With `once`, until no source has more input; otherwise until `stop` is called. Ends between
         two transactions, and flushes. Other threads may push in the meantime.
@@ -335,18 +335,18 @@ class Pipeline:
 
     def query(self, sql: str) -> Answer:
         """Answer one SELECT over tables and views, as of the last transaction."""
-        with self._look("query"):
+        with self._reading("query"):
             state = self._session.state
             return Answer(state.transaction, state.executor.query(sql))
 
     def table(self, name: str) -> pa.Table:
         """Return all rows of a table, a view, or the dead letters `<table>$errors`, as Arrow."""
-        with self._look("table"):
+        with self._reading("table"):
             return self._session.state.executor.read(name)
 
     def tail(self, view: str) -> Tail:
         """Follow the changes of a view from the next transaction on, as a `Tail` to iterate."""
-        with self._look("tail"):
+        with self._reading("tail"):
             tail = Tail(view, self._forget)
             self._tails = [*self._tails, tail]
             return tail
@@ -528,7 +528,7 @@ class Pipeline:
             self._turns.release()
 
     @contextmanager
-    def _look(self, what: str) -> Iterator[None]:
+    def _reading(self, what: str) -> Iterator[None]:
         """Read the committed state, also from inside an explicit transaction."""
         if self._current is not None and self._turns.is_mine:
             self._session.check()

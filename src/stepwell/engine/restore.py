@@ -15,7 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stepwell.engine.pipeline import Pipeline
-from stepwell.engine.restore_request import RestorePoint, RestoreRequest, Undone, choose, undone
+from stepwell.engine.restore_request import (
+    RestoreImpact,
+    RestorePoint,
+    RestoreRequest,
+    choose,
+    undone,
+)
 from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError, ReplayMismatchError
 from stepwell.journal.log import Log
@@ -31,7 +37,7 @@ class Preview:
     """What a restore would do, found without changing anything."""
 
     point: RestorePoint
-    undone: Undone
+    undone: RestoreImpact
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,8 @@ class RestorePoint:
 
 
 @dataclass(slots=True)
-class Undone:
-    """What a restore undoes."""
+class RestoreImpact:
+    """The transactions and rows that a restore undoes."""
 
     present: Transaction
     """The last transaction of the pipeline before the restore."""
@@ -275,11 +275,13 @@ def follow(log: Log, start: Cursor) -> Iterator[Recorded]:
         yield from entries
 
 
-def undone(point: RestorePoint, log: Log, manifest: Manifest) -> Undone:
+def undone(point: RestorePoint, log: Log, manifest: Manifest) -> RestoreImpact:
     """Count from the journal what a restore would lose and read again."""
     state = point.checkpoint.state
     closed = [item.entry.draft for item in follow(log, manifest.replay) if item.entry.draft.closes]
-    found = Undone(present=max([manifest.transaction, *(draft.transaction for draft in closed)]))
+    found = RestoreImpact(
+        present=max([manifest.transaction, *(draft.transaction for draft in closed)])
+    )
     request = state.transaction if point.transaction is None else point.transaction
     pending: list[Recorded] = []
     try:

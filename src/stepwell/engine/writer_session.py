@@ -57,7 +57,7 @@ from stepwell.engine.transaction import (
     step_entry,
     transact,
 )
-from stepwell.env import Env, Rising
+from stepwell.env import Env, MonotonicIds
 from stepwell.errors import (
     BugError,
     ConfigError,
@@ -112,7 +112,7 @@ class WriterSession:
         """Whether it was closed or abandoned; only another session can continue."""
         self.refused: StepwellError | None = None
         """Why the loop's transaction was rolled back when another thread needed a boundary."""
-        ids = env if isinstance(env, Rising) else Rising(env)
+        ids = env if isinstance(env, MonotonicIds) else MonotonicIds(env)
         self.env: Env = ids
         self.settings = settings or Settings()
         reported = None if metrics is None else EventMetrics(metrics)

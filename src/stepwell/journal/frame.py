@@ -129,7 +129,7 @@ class Frame:
             changed = (*plain[:index], b"1" * length, *plain[index + 1 :])
             other = _write(fixed, names, changed, batch)
             differ = [at for at, (x, y) in enumerate(zip(whole, other, strict=True)) if x != y]
-            ensure(len(differ) == 2 * length, "a metadata value stands in a file twice")
+            ensure(len(differ) == 2 * length, "a metadata value occurs twice in a file")
             places |= dict.fromkeys(differ[::length], (index, length))
         # The numbers to find: length and offset of each column, their total length, and the
         # location of the batch. Without inputs, neither these numbers nor the columns ever change.
@@ -255,7 +255,7 @@ def _only(whole: bytes, wanted: bytes, low: int, high: int, beside: bytes = b"")
     searched = whole[low:high]
     if beside:
         searched = searched.replace(beside, b"\xff" * len(beside))
-    ensure(searched.count(wanted) == 1, "a number of the batch stands in one place")
+    ensure(searched.count(wanted) == 1, "a number of the batch has one place")
     return low + searched.index(wanted)
 
 

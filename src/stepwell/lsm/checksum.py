@@ -170,7 +170,7 @@ def _values(array: pa.Array) -> pa.Array:
     for holds, make in _KINDS:
         if holds(array.type):
             return make(array)
-    raise InvalidError(f"rows with a column of type {array.type} cannot be taken in")
+    raise InvalidError(f"rows with a column of type {array.type} are not supported")
 
 
 def _integers(array: pa.Array) -> pa.Array:

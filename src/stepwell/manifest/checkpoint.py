@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from stepwell.env import Env, Rising, made_at
+from stepwell.env import Env, MonotonicIds, made_at
 from stepwell.errors import (
     CheckpointMissing,
     ConflictError,
@@ -288,7 +288,7 @@ def checkpoint_as_it_lies(
     Later transactions are in the journal. A concurrent flush may raise the floor above the new
     object, so that a collector may remove it; in that case the checkpoint is written again.
     """
-    ids = Rising(env)
+    ids = MonotonicIds(env)
     for _ in range(_TRIES):
         found = manifests.latest()
         if found is None:

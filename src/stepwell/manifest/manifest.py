@@ -304,7 +304,7 @@ class Manifests:
         if manifest.status is Status.INCOMPLETE:
             raise InvalidError(
                 f"{self.store.uri} is a clone that was not completed; it cannot be opened",
-                hint="run the same clone again: it goes on where it stopped",
+                hint="run the same clone again: it continues where it stopped",
             )
         if manifest.status is Status.DELETING:
             raise InvalidError(

@@ -142,7 +142,8 @@ def _note(tree: exp.Expr) -> None:
                 continue
             if len(joins) > 1 and (not one_sided or (natural and number)):
                 raise Unsupported(
-                    Code.UNSUPPORTED_OPERATOR, "a join by name beside a RIGHT, FULL or NATURAL join"
+                    Code.UNSUPPORTED_OPERATOR,
+                    "a join by name next to a RIGHT, FULL or NATURAL join",
                 )
             join.meta[_NAMED] = {key: join.args.get(key) for key in ("using", "method")}
     for named in tree.find_all(exp.CTE, exp.Subquery):

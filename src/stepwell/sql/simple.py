@@ -107,7 +107,7 @@ class _Parser:
             raise NotSimple(f"{tokens.peek()}")
         made = SimpleQuery(relation, items, where, tuple(order), limit, offset)
         if made.aggregates and (order or any(item.call is None for item in items)):
-            raise NotSimple("an aggregate with an order, or beside a column")
+            raise NotSimple("an aggregate with an order, or next to a column")
         return made
 
     def _items(self) -> list[tuple[Item, str | None]]:

@@ -32,7 +32,7 @@ def in_select(
         return node, group, parts
     for part in parts:
         if part.find(exp.Window) or any(map(functions.is_generator, part.walk())):
-            raise Unsupported(Code.UNSUPPORTED_OPERATOR, "window(...) beside OVER or explode(...)")
+            raise Unsupported(Code.UNSUPPORTED_OPERATOR, "window(...) next to OVER or explode(...)")
         if isinstance(part, exp.Ordered) and functions.own_time_windows(part):
             raise Unsupported(Code.UNSUPPORTED_OPERATOR, "window(...) in ORDER BY")
     node, made = as_column(node, [*parts, *map(rewrite.columns, keys)], names)

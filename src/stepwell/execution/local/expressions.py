@@ -441,7 +441,7 @@ def _as_decimal(value: Value, node: exp.Expr) -> Value:
     if value.type in INTEGER_BITS:
         node = node.unnest()
         if isinstance(node, exp.Neg) and isinstance(node.this.unnest(), exp.Literal):
-            raise NotSupported("a negative literal beside a decimal")
+            raise NotSupported("a negative literal next to a decimal")
         written = isinstance(node, exp.Literal)
         width = (len(str(int(node.name))), 0) if written else _exact(value.type)
         return value.cast(decimal_text(width))

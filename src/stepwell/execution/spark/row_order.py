@@ -193,8 +193,8 @@ class _Catalyst:
         for key in _each(plan.groupingExpressions()):
             if not self._is_orderable(key):
                 raise OrderDependentError(
-                    f"a key of type {key.dataType().sql()} beside a function that depends on the "
-                    "order of rows"
+                    f"a key of type {key.dataType().sql()} next to a function that depends on the "
+                    f"order of rows"
                 )
             floating = self._normalising.needNormalize(key.dataType())
             if not floating and _is_column(key):
