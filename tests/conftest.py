@@ -18,7 +18,8 @@ settings.register_profile("here", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
-# Pipelines of tests cache nothing in the home of whoever runs them; other processes inherit it.
+# Pipelines of tests cache nothing in the home of the user who runs them; other processes inherit
+# it.
 _CACHE = tempfile.mkdtemp(prefix="stepwell-test-cache-")
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 os.environ["XDG_CACHE_HOME"] = _CACHE

@@ -1,6 +1,6 @@
 """Running several writers in one thread, and stopping each between any two of its store calls.
 
-Every task is a greenlet. A `PausingStore` gives control back to whoever drives the tasks before and
+Every task is a greenlet. A `PausingStore` returns control to the driver of the tasks before and
 after every call, so a test decides which writer moves next, and can decide so again.
 """
 
@@ -43,7 +43,7 @@ class Task:
         self._greenlet.switch()
 
     def run(self, steps: int | None = None) -> Task:
-        """Run so many steps, or to the end."""
+        """Run up to `steps` steps, or to the end."""
         while not self.done and steps != 0:
             self.step()
             steps = None if steps is None else steps - 1

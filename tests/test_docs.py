@@ -94,7 +94,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_the_readme_and_its_sessions_are_true(tmp_path: Path) -> None:
-    """Whoever follows the README must see what the README shows."""
+    """A reader who follows the README must see what the README shows."""
     text = README.read_text(encoding="utf-8")
     (snippet,) = fences(text, "python")
     (tmp_path / "more.py").write_text(snippet, encoding="utf-8")
@@ -170,7 +170,7 @@ def test_the_readme_compares_what_it_claims_to_compare() -> None:
 
 
 def test_the_map_of_files_shows_objects_as_the_code_writes_them() -> None:
-    """A format described wrongly misleads whoever has to repair one by hand."""
+    """A format described wrongly misleads a user who has to repair one by hand."""
     env = ManualEnv(7, host="worker-7", pid=4711)
     store = MemoryStore(env)
     writer = open_writer(store, env)
@@ -233,7 +233,7 @@ def test_the_project_that_the_page_shows_is_right(tmp_path: Path) -> None:
 
 
 def test_the_snippets_about_python_run(tmp_path: Path) -> None:
-    """Whoever copies one must see it work, and the log line that it promises."""
+    """A copied example must work, and the log line that it promises."""
     snippets = fences((DOCS / "reference" / "python.md").read_text(encoding="utf-8"), "python")
     assert len(snippets) == 2
     shutil.copytree(ROOT / "examples", tmp_path / "examples")

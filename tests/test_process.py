@@ -45,7 +45,7 @@ def test_a_process_that_runs_is_alive_and_one_that_was_killed_is_dead(
     assert liveness(other, HERE) is Liveness.DEAD
 
 
-def test_a_number_that_was_given_to_another_process_is_no_sign_of_life(
+def test_a_pid_that_was_given_to_another_process_is_not_a_sign_of_life(
     child: subprocess.Popen[bytes],
 ) -> None:
     """Scenario 100: pids are reused; the time of the start tells them apart, ours too."""

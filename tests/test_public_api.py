@@ -137,7 +137,7 @@ def mentions_any(hint: Any) -> bool:
 
 
 def test_importing_and_listing_the_package_loads_nothing_heavy() -> None:
-    """The command line, and whoever only catches an error, must not wait for Arrow or Spark."""
+    """The command line, and code that only catches an error, must not wait for Arrow or Spark."""
     code = (
         "import sys, stepwell\n"
         "dir(stepwell), stepwell.__all__, stepwell.FencedError\n"

@@ -129,7 +129,7 @@ def test_a_lease_that_stops_beating_is_lost(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_rows_whose_record_failed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R1, J1: by whoever waits for the record; nothing was committed."""
+    """R1, J1: by the thread that waits for the record; nothing was committed."""
     world = World()
     pipeline = world.open()
     with monkeypatch.context() as patch:

@@ -262,7 +262,7 @@ def files_can_be_held_in_mind(path: PurePosixPath, source: str) -> list[Finding]
 
 
 def no_package_index_is_named(path: PurePosixPath, source: str) -> list[Finding]:
-    """Where packages come from is the choice of whoever installs them."""
+    """Where packages come from is the user's choice."""
     # The pattern and the ones below are spelled so that they do not match their own source.
     pattern = re.compile(r"(index[-_]url)\b|(find[-_]links)\b|(trusted[-_]host)\b", re.IGNORECASE)
     return matching_lines(path, source, pattern, "names a package index")

@@ -102,7 +102,7 @@ class Tiny:
         self.unflushed = []
 
     def checkpoint(self, keep: int = 2) -> None:
-        """Keep what is flushed; drop the oldest beyond so many."""
+        """Keep what is flushed; drop the oldest beyond the given number."""
         ref = write_checkpoint(self.store, self.env, self.writer.manifest)
         self.writer.commit(adding(ref, keep), "checkpoint")
 

@@ -61,7 +61,7 @@ def test_credentials_on_the_command_line_are_not_repeated(
     assert "MDENG" not in ended.stdout + ended.stderr
 
 
-def test_what_is_no_secret_is_shown() -> None:
+def test_what_is_not_a_secret_is_shown() -> None:
     """Messages stay readable, and a line keeps its length: carets stand below it."""
     for text in ("s3://bucket/a@b", "2026:/x@y", "a ? b @ c", "file:///a/b.json, line 3: why?"):
         assert without_credentials(text) == text

@@ -268,7 +268,7 @@ def test_only_a_clone_can_be_detached(run: Run, folder: Path) -> None:
 def test_a_clone_deleted_by_hand_is_named_by_gc_and_forgotten(
     run: Run, folder: Path, tmp_path: Path
 ) -> None:
-    """C7: its pin keeps files for ever, until somebody says that it is gone."""
+    """C7: its pin keeps files forever, until somebody says that it is gone."""
     place = tmp_path / "try"
     assert run("clone", folder, place).exit_code == 0
     uri = f"file://{place}"

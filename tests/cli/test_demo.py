@@ -122,7 +122,7 @@ def test_a_writer_that_was_not_fenced_is_found() -> None:
 
 
 def test_a_successor_that_did_not_replay_everything_is_found() -> None:
-    """What was acknowledged and not replayed is lost to whoever goes on."""
+    """What was acknowledged and not replayed is lost to the next writer."""
     a, b = writers()
     b.replayed = 2
     broken = [finding.text for finding in judge(a, b, JOURNAL) if not finding.holds]

@@ -356,7 +356,7 @@ def test_two_hundred_views_are_checked_and_planned_within_two_seconds(folder: Pa
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("", 1)])
-def test_whoever_can_be_asked_is_asked(
+def test_a_process_that_can_be_asked_is_asked(
     folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
 ) -> None:
     """D6, D9: what is declined leaves no log, and the place as it was."""

@@ -146,7 +146,9 @@ def test_a_tail_is_told_of_changes_until_the_end(
     assert not thread.is_alive()
 
 
-def test_what_is_no_message_is_refused_and_hurts_nobody(endpoint: Endpoint, client: Client) -> None:
+def test_an_invalid_message_is_refused_and_harms_no_client(
+    endpoint: Endpoint, client: Client
+) -> None:
     """Sizes are bounded before anything is read."""
     header = json.dumps({"format": 2, "parts": [wire.REQUEST_BYTES_MAX + 1], "op": "push"}).encode()
     for junk in (
@@ -192,7 +194,7 @@ def test_another_format_is_named() -> None:
 
 
 def test_a_push_whose_answer_does_not_come_has_an_unknown_outcome() -> None:
-    """J1: whoever is not told must look, and not push blindly again."""
+    """J1: a client without an answer must check, and not push again blindly."""
     ours, theirs = socket.socketpair()
     with Client(ours) as client:
         theirs.close()
@@ -218,7 +220,7 @@ def test_only_this_user_can_get_in(endpoint: Endpoint, pipeline: ProjectPipeline
     folder.chmod(0o700)
 
 
-def test_a_socket_that_nobody_listens_to_counts_as_none(pipeline: ProjectPipeline) -> None:
+def test_a_socket_without_a_listener_counts_as_none(pipeline: ProjectPipeline) -> None:
     """A process that was killed leaves one."""
     assert connect(pipeline.store.uri) is None
     path = socket_path(pipeline.store.uri)
@@ -277,7 +279,7 @@ def test_an_explanation_is_asked_of_the_process_that_runs(
         endpoint.close()
 
 
-def test_a_push_that_is_fenced_goes_to_whoever_took_over(pipeline: ProjectPipeline) -> None:
+def test_a_push_that_is_fenced_goes_to_the_new_writer(pipeline: ProjectPipeline) -> None:
     """`run` may start while a push has the pipeline; no row is lost, and none comes twice."""
     env = SystemEnv()
     pipeline.close()

@@ -140,7 +140,7 @@ def test_a_damaged_manifest_does_not_hide_the_journal(run: Run, pipeline: Pipeli
 
 
 def test_inspecting_writes_nothing(run: Run, pipeline: Pipeline, tmp_path: Path) -> None:
-    """F2: only opening for writing is a write; whoever looks must not disturb the writer."""
+    """F2: only opening for writing is a write; a reader must not disturb the writer."""
     before = snapshot(tmp_path)
     for command in ("journal", "manifest"):
         assert run("inspect", command, pipeline.directory).exit_code == 0
@@ -195,7 +195,7 @@ def test_the_first_link_is_checked_even_if_the_entry_before_is_not_shown() -> No
 
 
 def test_a_void_entry_is_marked(run: Run, pipeline: Pipeline) -> None:
-    """F5: it counts for nothing, and whoever looks must see why it is there."""
+    """F5: it counts for nothing, and a reader must see why it is there."""
     pipeline.open()
     tip = pipeline.writer.journal.tip
     barrier = Draft(Kind.BARRIER, Transaction(0), 0, False, pipeline.env.now())
@@ -216,7 +216,7 @@ def test_a_void_entry_is_marked(run: Run, pipeline: Pipeline) -> None:
     ]
 
 
-def test_what_was_trimmed_is_no_gap() -> None:
+def test_trimmed_entries_are_not_a_gap() -> None:
     """Behind the replay position entries go, and young barriers stay: that is how it should be."""
     env, store = memory_pipeline(entries=5)
     writer = open_writer(store, env)
@@ -230,7 +230,7 @@ def test_what_was_trimmed_is_no_gap() -> None:
 
 
 def test_a_separate_journal_store_is_shown_without_a_manifest(run: Run, tmp_path: Path) -> None:
-    """The journal may lie in a store of its own, where nobody knows the replay position."""
+    """The journal may lie in a store of its own, where the replay position is unknown."""
     pipeline = Pipeline(tmp_path / "state", journal=tmp_path / "journal-store")
     pipeline.push()
     ended = run("inspect", "journal", tmp_path / "journal-store")

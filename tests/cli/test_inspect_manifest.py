@@ -17,7 +17,7 @@ NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_the_latest_version_says_who_holds_the_pipeline(run: Run, pipeline: Pipeline) -> None:
-    """F3: whoever was fenced looks here for the writer that took over."""
+    """F3: a fenced writer finds here which writer took over."""
     writer = pipeline.open()
     shown = run("inspect", "manifest", pipeline.directory).stdout.splitlines()
     claim, env = writer.manifest.claim, pipeline.env

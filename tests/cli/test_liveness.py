@@ -264,7 +264,8 @@ def test_of_several_runs_at_once_one_runs(folder: Path) -> None:
 
 
 def test_the_session_of_the_readme_works_pasted_as_a_script(folder: Path) -> None:
-    """R1: `run &` and a push at once: whoever of them is first, no row is lost, nobody fenced."""
+    """R1: `run &` and a push at once: whichever is first, no row is lost and no writer is
+    fenced."""
     assert stepwell(folder, "run", "--once").returncode == 0
     running = Process(folder, "run")
     try:
@@ -290,7 +291,7 @@ def test_the_session_of_the_readme_works_pasted_as_a_script(folder: Path) -> Non
     ],
     ids=lambda command: command[0],
 )
-def test_no_command_hangs_beside_a_process_that_is_stopped(
+def test_no_command_hangs_if_a_process_is_stopped(
     folder: Path, running: Process, command: tuple[str, ...]
 ) -> None:
     """R1: after the time that was given it names the process, and what to do about it."""
@@ -308,7 +309,7 @@ def test_no_command_hangs_beside_a_process_that_is_stopped(
     assert (status["state"], status["transaction"]) == ("running", 0), "nothing was pushed"
 
 
-def test_status_beside_a_process_that_is_stopped_tells_what_the_store_does(
+def test_status_of_a_stopped_process_shows_what_the_store_does(
     folder: Path, running: Process
 ) -> None:
     """R1: and names the process."""
@@ -324,7 +325,7 @@ def test_status_beside_a_process_that_is_stopped_tells_what_the_store_does(
 
 
 def test_a_process_that_is_stopped_can_be_taken_over(folder: Path, running: Process) -> None:
-    """R1, F3: by whoever says so; when it wakes up it is fenced, and leaves the other alone."""
+    """R1, F3: on request; when it wakes up it is fenced, and leaves the other alone."""
     running.send(signal.SIGSTOP)
     second = Process(folder, "run", "--take-over")
     try:

@@ -37,7 +37,7 @@ def records(text: str) -> list[dict[str, Any]]:
 
 
 def test_json_lines_parse_and_carry_the_fields(run: Run, folder: Path) -> None:
-    """Whoever collects logs parses every line, and searches by pipeline and transaction."""
+    """A log collector parses every line, and searches by pipeline and transaction."""
     ended = run("-C", folder, "run", "--once", "--log-format", "json", "--log-level", "debug")
     assert (ended.exit_code, ended.stdout) == (0, ""), "a log is not data"
     found = records(ended.stderr)

@@ -92,7 +92,7 @@ def test_an_error_is_a_message_and_a_hint_without_traceback(run: Run, tmp_path: 
 
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_json_may_stand_before_or_after_the_command(run: Run, tmp_path: Path, where: str) -> None:
-    """Whoever pipes the output decides late."""
+    """The reader of a pipe may close it late."""
     command = ["inspect", "manifest", tmp_path / "nowhere"]
     ended = run(*(["--json", *command] if where == "before" else [*command, "--json"]))
     assert ended.exit_code == 1
@@ -153,7 +153,7 @@ def test_an_interrupt_exits_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     assert "Traceback" not in ended.stderr
 
 
-def test_a_reader_that_has_seen_enough_is_no_error_worth_a_message(pipeline: Pipeline) -> None:
+def test_a_reader_that_has_seen_enough_is_not_reported_as_an_error(pipeline: Pipeline) -> None:
     """`| head` closes the pipe; a traceback behind the ten lines asked for is a nuisance."""
     read, write = os.pipe()
     os.close(read)

@@ -143,7 +143,7 @@ def test_the_speed_is_that_of_the_time_spent_on_transactions(
     assert lines[-1] == "transaction 29, 290 rows in, 20 rows/s"
 
 
-def test_what_goes_wrong_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_problems_are_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     env = ManualEnv()
     with Progress(env, json=False) as progress:
         progress(Settled(Transaction(3), 2, committed=False))
@@ -280,7 +280,7 @@ def test_an_outage_is_told_and_its_end(capsys: pytest.CaptureFixture[str]) -> No
 def test_the_status_of_a_process_whose_store_is_away_is_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """R1: whoever runs the pipeline is asked, and knows what it waits for."""
+    """R1: the process that runs the pipeline is asked, and knows what it waits for."""
     env = ManualEnv()
     outage = OutageStatus("s3://acme", "09:00:00Z", "09:05:00Z", "503 Slow Down")
     live = {**asdict(standing(None, 0)), "outages": [asdict(outage)], "pid": 7}

@@ -138,7 +138,7 @@ def test_validate_finds_mistakes_in_queries(run: Run, folder: Path, query: str, 
     assert said in planned.stderr
 
 
-def test_validate_finds_a_key_that_is_no_column(run: Run, folder: Path) -> None:
+def test_validate_finds_a_key_that_is_not_a_column(run: Run, folder: Path) -> None:
     """D10: it failed with the first delivery."""
     path = folder / "stepwell.yml"
     text = path.read_text()
@@ -276,7 +276,7 @@ def test_dead_letters_can_be_read(run: Run, filled: Path) -> None:
     ],
 )
 def test_query_takes_one_select(run: Run, filled: Path, sql: str, said: str) -> None:
-    """Security: whoever may look may not change anything."""
+    """Security: a reader may not change anything."""
     ended = run("-C", filled, "query", sql)
     assert ended.exit_code == 1
     assert said in ended.stderr
@@ -341,7 +341,7 @@ def test_a_wrong_push_opens_nothing(
 
 
 def test_push_does_not_fence_a_writer_on_another_machine(run: Run, folder: Path) -> None:
-    """F3: nobody knows whether it is alive, so a person must decide."""
+    """F3: it is unknown whether it is alive, so a person must decide."""
     elsewhere = SystemEnv()
     elsewhere.host = "elsewhere"
     pipeline = ProjectPipeline(load(folder), elsewhere)

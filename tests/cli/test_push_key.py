@@ -106,7 +106,7 @@ def test_a_lost_answer_is_asked_for_again(
     pipeline: ProjectPipeline,  # noqa: F811
     times: int,
 ) -> None:
-    """J14: once; then whoever pushes is told to repeat it with the key."""
+    """J14: once; then the user is told to repeat it with the key."""
     served = Endpoint(Forgetful(pipeline, times), pipeline.store.uri, SystemEnv())  # type: ignore[arg-type]
     rows = pa.table({"id": [1], "customer": ["ada"], "amount": [1]})
     reach = PipelineAccess(pipeline.project, SystemEnv(), take_over=False)

@@ -197,7 +197,7 @@ def test_python_and_command_line_treat_rows_alike(run: Run, folder: Path, tmp_pa
 
 
 def test_a_push_from_python_of_which_nothing_was_taken_raises(folder: Path) -> None:
-    """J13: and the dead letters are kept all the same, through a restart."""
+    """J13: and the dead letters are kept anyway, through a restart."""
     with stepwell.open(folder) as pipeline:
         with pytest.raises(RejectedError, match="all 4 rows pushed to orders were rejected") as all:
             pipeline.push("orders", BAD)
@@ -223,7 +223,7 @@ def test_a_push_from_python_of_which_nothing_was_taken_raises(folder: Path) -> N
             endpoint.close()
 
 
-def test_rows_that_are_none_beside_deletes_are_no_mistake(folder: Path) -> None:
+def test_empty_rows_next_to_deletes_are_accepted(folder: Path) -> None:
     """Who computes two lists may find one of them empty."""
     with stepwell.open(folder) as pipeline:
         pipeline.push("orders", [{"id": 1}, {"id": 2}])

@@ -94,7 +94,7 @@ def test_a_transaction_whose_client_goes_away_is_rolled_back(
     pipeline: ProjectPipeline,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """J4, J10: whoever waits for its turn gets it; nothing the client sends later counts."""
+    """J4, J10: the next in line gets its turn; nothing the client sends later counts."""
     if how == "idle":
         monkeypatch.setattr(transactions, "IDLE_S_MAX", 0.2)
     if how == "open too long":

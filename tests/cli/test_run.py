@@ -132,7 +132,7 @@ def test_once_takes_in_what_there_is_and_ends(folder: Path) -> None:
     assert sink_rows(folder) == {("ada", "3.75", 3): 1}
 
 
-def test_a_killed_process_hinders_nobody(folder: Path) -> None:
+def test_a_killed_process_blocks_no_other(folder: Path) -> None:
     """Its socket is still there, and its claim; neither counts."""
     process = Process(folder, "run")
     process.until("running")

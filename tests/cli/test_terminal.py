@@ -52,7 +52,7 @@ def filled(folder: Path, run: Run) -> Path:
 
 
 def test_options_of_the_project_stand_before_or_after_the_command(run: Run, folder: Path) -> None:
-    """Whoever calls a command back from the history adds the option at its end."""
+    """A user who recalls a command from the history adds the option at its end."""
     given = [("-C", str(folder)), ("--target", "other"), ("--json",)]
     asked = []
     for before in product((True, False), repeat=len(given)):
@@ -134,7 +134,7 @@ def test_a_project_of_another_user_is_not_found_by_chance(
 def test_commands_that_only_read_need_no_secrets(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever looks at a pipeline need not be able to write to its sinks."""
+    """A reader of a pipeline need not be able to write to its sinks."""
     folder = write_project(tmp_path / "project", SECRET + TESTS)
     put_file(folder, "a.json", ROWS)
     monkeypatch.setenv("STEPWELL_TEST_OUT", str(tmp_path / "out"))
@@ -218,7 +218,7 @@ def test_a_file_with_a_secret_that_is_gone_matters_to_its_sink_only(
 
 @pytest.mark.parametrize("command", ["validate", "plan", "run"])
 def test_a_source_that_matches_nothing_is_a_warning(run: Run, tmp_path: Path, command: str) -> None:
-    """A path that is mistyped shows as an empty table, and nobody knows why."""
+    """A path that is mistyped shows as an empty table, for no visible reason."""
     folder = write_project(tmp_path / "project", YML.replace("data/*.json", "dta/*.json"))
     ended = run("-C", folder, command, *(["--once"] if command == "run" else []))
     assert ended.exit_code == 0, ended.stderr
@@ -374,7 +374,7 @@ def test_explain_tells_what_is_deployed_from_what_is_written(run: Run, tmp_path:
 
 
 def test_the_cache_is_shown_and_cleared(run: Run, folder: Path, tmp_path: Path) -> None:
-    """X2: whoever needs the space finds out where it went, and gets it back."""
+    """X2: a user who needs the space can see where it went, and free it."""
     with (folder / "stepwell.yml").open("a", encoding="utf-8") as file:
         file.write(f"cache: {{path: {tmp_path / 'cache'}, max_size: 2GiB}}\n")
     cached = tmp_path / "cache" / "v1" / "0123abcd" / "c0.order"

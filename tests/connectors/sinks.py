@@ -1,4 +1,4 @@
-"""Sinks under test: how to make one, and what it holds, as whoever reads it sees it."""
+"""Sinks under test: how to make one, and what it holds, as a reader sees it."""
 
 from __future__ import annotations
 

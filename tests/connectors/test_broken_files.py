@@ -242,7 +242,7 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def zeros(path: Path, members: int, end: bytes = b"") -> None:
-    """A compressed file of so many megabytes of zeros in one line."""
+    """A compressed file of the given megabytes of zeros in one line."""
     compress = COMPRESS[path.suffix.removeprefix(".")]
     made = compress(bytes(1 << 20)) * members
     path.write_bytes(compress(b'{"id":1}\n') + made + compress(end))

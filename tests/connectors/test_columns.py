@@ -52,7 +52,7 @@ def column(type: str, *, nullable: bool = True) -> ShapeColumn:
 
 
 def check(values: pa.Array, made: ShapeColumn, *, text: bool) -> None:
-    """What is not in doubt is what one value alone becomes."""
+    """A supported column gives the same values as single records."""
     fitted, doubt = fit_column(values, made, text=text)
     assert fitted.type == made.arrow
     fitted.validate(full=True)
@@ -114,7 +114,7 @@ def test_a_column_of_any_arrow_type(values: pa.Array, type: str) -> None:
     check(values, column(type), text=False)
 
 
-def test_null_where_none_may_be_is_in_doubt() -> None:
+def test_null_in_a_not_null_column_is_left_to_single_records() -> None:
     """J13: a key that is NULL is found in the column, before anybody looks at its row."""
     _, doubt = fit_column(pa.array([1, None]), column("INT", nullable=False), text=False)
     assert doubt is not None

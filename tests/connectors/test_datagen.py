@@ -34,7 +34,7 @@ def test_every_type_is_made_and_differs() -> None:
 
 
 def test_rows_depend_on_the_seed_and_nothing_else() -> None:
-    """J8: a reference is a range, so the range must give the same rows for ever."""
+    """J8: a reference is a range, so the range must give the same rows forever."""
     first, again, other = (source(seed=s, rows=50).poll(None, Limits()) for s in (1, 1, 2))
     assert first is not None
     assert again is not None

@@ -64,7 +64,7 @@ def test_rows_without_a_key_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"key": "customer"}, {}], ids=["key", "bag"])
-def test_a_change_that_alters_nothing_is_committed_all_the_same(
+def test_a_change_that_alters_nothing_is_committed_anyway(
     tmp_path: Path, options: dict[str, object]
 ) -> None:
     """Scenario 107, J7: without its number the sink would seem to have lost the transaction, and
@@ -133,7 +133,7 @@ def test_a_commit_is_on_disk_before_it_is_told(
         assert unsynced() == set()
         # A folder counts for what was made in it since.
         synced = {path: size for path, size in synced.items() if os.path.isfile(path)}
-    # A writer that died before it synced: whoever asks next does it.
+    # A writer that died before it synced: the next writer does it.
     with monkeypatch.context() as patch:
         patch.setattr("stepwell.connectors.delta.DeltaSink._sync", lambda self, version: None)
         put(made, 3, alone(3))

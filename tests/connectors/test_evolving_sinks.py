@@ -77,7 +77,7 @@ def evolve(new: pa.Table) -> pa.Table:
 
 
 def read(place: Place, columns: list[str]) -> Counter[tuple[object, ...]]:
-    """The rows of the view, by its columns, as whoever reads the sink computes them."""
+    """The rows of the view, by its columns, as a reader of the sink computes them."""
     found: list[dict[str, object]]
     if place.kind == "delta":
         found = DeltaTable(str(place.options["path"])).to_pyarrow_table().to_pylist()
@@ -261,7 +261,7 @@ def log_that_lost(place: Place, column: pa.Array) -> Sink:
 def test_a_log_refuses_a_column_that_returns_with_another_type(
     kind: pa.DataType, word: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """D7: both types are named; the log stays as it is, and nothing is tried for ever."""
+    """D7: both types are named; the log stays as it is, and nothing is tried forever."""
     place = place_of(word, request, tmp_path)
     sink = log_that_lost(place, pa.array([5]))
     values = {"string": "6", "bool": True, "date32[day]": date(2026, 1, 1)}.get(str(kind), [1])

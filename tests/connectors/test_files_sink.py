@@ -131,7 +131,7 @@ def test_everything_is_on_disk_before_it_is_named(
     assert calls[published + 1 :] == [("sync", root)], "its name, before the write returns"
 
 
-def test_folders_may_be_taken_away_by_whoever_reads_them(tmp_path: Path) -> None:
+def test_folders_may_be_removed_by_their_reader(tmp_path: Path) -> None:
     """J7: a consumer that removes what it has read must not make the sink forget."""
     write(tmp_path, 1, 2)
     for folder in (tmp_path / "out").glob("[0-9]*"):
@@ -224,7 +224,8 @@ def test_a_writer_whose_lock_is_not_seen_commits_nothing_that_is_swept(
 def test_what_a_sweep_left_half_done_is_gone_on_with(
     tmp_path: Path, committed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scenario 93, J7: whoever swept died after its rename; a mark may name the folder or not."""
+    """Scenario 93, J7: the process that swept died after its rename; a mark may name the folder or
+    not."""
     write(tmp_path, 1)
 
     def crash(*given: Path) -> None:
@@ -242,7 +243,7 @@ def test_what_a_sweep_left_half_done_is_gone_on_with(
     assert not list((tmp_path / "out").glob(".gone-*"))
 
 
-def test_whoever_publishes_for_a_dead_writer_makes_its_mark_durable_first(
+def test_a_process_that_publishes_for_a_dead_writer_makes_its_mark_durable_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scenario 89, K8: a power cut must not leave the folder and lose the mark."""
@@ -296,7 +297,7 @@ def test_a_link_that_was_sent_twice_is_known_as_ours(
 
 
 def test_the_log_of_marks_stays_small(tmp_path: Path) -> None:
-    """J7: a transaction costs a folder, which readers may remove, and nothing for ever."""
+    """J7: a transaction costs a folder, which readers may remove, and nothing forever."""
     write(tmp_path, *range(1, 40))
     log = sorted(path.name for path in (tmp_path / "out" / "_stepwell").iterdir())
     assert log == [f"{number:020d}.json" for number in range(24, 40)]
@@ -365,7 +366,7 @@ def test_what_a_sink_writes_a_source_reads(tmp_path: Path, format: str) -> None:
 
 
 def test_metadata_says_what_a_folder_is(tmp_path: Path) -> None:
-    """Whoever finds a folder must be able to tell where it comes from."""
+    """It must be possible to tell where a folder comes from."""
     write(tmp_path, 7)
     lines = tmp_path / "out" / "00000000000000000007" / "_transaction.json"
     found = json.loads(lines.read_text())

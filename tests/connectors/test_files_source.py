@@ -90,7 +90,7 @@ def test_a_file_that_sorts_before_others_already_taken_is_taken(
 
 
 def test_it_says_how_many_files_wait(tmp_path: Path) -> None:
-    """Whoever looks at a pipeline sees whether it keeps up."""
+    """The status of a pipeline shows whether it keeps up."""
     s = source(tmp_path)
     assert isinstance(s, Lags)
     assert s.waiting() is None
@@ -297,7 +297,7 @@ def test_a_file_that_was_undone_and_grew_is_taken_whole(tmp_path: Path) -> None:
 
 
 def test_a_folder_may_come_later(tmp_path: Path) -> None:
-    """A pipeline may be started before whoever fills its folder."""
+    """A pipeline may be started before the process that fills its folder."""
     s = source(tmp_path, path="in")
     assert s.poll(None, Limits()) is None
     write(tmp_path / "in" / "1.json", 1)
@@ -700,7 +700,7 @@ def test_empty_files_wait_and_blank_ones_pass(tmp_path: Path) -> None:
 def test_a_file_that_may_not_be_read_is_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mistake in permissions is mended by a person, and then the source goes on."""
+    """A person fixes a mistake in permissions, and then the source continues."""
 
     def refuse(path: object, mode: str) -> object:
         raise PermissionError(13, "Permission denied")
@@ -790,7 +790,7 @@ def test_names_that_come_within_one_tick_are_found_whatever_the_clocks_say(
 
 
 def test_the_time_of_a_file_may_lie_in_the_future(tmp_path: Path) -> None:
-    """A wrong clock must not make a file wait for ever."""
+    """A wrong clock must not make a file wait forever."""
     env = ManualEnv()
     path = tmp_path / "a.csv"
     path.write_text("id\n1")

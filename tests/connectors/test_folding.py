@@ -112,7 +112,7 @@ def test_what_was_put_and_deleted_in_one_step_is_discarded() -> None:
     assert rows(change.put) == [(2, "x", 0.5), (3, "x", 0.5)]
 
 
-def test_rows_arrow_cannot_compare_are_folded_all_the_same() -> None:
+def test_rows_arrow_cannot_compare_are_folded_anyway() -> None:
     """S2: an array or a map is a value like any other, and the order of a map means nothing."""
     change = fold(
         NESTED,

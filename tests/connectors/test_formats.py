@@ -156,7 +156,7 @@ def test_nested_values_and_rare_types() -> None:
     ],
 )
 def test_what_does_not_fit_inside_a_value_is_named(value: str, reason: str) -> None:
-    """J13: whoever looks at a dead letter must see which part is wrong."""
+    """J13: a dead letter must show which part is wrong."""
     batch = decode('{"id":1,' + value + "}\n", shape_of(table(NESTED)))
     assert [bad.reason for bad in batch.bad if reason in bad.reason] != []
 

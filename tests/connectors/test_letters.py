@@ -120,7 +120,7 @@ def test_a_rejected_delete_is_kept_with_the_text_of_its_own_line(
     again in replay (J6).
     """
     head = "_op,id,name\n" if first == 2 else ""
-    if copies > 1:  # So many that they are decoded by columns.
+    if copies > 1:  # Enough that they are decoded by columns.
         lines = [*lines[:3], *lines[5:]] * copies
     for letter in "ab":
         written(tmp_path, lines, f"{letter}{name}", head)

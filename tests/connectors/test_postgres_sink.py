@@ -76,7 +76,7 @@ def test_texts_that_mean_something_to_copy(postgres: str, schema: str) -> None:
 
 
 def test_a_view_that_is_all_key(postgres: str, schema: str) -> None:
-    """J7: a row without anything to update comes and goes all the same."""
+    """J7: a row without anything to update comes and goes anyway."""
     made = sink(postgres, schema, key=["a", "b"])
     for number, weight in ((1, 1), (2, -1), (3, 1)):
         rows = pa.table({"a": ["x"], "b": pa.array([None], pa.int64()), "_w": [weight]})
@@ -134,7 +134,7 @@ def test_two_sinks_cannot_share_a_table(postgres: str, schema: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["out", "another"])
-def test_a_table_that_was_dropped_is_begun_anew(postgres: str, schema: str, name: str) -> None:
+def test_a_table_that_was_dropped_starts_over(postgres: str, schema: str, name: str) -> None:
     """J16: as the hint of a refused sink says. The mark of the dropped table tells of nothing."""
     before = sink(postgres, schema, mode="changes", table="t")
     put(before, 1, alone(1))

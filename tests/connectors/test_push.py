@@ -43,14 +43,14 @@ def test_csv_and_parquet_can_be_pushed() -> None:
 
 
 @pytest.mark.parametrize("format", [FileFormat.CSV, FileFormat.PARQUET])
-def test_what_is_no_such_file_is_refused(format: FileFormat) -> None:
+def test_a_file_of_another_format_is_refused(format: FileFormat) -> None:
     """J13: a stream that nobody can read is one mistake, not a thousand dead letters."""
     with pytest.raises(InvalidError, match=r"in is not"):
         list(read_pushed(io.BytesIO(b"id,id\n"), TABLE, format=format, name="in"))
 
 
 def test_the_format_follows_from_the_name() -> None:
-    """Whoever pushes orders.csv.gz should not have to say what it is."""
+    """The user should not have to say what orders.csv.gz is."""
     names = ["a.json", "a.jsonl", "a.csv.gz", "b.parquet", "c.ndjson.zst"]
     assert [format_of(name).value for name in names] == ["json", "json", "csv", "parquet", "json"]
     with pytest.raises(InvalidError, match="does not show its format"):
@@ -58,7 +58,7 @@ def test_the_format_follows_from_the_name() -> None:
 
 
 def test_the_snippets_about_pushing_are_true() -> None:
-    """Whoever follows the page must see what the page shows."""
+    """A reader who follows the page must see what the page shows."""
     page = Path(__file__).resolve().parents[2] / "docs" / "connectors" / "push.md"
     snippets = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     assert len(snippets) == 2

@@ -37,7 +37,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "connectors"
     ],
 )
 def test_a_mistake_in_an_option_is_named(change: dict[str, object], reason: str) -> None:
-    """Whoever wrote it must see which option is wrong, and what was meant."""
+    """The user must see which option is wrong, with a suggestion."""
     given = {k: v for k, v in {**FILES, **change}.items() if v is not None}
     if given.get("type") == "datagen":
         given = {k: v for k, v in given.items() if k not in ("path", "format")}

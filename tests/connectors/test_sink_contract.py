@@ -198,7 +198,7 @@ def test_transactions_that_come_together_leave_what_they_leave_one_by_one(
 def test_transactions_that_cancel_out_move_the_mark(
     word: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """J7: nothing is left to write, and the number must be there all the same."""
+    """J7: nothing is left to write, and the number must be there anyway."""
     place = make_place(word, request, tmp_path)
     sink = place.make()
     put(sink, 1, alone(1))

@@ -169,7 +169,7 @@ def test_a_writer_stopped_inside_its_delivery_is_too_late_when_it_wakes_up(
     assert calls > 5, "the writer was never stopped"
 
 
-def test_a_log_that_has_gone_on_for_long_refuses_a_writer_all_the_same(
+def test_a_long_log_still_refuses_a_stopped_writer(
     stopped: Stopped,
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -257,7 +257,7 @@ def test_of_two_writers_at_once_one_wins(
     check(place, 8, 0)
 
 
-def test_a_stopped_writer_does_not_keep_the_database_for_ever(
+def test_a_stopped_writer_does_not_hold_the_database_forever(
     postgres: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scenario 93: the server ends the transaction of a client that says nothing for a minute."""

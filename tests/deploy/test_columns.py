@@ -356,7 +356,7 @@ def test_a_rename_on_the_command_line(lab: Lab) -> None:
 
 
 def test_a_sink_whose_view_has_other_names_follows_its_rules(lab: Lab) -> None:
-    """D11: the names are in what it has written, so it is refused as ever."""
+    """D11: the names are in what it has written, so it is refused as usual."""
     yml = YML.replace("view: v1,", "view: v9,")
     lab.write(ORDERS_TABLE + TEN, yml.replace("one", "nine"))
     lab.deploy()
@@ -398,7 +398,7 @@ def test_a_wrong_rename_is_shown_in_its_file(
     assert "^" in str(caught.value)
 
 
-def test_a_rename_from_a_column_that_is_there_beside_the_new_one(lab: Lab) -> None:
+def test_a_rename_from_a_column_that_exists_next_to_the_new_one(lab: Lab) -> None:
     """D11: which of the two would be kept is not for us to say."""
     lab.write(ORDERS_TABLE.replace("amount BIGINT", "amount BIGINT, total BIGINT") + TEN, YML)
     lab.deploy()

@@ -49,7 +49,7 @@ def test_the_second_deploy_is_told_who_the_first_one_is() -> None:
     assert read_lease(store) is None
 
 
-def test_whoever_waits_gets_it_once_it_is_released() -> None:
+def test_a_waiting_process_gets_it_once_it_is_released() -> None:
     """D5, scenario 80: and says that it waits, once."""
     env = ManualEnv()
     store = MemoryStore(env)
@@ -87,7 +87,7 @@ def test_an_owner_that_beats_is_never_taken_over() -> None:
 
 @pytest.mark.parametrize("skew_s", [-86400, -40, 0, 40, 86400])
 def test_a_dead_owner_is_taken_over_after_expiry_whatever_its_clock_said(skew_s: float) -> None:
-    """D5, scenario 80: only the clock of whoever waits is looked at."""
+    """D5, scenario 80: only the clock of the waiting process is used."""
     env = ManualEnv(host="alpha")
     store = MemoryStore(env)
     first = take(store, env)

@@ -114,7 +114,7 @@ def test_a_push_whose_executor_dies_is_computed_by_another(lab: Lab) -> None:
 
 
 def test_rows_that_were_recorded_when_it_died_are_replayed(lab: Lab) -> None:
-    """R1, J1, F11: whoever pushed is told that nobody knows; they are there, once."""
+    """R1, J1, F11: the client is told that the outcome is unknown; the rows are there, once."""
     with lab.pipeline:
         lab.push(1)
         lab.made[-1].dies_in = "apply"
@@ -173,7 +173,7 @@ def test_one_that_dies_again_and_again_ends_the_run_with_a_clear_error(lab: Lab)
 
 
 def test_one_that_was_taken_over_meanwhile_is_not_claimed_back(lab: Lab) -> None:
-    """R1, F3: a dead Java is no reason to fence whoever has the pipeline now."""
+    """R1, F3: a dead Java does not justify fencing the current writer."""
     with lab.pipeline:
         lab.push(1)
         other = Manifests(lab.pipeline.store, SystemEnv()).claim(writer="another").claim

@@ -48,7 +48,7 @@ def test_importing_stepwell_loads_nothing_heavy() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_what_is_no_project_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_project_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no stepwell\.yml"):
         stepwell.open(tmp_path)
     with pytest.raises(InvalidError, match="the address of a store") as caught:

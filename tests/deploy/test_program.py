@@ -100,7 +100,7 @@ def test_another_sink_is_refused_until_it_is_deployed(write: Write) -> None:
 
 
 def test_the_program_is_in_the_manifest(write: Write) -> None:
-    """K1: whoever finds the state can tell whose it is."""
+    """K1: the state shows whose it is."""
     folder: Path = write()
     with stepwell.open(folder):
         pass

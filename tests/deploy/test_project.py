@@ -96,7 +96,7 @@ def test_a_target_changes_what_it_names_and_nothing_else(write: Write) -> None:
 def test_the_patience_with_a_store_is_the_projects_or_the_targets(
     write: Write, plain: str, target: str | None, address: str, patience_s: float
 ) -> None:
-    """R1: it holds for both stores of whoever writes; whoever only looks waits for less."""
+    """R1: it holds for both stores of a writer; a reader waits for less."""
     yml = YML.replace("store: ./state", plain) + "journal: {store: ./journal}\n"
     folder = write(yml + (f"targets:\n  prod: {target}\n" if target else ""))
     project = load_project(folder, SystemEnv(), target="prod" if target else None)

@@ -23,7 +23,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_reading_beside_a_writer_fences_nobody(write: Write) -> None:
+def test_reading_does_not_fence_the_writer(write: Write) -> None:
     """F1: a reader that claimed the pipeline would end the process that runs it."""
     folder = write()
     with stepwell.open(folder) as pipeline:

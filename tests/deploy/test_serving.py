@@ -1,4 +1,4 @@
-"""Changing a pipeline that runs: built beside while transactions go on, and swapped in."""
+"""Changing a pipeline that runs: built while transactions continue, and swapped in."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_transactions_go_on_while_a_view_is_built(lab: Lab) -> None:
         thread.start()
         assert building.wait(PATIENCE_S)
         for id in range(100, 110):
-            runner.push(id, id)  # Would wait for ever, if the pipeline stood still.
+            runner.push(id, id)  # Would wait forever, if the pipeline stood still.
         assert {"customer": "ada", "total": 30} in pipeline.query(
             "SELECT * FROM revenue"
         ).to_pylist()
@@ -116,7 +116,7 @@ def test_a_deploy_tells_how_far_it_is(lab: Lab) -> None:
     assert heard == [(0, 2), (1, 2), (2, 2)]
 
 
-def test_a_view_that_cannot_be_built_beside_fails_as_ever_and_the_pipeline_goes_on(
+def test_a_shadow_build_that_fails_is_reported_and_the_pipeline_continues(
     lab: Lab,
 ) -> None:
     """D8: tried again with the pipeline standing still, it fails by its name."""

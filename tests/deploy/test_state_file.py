@@ -357,7 +357,7 @@ def test_a_deployer_that_lost_its_lease_cannot_write_into_the_log_of_its_success
 
 
 def test_a_late_save_is_refused() -> None:
-    """D5: the record is replaced only by whoever read it last."""
+    """D5: the record is replaced only by the process that read it last."""
     world = World()
     read = read_state(world.store)
     world.deploy()

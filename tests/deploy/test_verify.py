@@ -97,8 +97,8 @@ def test_every_single_damage_of_a_deploys_objects_is_found_and_harms_no_pipeline
     assert count > refused > 4
 
 
-def test_what_a_deploy_under_way_changes_is_no_finding(lab: Lab) -> None:
-    """K11: a log that is being removed looks damaged to whoever reads it meanwhile."""
+def test_changes_of_a_running_deploy_are_not_findings(lab: Lab) -> None:
+    """K11: a log that is being removed looks damaged to a concurrent reader."""
     lab.write(CHANGED)
     killed(lab)
 

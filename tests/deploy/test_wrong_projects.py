@@ -351,7 +351,7 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
 def test_a_mistake_is_shown_where_it_stands(
     write: Write, change: str | tuple[str, str], message: str, hint: str | None
 ) -> None:
-    """D10: whoever made it must not have to look for it."""
+    """D10: the user must not have to search for it."""
     if isinstance(change, str):
         yml, sql = f"{YML}{change}\n", SQL
     else:
@@ -418,7 +418,7 @@ def test_an_unknown_target_is_refused(write: Write) -> None:
     ["", "[]", "a", "a: \x07", "? {a: 1}\n: 2", "[" * 300, "a: " + "x" * BYTES_MAX, "\ud800"],
     ids=lambda text: repr(text[:10]),
 )
-def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_mapping_is_refused(tmp_path: Path, text: str) -> None:
     """Whatever it is, it must not end in a traceback."""
     (tmp_path / "stepwell.yml").write_bytes(text.encode(errors="surrogatepass"))
     with pytest.raises(ConfigError):

@@ -123,7 +123,7 @@ def _raise(error: Exception) -> object:
 def test_half_a_request_locks_nobody_out(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R1: a worker that reads from a peer that does not go on is freed for whoever comes."""
+    """R1: a worker that reads from a peer that does not go on is freed for the next request."""
     monkeypatch.setattr(connections, "_STALLED_S", 0.0)
     with ExitStack() as stack:
         for _ in range(connections.WORKERS_MAX):
@@ -221,7 +221,7 @@ def test_a_worker_that_dies_is_told_of(endpoint: Endpoint, monkeypatch: pytest.M
 
 
 def test_a_socket_that_was_removed_is_made_again(endpoint: Endpoint) -> None:
-    """R1: whoever tidies the temporary directory must not make a process unreachable for good."""
+    """R1: cleaning the temporary directory must not make a process unreachable for good."""
     os.unlink(endpoint.path)
     wait(endpoint.path.exists)
     assert answers()

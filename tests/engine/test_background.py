@@ -1,4 +1,4 @@
-"""Work beside the transactions: it never holds one up, and its failure is only told."""
+"""Background work: it never delays a transaction, and its failure is only reported."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_transactions_go_on_while_it_works() -> None:
     work.go.set()
     wait_for(lambda: work.done == ["run"])
     pipeline.push("orders", [order(9)])
-    wait_for(lambda: not chore_threads())
+    wait_for(lambda: not background_threads())
     pipeline.push("orders", [order(10)])
     assert work.done == ["run", f"adopt in {threading.current_thread().name}"]
     pipeline.close()
@@ -68,7 +68,7 @@ def test_a_failure_is_told_and_the_next_one_begins() -> None:
     for work in (first, second):
         work.go.set()
         pipeline.push("orders", [order(1)])
-        wait_for(lambda: not chore_threads())
+        wait_for(lambda: not background_threads())
     pipeline.push("orders", [order(2)])
     assert BackgroundTaskFailed("no space left") in world.events
     assert second.done[0] == "run"
@@ -83,7 +83,7 @@ def test_closing_waits_and_forgets() -> None:
     threading.Timer(0.05, work.go.set).start()
     pipeline.close()
     assert work.done == ["run"]
-    assert not chore_threads()
+    assert not background_threads()
 
 
 class Copying(ReferenceExecutor):
@@ -121,7 +121,8 @@ class Copies:
 
 @pytest.mark.parametrize("says_so", [True, False])
 def test_what_it_writes_is_not_collected_before_it_is_named(says_so: bool) -> None:
-    """K3: a flush raises the floor above all that nothing names, but not above a chore's run.
+    """K3: a flush raises the floor above all that nothing names, but not above the run of a
+    background task.
 
     Where an executor does not say that it is writing, the run is lost: so the test can fail.
     """
@@ -138,7 +139,7 @@ def test_what_it_writes_is_not_collected_before_it_is_named(says_so: bool) -> No
     pipeline.push("orders", [order(1)])
     pipeline.flush()
     pipeline.push("orders", [order(2)])
-    wait_for(lambda: executor.copy is not None and not chore_threads())
+    wait_for(lambda: executor.copy is not None and not background_threads())
     world.env.advance(1)
     pipeline.flush()
     Collector(world.store, world.env, settings=Collect(grace_s=0.0)).collect()
@@ -158,7 +159,7 @@ def test_what_it_writes_is_not_collected_before_it_is_named(says_so: bool) -> No
     again.close()
 
 
-def chore_threads() -> list[threading.Thread]:
+def background_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "stepwell-background"]
 
 

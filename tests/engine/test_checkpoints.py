@@ -144,7 +144,7 @@ def test_a_slow_sink_does_not_hold_a_checkpoint_up() -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_every_call_of_a_checkpoint(when: When) -> None:
-    """K1, scenario 44: absent or complete, in the store and for whoever opens next."""
+    """K1, scenario 44: absent or complete, in the store and for the next opening."""
     outcomes = set()
     for number in range(1, 100):
         world = World()
@@ -214,7 +214,7 @@ def test_a_checkpoint_without_being_the_writer() -> None:
     assert [item.name for item in pipeline.checkpoints()] == ["beside"]
 
 
-def test_a_flush_in_between_lets_it_be_written_anew() -> None:
+def test_a_flush_in_between_lets_it_be_rewritten() -> None:
     """Scenario 64: what lies below the floor may be collected, so it is never named."""
     pauses = 0
     while True:

@@ -62,7 +62,7 @@ def test_a_clone_holds_what_its_parent_held_and_copies_none_of_its_files(family:
     parent.close()
 
 
-def test_a_parent_that_is_flushed_meanwhile_is_begun_with_anew(
+def test_a_parent_that_is_flushed_in_the_meantime_is_read_again(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scenario 61: a deploy or a restore that comes between the state and the end of the journal
@@ -101,7 +101,7 @@ def test_a_clone_of_a_checkpoint_is_that_checkpoint(family: Family) -> None:
 
 def test_a_transaction_that_was_open_is_settled_in_the_clone(family: Family) -> None:
     """J4: the journal's tail may end inside a transaction. An explicit one was not committed when
-    the clone was made, so the clone takes it back; the parent may commit it all the same.
+    the clone was made, so the clone takes it back; the parent may commit it anyway.
     """
     parent = family.parent()
     with parent.transaction() as transaction:
@@ -173,7 +173,7 @@ def test_a_full_checkpoint_right_after_opening_closes_the_gap_of_the_barrier(
     family: Family,
 ) -> None:
     """Scenario 41, C1: opening wrote a barrier and left nothing in memory; a checkpoint moves the
-    replay position past it all the same, so that wiping the journal loses nothing.
+    replay position past it anyway, so that wiping the journal loses nothing.
     """
     parent = family.parent(journal="journal")
     parent.close()

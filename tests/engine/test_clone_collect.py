@@ -1,4 +1,5 @@
-"""Collection beside clones: what a clone needs stays in its parent, and goes when it may (C7)."""
+"""Garbage collection with clones: what a clone needs stays in its parent, and goes when it may
+(C7)."""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ def test_a_clone_destroyed_while_it_is_made_leaves_no_pin(begun: Begun, kind: st
 
 
 def test_a_pin_that_is_left_behind_is_named_and_can_be_forgotten(begun: Begun) -> None:
-    """C7: whoever was making a clone was killed just after it had pinned what was destroyed by
+    """C7: the process that made a clone was killed just after it had pinned what was destroyed by
     then. The pin of a clone that is there is not to be forgotten.
     """
     family = begun.family()

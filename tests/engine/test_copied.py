@@ -262,7 +262,7 @@ def test_a_link_and_the_directory_it_leads_to_are_one_place(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("as_moved", [False, True], ids=["opened", "adopted"])
-def test_the_original_under_another_name_is_no_copy_though_its_mark_changed(
+def test_the_original_under_another_name_is_not_a_copy_though_its_mark_changed(
     disk: Disk, as_moved: bool
 ) -> None:
     """F13: a link to a directory whose owner or mode was changed leads to the pipeline itself."""
@@ -359,7 +359,9 @@ def test_snapshots_that_are_both_mounted_are_told_apart(
     assert standing(disk.manifest("two"), disk.store("two")) is Standing.COPIED
 
 
-def test_a_mark_that_cannot_be_read_is_no_copy(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_mark_does_not_make_a_copy(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """F10: a failed look is an error, and never an answer."""
     disk.begin("one")
 

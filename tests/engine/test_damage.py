@@ -146,7 +146,7 @@ def test_every_single_damage_is_found_never_believed_and_never_leads_to_a_deleti
         try:
             Collector(store, world.env, settings=AT_ONCE).collect()
         except (CorruptError, InvalidError):
-            assert store._objects == damaged, f"{name}: something was deleted all the same"
+            assert store._objects == damaged, f"{name}: something was deleted anyway"
         gone = set(damaged) - set(store._objects)
         assert not gone & wanted, f"{name}: {gone & wanted} was deleted"
         assert gone <= expired | {path for path in damaged if "manifest/" in path}, name
@@ -309,7 +309,7 @@ def test_the_high_water_mark_is_raised_by_checkpoints_and_at_the_end() -> None:
         Collector(world.store, world.env, settings=AT_ONCE).plan()
 
 
-def test_what_is_verified_while_a_writer_works_is_no_finding() -> None:
+def test_changes_of_a_running_writer_are_not_findings() -> None:
     """K11: a flush and a collection in between supersede what was read; it is looked at again."""
     world = build(closed=False)
     pipeline = reopened(world)

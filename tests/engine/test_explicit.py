@@ -85,7 +85,7 @@ def test_everybody_else_waits_for_the_end_of_a_transaction() -> None:
 
 
 def test_a_flush_asked_for_inside_a_transaction_waits_for_its_end_and_says_so() -> None:
-    """J9: no checkpoint holds half a transaction, whoever asks for it."""
+    """J9: no checkpoint holds half a transaction, whichever process asks for it."""
     world = World()
     pipeline = world.open()
     pipeline.push("orders", [order(1)])

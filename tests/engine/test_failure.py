@@ -86,8 +86,8 @@ def test_a_flush_that_failed_is_made_whole_by_the_next() -> None:
 
 
 def test_when_applying_fails_after_recording_only_opening_again_helps() -> None:
-    """Scenario 38, K1, F11: memory and journal disagree, so every later call says so; and whoever
-    pushed is not told an error that would say that nothing was recorded.
+    """Scenario 38, K1, F11: memory and journal disagree, so every later call says so; and the
+    client is not told an error that would say that nothing was recorded.
     """
     world = World()
     faulty = FaultyStore(world.store)

@@ -164,7 +164,7 @@ def pause_everywhere(first: str, mode: str, every: int) -> None:
 
 
 def test_old_writer_is_fenced_before_the_successor_serves() -> None:
-    """F3: once a successor has opened, the old writer's next append fails at once and for ever."""
+    """F3: once a successor has opened, the old writer's next append fails at once and forever."""
     world = World()
     world.successor("b").run()
     before = {listed.path for listed in world.store.list()}

@@ -91,7 +91,7 @@ def calls_of_an_opening(history: History) -> int:
 
 @pytest.mark.parametrize("when", ["before", "halfway", "after"])
 def test_killed_at_every_call_of_an_opening_that_collects(when: When) -> None:
-    """F8: the boundary goes first, so whoever opens next finds everything, and deletes the rest."""
+    """F8: the boundary goes first, so the next opening finds everything, and deletes the rest."""
     for number in range(1, calls_of_an_opening(FEW) + 1):
         store = due()
         with pytest.raises(Crash):

@@ -94,7 +94,7 @@ def test_a_sink_that_lags_receives_its_transactions_as_one_commit() -> None:
 
 
 def test_transactions_that_cancel_out_still_move_the_mark() -> None:
-    """J7: a sink whose mark stayed behind would be sent the same again, and for ever."""
+    """J7: a sink whose mark stayed behind would be sent the same again, and forever."""
     sink = CoalescingSink("s", "v", Shelf())
     box = outbox(sink)
     box.offer(mark(1), change((7, 1)))
@@ -198,7 +198,7 @@ def test_what_lies_before_a_damaged_file_is_sent() -> None:
 
 
 def test_it_is_told_how_many_transactions_a_commit_held() -> None:
-    """J7: whoever watches sees a sink catch up."""
+    """J7: the status shows a sink catching up."""
     world = lagging(6)
     world.events.clear()
     world.open(sinks=ONE)
@@ -241,7 +241,7 @@ def test_killed_at_every_call_while_it_catches_up(when: When, rows_max: int) -> 
 
 
 def test_a_push_waits_for_room_and_not_for_a_sink_to_catch_up() -> None:
-    """J7: one commit makes room; the others are no concern of whoever pushes."""
+    """J7: one commit makes room; a push does not wait for the others."""
     settings = replace(SETTINGS, outbox=replace(SETTINGS.outbox, transactions_max=6))
     world = lagging(6, settings, coalesces=False)
     world.down = {"one"}

@@ -91,7 +91,7 @@ def minutes(pipeline: Pipeline) -> list[tuple[object, ...]]:
 
 
 def test_every_column_of_every_letter_is_filled() -> None:
-    """J13: whoever repairs the input needs to know when, where and what, deletes included."""
+    """J13: to repair the input, a user needs to know when, where and what, deletes included."""
     made = world()
     work(made)
     found = minutes(made.open(settings=QUIET))

@@ -58,7 +58,7 @@ def test_an_empty_prefix_is_a_new_pipeline() -> None:
     ],
 )
 @pytest.mark.parametrize("place", ["main", "journal"])
-def test_a_missing_manifest_beside_other_objects_is_never_a_fresh_start(
+def test_a_missing_manifest_next_to_other_objects_is_never_a_fresh_start(
     path: str, place: str
 ) -> None:
     """K4: refuse, touch nothing, say how to recover."""
@@ -222,7 +222,7 @@ def test_forgetting_the_journal_store_setting_is_noticed() -> None:
     assert "holds no journal" in refused(main, main)
 
 
-def test_an_identity_lost_beside_its_entries_is_damage() -> None:
+def test_a_lost_identity_next_to_entries_is_damage() -> None:
     """K2: entries without identity are not taken for an empty journal."""
     main, journal = separate()
     journal.delete(paths.IDENTITY)

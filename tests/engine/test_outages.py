@@ -22,7 +22,7 @@ STRIDES = pytest.mark.parametrize("stride", [13, pytest.param(1, marks=pytest.ma
 
 
 class DownFrom:
-    """Down for so many seconds, from the n-th call on."""
+    """Down for the given seconds, from the n-th call on."""
 
     def __init__(self, env: ManualEnv, number: int, seconds: float, when: When) -> None:
         self._env = env
@@ -111,7 +111,7 @@ def waking() -> tuple[World, Waking, FaultyStore, Pipeline]:
 
 
 def test_an_outage_is_an_event_and_stands_in_the_status() -> None:
-    """Whoever looks sees since when, until when, and why; the end is told once."""
+    """The status shows since when, until when, and why; the end is reported once."""
     made, env, faulty, pipeline = waking()
     began = env.now()
     seen = []
@@ -178,7 +178,7 @@ def test_a_stopped_loop_leaves_a_patient_pipeline() -> None:
 
 
 def test_a_stop_without_a_loop_leaves_a_patient_pipeline() -> None:
-    """A push waits as ever; the next loop ends at once, and does not wait for an outage."""
+    """A push waits as usual; the next loop ends at once, and does not wait for an outage."""
     made, env, faulty, pipeline = waking()
     pipeline.stop()
     faulty.plan = DownFrom(env, len(faulty.calls) + 1, 60, "before")

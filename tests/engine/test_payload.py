@@ -50,7 +50,7 @@ def test_a_row_that_is_discarded_counts_as_one_that_is_deleted() -> None:
 
 
 def test_every_arrow_reader_opens_the_first_part() -> None:
-    """J8: whoever repairs a journal by hand needs nothing of ours."""
+    """J8: a journal can be repaired by hand without our code."""
     with pa.ipc.open_stream(encode_rows(pushed(Change(PUT, GONE)))) as stream:
         assert stream.schema.metadata == {b"part": b"put"}
         assert stream.read_all().to_pylist() == PUT.to_pylist()
@@ -65,7 +65,7 @@ def test_a_reference_is_recorded_with_the_position_after_it() -> None:
         read_again(item, None)
 
 
-def test_a_source_that_cannot_be_read_again_keeps_its_position_beside_its_data() -> None:
+def test_a_source_that_cannot_be_read_again_stores_its_position_with_its_data() -> None:
     """J8: a socket has a position, but no way back."""
     item = input_line(Intake("socket", "t", Change(PUT), 2, 17, None))
     assert item.reference == '{"position":17,"reference":null}'

@@ -166,7 +166,7 @@ def test_pushes_of_several_threads_share_an_entry_and_fail_alone() -> None:
 
 
 def test_threads_push_while_the_loop_runs() -> None:
-    """J3, scenario 38: everybody gets a turn, nobody waits for ever, and the loop stops."""
+    """J3, scenario 38: everybody gets a turn, nobody waits forever, and the loop stops."""
     world = World()
     world.feeds = {"files": Feed("orders").put(*(order(id, "a", 1) for id in range(300)))}
     settings = replace(SETTINGS, idle_s=0.001)

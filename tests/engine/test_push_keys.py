@@ -189,7 +189,8 @@ def test_what_is_refused_or_empty_uses_no_key() -> None:
 
 
 def test_pushes_at_the_same_time_with_one_key_get_one_answer() -> None:
-    """J14: whoever comes second waits, and is told of the first; others share an entry with it."""
+    """J14: the second one waits, and gets the answer of the first; others share an entry with
+    it."""
     world = World()
     pipeline = world.open()
     answers: list[object] = []

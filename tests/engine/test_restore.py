@@ -158,7 +158,7 @@ def test_looking_at_what_would_be_undone_changes_nothing() -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
-    ("request", "settings"),
+    ("restore_request", "settings"),
     [
         (RestoreRequest(checkpoint="one"), SPARSE),
         (RestoreRequest(transaction=4), SPARSE),
@@ -166,10 +166,10 @@ def test_looking_at_what_would_be_undone_changes_nothing() -> None:
     ],
 )
 def test_killed_at_every_call_of_a_restore(
-    when: When, request: RestoreRequest, settings: Settings
+    when: When, restore_request: RestoreRequest, settings: Settings
 ) -> None:
     """K1, scenario 44: the pipeline is as it was, or restored; restoring again gives the same."""
-    wanted = request.transaction or 1
+    wanted = restore_request.transaction or 1
     outcomes = set()
     number = 0
     while True:
@@ -177,7 +177,7 @@ def test_killed_at_every_call_of_a_restore(
         world, seen = history()
         faulty = FaultyStore(world.store, crash_at(number, when))
         try:
-            at(world, request, faulty, settings)
+            at(world, restore_request, faulty, settings)
         except Crash:
             pass
         else:
@@ -187,7 +187,7 @@ def test_killed_at_every_call_of_a_restore(
         outcomes.add(seen.index(found))
         world.check(pipeline)
         pipeline.close()
-        done = at(world, request, settings=settings)
+        done = at(world, restore_request, settings=settings)
         assert everything(done.pipeline) == seen[wanted]
         world.check(done.pipeline)
     assert outcomes == {wanted, 6}
@@ -484,7 +484,7 @@ def test_output_that_was_lost_is_made_again(early: bool) -> None:
 
 
 @pytest.mark.parametrize("how", ["missing", "flip"])
-def test_a_sink_whose_output_is_lost_for_good_begins_anew(how: str) -> None:
+def test_a_sink_whose_output_is_lost_for_good_starts_over(how: str) -> None:
     """K9, J7: nothing else is damaged, and no replay rewrites it; the other sinks continue."""
     world = World()
     pipeline = world.open(settings=SPARSE)

@@ -319,7 +319,7 @@ def test_a_flipped_byte_in_the_newest_checkpoint_is_passed_over() -> None:
     world.check(done.pipeline)
 
 
-def test_a_store_that_does_not_answer_is_no_damage() -> None:
+def test_a_store_that_does_not_answer_is_not_damage() -> None:
     """F10: an outage must not make a restore go back further than it was asked to."""
     settings = keeping(7 * DAY_S)
     world = World()

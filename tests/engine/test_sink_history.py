@@ -98,7 +98,7 @@ def test_a_sink_ahead_of_a_store_from_a_backup_is_refused_when_it_comes_back(
 
 def test_a_sink_that_goes_back_while_the_pipeline_runs_is_refused() -> None:
     """Scenario 99, J16: a database restored behind the connection would miss transactions 3 and 4
-    for ever, while status says 5.
+    forever, while status says 5.
     """
     world = World()
     pipeline = world.open(sinks=ONE)

@@ -282,7 +282,7 @@ def test_a_sink_of_another_pipeline_is_refused() -> None:
 
 
 def test_a_sink_that_lost_what_it_was_given_is_noticed() -> None:
-    """J7: a sink restored from a backup would miss transactions for ever."""
+    """J7: a sink restored from a backup would miss transactions forever."""
     world = World()
     with world.open(sinks=TWO) as pipeline:
         pipeline.push("orders", [order(1)])
@@ -398,7 +398,7 @@ def test_of_two_drivers_one_is_fenced_and_output_is_published_once() -> None:
 
 
 def test_delivery_is_told_as_it_happens() -> None:
-    """J7: whoever watches a pipeline sees each batch arrive once."""
+    """J7: a listener sees each batch arrive once."""
     world = World()
     pipeline = world.open()
     pipeline.push("orders", [order(1, "a"), order(2, "b")])

@@ -42,7 +42,7 @@ def test_a_tail_follows_a_view_from_the_next_transaction_on() -> None:
 
 
 def test_a_tail_nobody_reads_says_that_it_lost_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    """J7: rather than hold every change for ever."""
+    """J7: rather than hold every change forever."""
     monkeypatch.setattr("stepwell.engine.tail._WAITING_MAX", 2)
     world = World()
     pipeline = world.open()

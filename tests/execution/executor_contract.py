@@ -334,7 +334,7 @@ class ExecutorContract:
             executor.read("nowhere")
 
     def test_queries_see_dead_letters(self, executor: Executor, env: ManualEnv) -> None:
-        """J13: they are a relation like any other, for whoever asks."""
+        """J13: they are a relation like any other."""
         bad = {
             "orders": [letter(env, str(n), reason) for n, reason in ((1, "a"), (2, "b"), (3, "c"))]
         }

@@ -261,7 +261,7 @@ def sum_of(folder: Path) -> Counter[tuple[str, ...]]:
     return +found
 
 
-def test_a_view_is_built_beside_while_spark_goes_on_with_transactions(
+def test_a_shadow_build_runs_while_spark_continues_with_transactions(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """D11: two executors at work in one Spark, in two threads, neither in the other's way."""

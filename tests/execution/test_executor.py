@@ -341,7 +341,7 @@ def test_going_back_and_repairing_on_spark(
     done.pipeline.close()
 
 
-def test_runs_are_merged_beside_the_transactions(
+def test_runs_are_compacted_in_the_background(
     spark: SparkSession, local: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K5: many runs become one in another thread; a change that comes meanwhile is not lost."""
@@ -370,7 +370,7 @@ def test_runs_are_merged_beside_the_transactions(
     runs = executor.flush()
     assert len(runs) < len(before) + 2
     merged = {run.path for run in runs} & there - {run.path for run in before}
-    assert merged, "it was written beside the transactions, and not by the flush"
+    assert merged, "it was written in the background, and not by the flush"
     assert all((paths.parse(path).id or "") > below for path in merged), "above the floor"
     again = opened(spark, local, env)
     again.load(runs)

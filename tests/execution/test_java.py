@@ -45,7 +45,7 @@ def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("says", [OLD, 'openjdk version "11.0.2"', "I am no Java"])
-def test_a_java_home_that_is_no_use_does_not_hide_a_good_java(tmp_path: Path, says: str) -> None:
+def test_a_useless_java_home_does_not_hide_a_good_java(tmp_path: Path, says: str) -> None:
     """Many machines have a JAVA_HOME from years ago."""
     java(tmp_path / "home", says)
     good = java(tmp_path / "path", NEW)

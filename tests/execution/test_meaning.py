@@ -70,7 +70,7 @@ def kept(spark: SparkSession, settings: SessionSettings | None = None) -> dict[s
 
 
 def test_a_session_with_other_settings_gives_the_same_views(spark: SparkSession) -> None:
-    """S1, trap 42: whoever runs a pipeline, from whatever notebook, reads the same rows."""
+    """S1, trap 42: every session that runs a pipeline, from any notebook, reads the same rows."""
     callers = spark.newSession()
     for name, value in OTHERWISE.items():
         callers.conf.set(name, value)

@@ -131,7 +131,7 @@ def test_what_a_transaction_changes_in_a_large_view_is_left_on_the_disk(
         }
 
 
-def test_a_view_that_is_built_anew_stays_with_spark(
+def test_a_view_that_is_rebuilt_stays_with_spark(
     spark: SparkSession, tmp_path: Path, small: None, collected: list[int]
 ) -> None:
     """D11: deploying a view over a large table, maintained or recomputed."""

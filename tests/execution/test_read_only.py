@@ -460,7 +460,7 @@ def test_variables_cannot_be_switched_on_again(spark: SparkSession) -> None:
     assert views.read("v").to_pylist() == [{"x": "${env:PATH}"}]
 
 
-def test_every_function_of_spark_was_looked_at(spark: SparkSession) -> None:
+def test_every_spark_function_was_reviewed(spark: SparkSession) -> None:
     """R2: a function that a later Spark brings is in nobody's list, so this fails until it is."""
     jvm: Any = spark._jvm
     analysis = jvm.org.apache.spark.sql.catalyst.analysis

@@ -86,7 +86,7 @@ def test_a_leaf_shows_the_relation_at_its_moment() -> None:
     assert evaluate(leaf(When.BOTH), OLD, DELTAS) == pairs
 
 
-def test_a_relation_nobody_gave_rows_for_is_refused() -> None:
+def test_a_relation_without_rows_is_refused() -> None:
     """An oracle that takes a misspelt relation for an empty one agrees with everything."""
     assert evaluate(leaf(When.OLD), {}, DELTAS) == {}
     assert evaluate(leaf(When.DELTA), OLD) == {}
@@ -359,7 +359,7 @@ def test_a_window_that_is_not_known_is_refused() -> None:
 # Pairs
 
 
-def test_a_plain_bag_beside_pairs_counts_the_same_before_and_after() -> None:
+def test_a_plain_bag_next_to_pairs_counts_the_same_before_and_after() -> None:
     """Read as absent in one version, it would make the whole join look new."""
     node = Inner((leaf(When.BOTH), S), (expr("a = c", "a", "c"),))
     old = OLD | {"s": bag([(1, 9), (1, 9), (3, 9)])}
@@ -393,7 +393,7 @@ def test_consolidate_keeps_a_pair_that_is_zero_on_one_side_only() -> None:
 
 
 def test_keys_hold_what_occurs_in_either_version_or_with_any_weight() -> None:
-    """A key whose rows cancel out in number has changed all the same."""
+    """A key whose rows cancel out in number has changed anyway."""
     items = (("k", "b"),)
     assert evaluate(Keys(leaf(When.BOTH), items), OLD, DELTAS) == bag([(1,), (2,), (3,)])
     swapped = {"r": Counter({(1, None): -1, (2, None): 1})}
@@ -471,7 +471,7 @@ def test_a_sum_without_keys_is_always_one_row() -> None:
 
 
 def test_a_row_taken_out_that_was_never_in_is_a_bug() -> None:
-    """Negative counts of rows would stay in the view for ever."""
+    """Negative counts of rows would stay in the view forever."""
     merged = Merge(Leaf("v", ("k", "n", "x", "y"), When.OLD), accumulated(leaf(When.DELTA)), 1, ())
     with pytest.raises(BugError, match="number of rows"):
         evaluate(merged, {"v": bag([])}, {"r": Counter({(1, 1): -1})})

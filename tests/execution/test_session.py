@@ -167,7 +167,7 @@ def test_an_adopted_session_is_left_as_it_was(spark: SparkSession) -> None:
 def test_a_session_beside_computes_with_its_own_settings(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """S5: a merge that is done beside a transaction is spread, whatever that has set."""
+    """S5: a compaction in the background is parallel, whatever the transaction has set."""
     ours = adopt(spark)
     ours.conf.set("spark.sql.shuffle.partitions", "3")
     other = beside(ours)

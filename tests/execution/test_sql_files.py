@@ -294,7 +294,7 @@ CREATE MATERIALIZED VIEW v AS SELECT a FROM t;
     ],
 )
 def test_a_case_that_says_nothing_is_refused(steps: str, message: str) -> None:
-    """S3: a misspelt expectation would expect nothing, and pass for ever."""
+    """S3: a misspelt expectation would expect nothing, and pass forever."""
     with pytest.raises(FormatError) as caught:
         cases_in(TINY + steps, "tiny.sql")
     assert message in str(caught.value)

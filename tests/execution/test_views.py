@@ -298,10 +298,10 @@ def test_left_and_anti_joins_of_few_rows_need_no_spark(spark: SparkSession) -> N
     assert found == {(2, None, "eins"), (3, "seven", None)}
 
 
-def test_a_part_that_is_computed_anew_because_its_plan_is_too_large_says_so(
+def test_a_part_that_is_recomputed_because_its_plan_is_too_large_says_so(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S3: it is right all the same, and whoever wonders about the time it took can see why."""
+    """S3: it is right anyway, and the time it took is explained."""
     views = Views.open(spark, STAR, use=Use.LOOKUPS)
     assert views.apply(SOME).recomputed == ()
     monkeypatch.setattr(evaluate, "SQL_LENGTH_MAX", 100)

@@ -319,7 +319,7 @@ def test_opening_lists_the_journal_once_to_find_its_end_and_every_hole() -> None
     assert [(call.operation, call.path) for call in watched.calls] == [("list", paths.JOURNAL)]
 
 
-def test_an_entry_put_while_the_journal_is_listed_is_no_hole() -> None:
+def test_an_entry_put_while_the_journal_is_listed_is_not_a_hole() -> None:
     """F10: a listing is no snapshot; what it passed over and is there now was not lost."""
     _, store, tiny = opened(3)
 
@@ -337,7 +337,8 @@ def test_an_entry_put_while_the_journal_is_listed_is_no_hole() -> None:
 
 
 def test_a_reader_passes_any_number_of_barriers_in_one_poll() -> None:
-    """F5: a poll is empty only at the end; else whoever reads until one is would stop too soon."""
+    """F5: a poll is empty only at the end; else a reader that stops at an empty poll would stop
+    too soon."""
     _, store, tiny = opened(1)
     for _ in range(5):
         Tiny(store, ManualEnv(4), settings=SETTINGS)
@@ -390,7 +391,7 @@ def test_an_entry_of_our_own_epoch_by_another_hand_stops_hard() -> None:
     assert "our own epoch 1" in str(corrupt.value)
 
 
-def test_an_entry_of_an_epoch_nobody_claimed_stops_hard() -> None:
+def test_an_entry_of_an_unclaimed_epoch_stops_hard() -> None:
     """F6: a journal ahead of the manifest means that the manifest's store went back in time."""
     env, store, tiny = opened()
     put(store, tiny, tiny.writer.journal.tip.next, epoch=9)

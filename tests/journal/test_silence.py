@@ -325,7 +325,7 @@ def test_no_entry_is_read_twice_to_know_whether_it_is_a_barrier() -> None:
     assert trim(third, env, Position(16)) == (15, 16)
     assert sorted(entries_read(third)) == [paths.entry(Position(p)) for p in (15, 16)]
     assert entries_left(store) == [1, 4, 7, 10, 13]
-    # What is known of a barrier does not keep it for ever.
+    # What is known of a barrier does not keep it forever.
     env.advance(100)
     tiny.push("shows the storage's clock")
     assert trim_all(store, env, 16, barriers_kept=2) == (1, 4, 7)
@@ -439,7 +439,7 @@ def test_no_clock_that_is_ahead_makes_a_barrier_old(right: tuple[str, ...], ahea
 
 
 def test_a_barrier_that_all_three_clocks_call_old_goes() -> None:
-    """F8: one does not stay for ever; its writer asks by then."""
+    """F8: one does not stay forever; its writer asks by then."""
     watched = Watched.begun()
     watched.time_passes(uptime=1.0, wall=1.0, storage=1.0)
     assert watched.collect() == (1, 3, 4)
@@ -529,7 +529,7 @@ def test_a_writer_looks_if_either_of_its_clocks_says_that_its_put_took_long(cloc
 
 
 def test_a_reader_does_not_believe_what_a_sleeper_left_in_a_hole() -> None:
-    """F8: rubbish behind the boundary fits the chain perfectly, and still is not shown."""
+    """F8: garbage behind the boundary fits the chain perfectly, and still is not shown."""
     env = ManualEnv()
     store = MemoryStore(env)
     sleeper = asleep_at_its_next_put(store, env, 2, lambda: overtake(store, env), "before")

@@ -299,7 +299,7 @@ def test_a_process_killed_before_it_had_its_lock_leaves_no_folder(folder: Path) 
     assert set((cache.folder / "tmp").iterdir()) == {cache._own, other._own}
 
 
-def test_a_folder_that_cannot_be_locked_is_no_cache_that_lasts(
+def test_a_folder_that_cannot_be_locked_is_not_a_durable_cache(
     folder: Path, run: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """X2: a file system without locks, or one that fills up while the cache is opened."""

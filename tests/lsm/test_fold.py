@@ -81,7 +81,7 @@ def test_only_a_key_can_be_discarded() -> None:
 
 
 def test_a_table_with_nothing_but_bad_rows_has_no_change() -> None:
-    """J13: its dead letters are kept all the same, each with its source."""
+    """J13: its dead letters are kept anyway, each with its source."""
     bad = BadRow("line 1", "not JSON", "{")
     intake = Intake("files", "k", Change(), 1, 1, "r", (bad,))
     assert fold_intakes([intake], {"k": ("id",)}) == {}

@@ -109,7 +109,7 @@ def test_all_become_one_where_the_share_is_passed_and_not_before() -> None:
     assert SHARE == 3
 
 
-def test_beside_a_run_that_is_not_looked_at_only_the_number_counts() -> None:
+def test_next_to_a_run_that_is_ignored_only_the_number_counts() -> None:
     assert alike([300, 200]) == alike([1] * (LIKE_RUNS - 1)) == ()
     assert alike([1] * LIKE_RUNS) == tuple(range(LIKE_RUNS))
 

@@ -1,4 +1,4 @@
-"""Collection: what goes, what stays, whoever else is at work, wherever it is stopped."""
+"""Collection: what goes, what stays, next to any other process, wherever it is stopped."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def reasons(plan: Plan) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_what_a_dry_run_lists_is_what_goes(separate: bool) -> None:
+def test_a_dry_run_lists_what_will_be_deleted(separate: bool) -> None:
     """K3, scenario 67: the plan is the collection; unknown names and the latest manifest stay."""
     world = World(separate=separate)
     before = world.paths()
@@ -101,7 +101,7 @@ def test_what_was_spilled_for_workers_goes_when_it_is_old() -> None:
     world.store.put_new(young, b"rows")
     assert len(world.paths("spill/")) == 2
     world.env.advance(1)
-    assert not world.collector().plan().doomed, "whoever has the pipeline may use it yet"
+    assert not world.collector().plan().doomed, "the current writer may still use it"
     world.open()
     assert reasons(world.collector().plan())["spill"] == 1
     world.collector().collect()
@@ -109,8 +109,8 @@ def test_what_was_spilled_for_workers_goes_when_it_is_old() -> None:
     world.check()
 
 
-def test_manifests_stay_for_people_to_look_at() -> None:
-    """F5: the last versions stay, whoever collects."""
+def test_manifests_stay_for_inspection() -> None:
+    """F5: the last versions stay, whichever process collects."""
     world = World()
     world.collector(settings=replace(AT_ONCE, history=History(versions=3))).collect()
     latest = world.latest().id
@@ -341,7 +341,7 @@ def test_killed_at_every_call_the_next_one_finishes(when: When) -> None:
         world.tiny.push("f")
 
 
-def test_a_checkpoint_whose_time_is_over_is_let_go_first_and_then_deleted() -> None:
+def test_an_expired_checkpoint_is_dropped_first_and_then_deleted() -> None:
     """K10: un-referenced by a commit, then its files go; dry run and collection agree."""
     world = World()
     oldest = world.latest().manifest.checkpoints[0]
@@ -365,7 +365,7 @@ def test_a_checkpoint_whose_time_is_over_is_let_go_first_and_then_deleted() -> N
     world.check("abcdef")
 
 
-def test_a_checkpoint_that_somebody_pins_meanwhile_is_not_let_go() -> None:
+def test_a_checkpoint_that_is_pinned_in_the_meantime_is_not_dropped() -> None:
     """Scenario 64: between reading and the commit a clone pins it: the pin wins."""
     for pause in range(60):
         world = World()

@@ -77,7 +77,7 @@ def test_restarts_do_not_make_the_list_longer_and_restores_are_all_known() -> No
     ids=["replaced", "forgotten", "before what is flushed", "moved", "again"],
 )
 def test_no_commit_forgets_a_history(after: tuple[Timeline, ...]) -> None:
-    """F13: a sink that holds output of a forgotten history would be refused for ever."""
+    """F13: a sink that holds output of a forgotten history would be refused forever."""
     holder = Manifests(MemoryStore(ManualEnv()), ManualEnv()).begin()
     start = holder.current.manifest.timelines[0]
     two = (start, Timeline(B, at(3)))

@@ -200,7 +200,7 @@ def test_expressions_have_the_types_that_the_compiler_was_told() -> None:
     assert made["_c1 + 1"] == "int"
 
 
-def test_what_replaces_a_subquery_is_one_operand_of_what_stands_beside_it() -> None:
+def test_what_replaces_a_subquery_is_one_operand_of_its_context() -> None:
     """S3: `p AND x NOT IN (q)` was read as `(p AND no rows) OR no match`, true whatever p is."""
     query = "SELECT a > 1 AND b NOT IN (SELECT c FROM s) AS lost FROM t"
     parsed = parse_query(query, catalog_of({"t": ["a", "b"], "s": ["c"]}, {}))

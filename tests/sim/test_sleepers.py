@@ -150,8 +150,8 @@ def live(seed: int) -> Life:
         raise ViolationError(f"STEPWELL_SEEDS={seed} shows it: {error}") from error
 
 
-def test_whoever_wakes_up_is_told_the_truth() -> None:
-    """F8, F11, F12, scenarios 94 and 98: by whatever clock, refused means absent for ever, and
+def test_a_writer_that_wakes_up_is_told_the_truth() -> None:
+    """F8, F11, F12, scenarios 94 and 98: by whatever clock, refused means absent forever, and
     acknowledged means replayed.
     """
     for seed in SEEDS or range(LIVES):

@@ -91,7 +91,7 @@ class World:
         self.main = MemoryStore(clock, "main")
         separate = self.random.random() < 0.3
         self.journal = MemoryStore(clock, "journal") if separate else self.main
-        # In most worlds whoever opens collects at once what it finds superseded. In some there are
+        # In most worlds an opening collects at once what it finds superseded. In some there are
         # checkpoints.
         self.history = History(versions=self.random.choice([0, 1, 3, 50]), slack=0)
         self.checkpoints = self.random.random() < 0.4

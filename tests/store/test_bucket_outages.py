@@ -183,7 +183,7 @@ def test_a_listing_that_is_cut_short_is_asked_for_again(stub: Stub, honest: bool
 
 @every_call
 @pytest.mark.parametrize("status", [401, 403, 404])
-def test_what_is_no_outage_is_told_at_once(
+def test_an_error_that_is_not_an_outage_is_reported_at_once(
     stub: Stub, call: Callable[[Store], object], status: int
 ) -> None:
     """Refused credentials, a missing bucket: five minutes later they would be just that."""

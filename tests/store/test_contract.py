@@ -57,7 +57,7 @@ def test_an_object_says_nothing_about_its_neighbours(store: Store) -> None:
     assert names(store) == ["a/b/c"]
 
 
-def test_deleting_what_is_not_there_is_no_error(store: Store) -> None:
+def test_deleting_an_absent_object_is_not_an_error(store: Store) -> None:
     """Collections run twice, and two at once."""
     store.delete("a/b")
     store.put_new("a/b", b"1")

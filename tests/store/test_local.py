@@ -219,7 +219,7 @@ def test_files_and_directories_belong_to_their_user_only(tmp_path: Path) -> None
 def test_nothing_is_left_behind_by_success_and_conflict(
     store: LocalStore, disk: RecordingDisk
 ) -> None:
-    """Rubbish adds up: a writer that polls for a free position conflicts all day."""
+    """Garbage adds up: a writer that polls for a free position conflicts all day."""
     files = open_files()
     store.put_new("a/b", b"1")
     for _ in range(5):
@@ -259,7 +259,7 @@ def test_a_failed_write_is_unavailable_and_leaves_nothing_behind(
     assert rubbish(disk.root) == []
     assert open_files() == files
     disk.fail = {}
-    # A failed directory sync comes after the name was given: applied, and nobody knows.
+    # A failed directory sync comes after the name was given: applied, and unknown.
     if call != "sync_directory":
         assert not store.exists("a/new")
         store.put_new("a/new", b"2")

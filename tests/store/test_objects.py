@@ -74,7 +74,7 @@ def test_a_closed_port_is_an_error_after_bounded_retries(call: Callable[[Store],
 
 @pytest.mark.parametrize("name", ["get", "list", "put_new"])
 def test_an_endpoint_that_never_answers_is_given_up(stub: Stub, name: str) -> None:
-    """F10: a call that hangs for ever can be neither retried nor reported."""
+    """F10: a call that hangs forever can be neither retried nor reported."""
     stub.answer = stub.stall
     hasty = replace(HASTY, request_timeout_s=0.2, retry_timeout_s=0.2, retries_max=1)
     caught = refusal(CALLS[name], at(stub.endpoint, hasty))
@@ -123,7 +123,7 @@ def test_a_thousand_objects_are_deleted_in_one_request(stub: Stub) -> None:
 
 @pytest.mark.parametrize("code", ["InternalError", "AccessDenied"])
 def test_of_many_objects_one_that_is_not_deleted_is_an_error(stub: Stub, code: str) -> None:
-    """F10: the answer is 200 all the same; taken for success, garbage would be told as gone."""
+    """F10: the answer is 200 anyway; taken for success, garbage would be told as gone."""
     part = b"<Deleted><Key>orders/a/b</Key></Deleted>"
     failed = f"<Error><Key>orders/a/c</Key><Code>{code}</Code><Message>no</Message></Error>"
     stub.answer = lambda request: Reply(

@@ -41,7 +41,7 @@ def _memory(store: Store) -> MemoryStore:
 
 
 class Down:
-    """A plan of faults: down for so many seconds from now on."""
+    """A plan of faults: down for the given seconds from now on."""
 
     def __init__(self, env: ManualEnv, seconds: float, when: When = "before") -> None:
         self._env = env
@@ -120,7 +120,9 @@ def test_a_conflict_without_doubt_is_told_without_looking() -> None:
 
 
 @every_call
-def test_what_is_no_outage_is_told_at_once(call: Callable[[Store], object]) -> None:
+def test_an_error_that_is_not_an_outage_is_reported_at_once(
+    call: Callable[[Store], object],
+) -> None:
     """A wrong bucket name or refused credentials: nobody should wait five minutes for that."""
     env, faulty, store = opened()
 
@@ -190,7 +192,7 @@ def test_the_end_of_patience_is_an_unknown_outcome_unless_nothing_was_applied() 
 
 
 def test_an_outage_is_told_once_and_its_end_once() -> None:
-    """Whoever watches is told since when and until when, and not of every attempt."""
+    """A listener is told since when and until when, and not of every attempt."""
     env, _, store = opened(60)
     told: list[Outage | Recovery] = []
     store.patience.listener = told.append
@@ -292,7 +294,7 @@ def test_an_outage_lasts_as_long_as_any_call_waits() -> None:
     assert [type(item) for item in told] == [Outage, Recovery]
 
 
-def test_whoever_asks_again_anyway_is_given_the_store_without_patience() -> None:
+def test_a_caller_with_its_own_retries_is_given_the_store_without_patience() -> None:
     env, faulty, store = opened(60)
     with pytest.raises(UnavailableError):
         impatient(store).get("there")

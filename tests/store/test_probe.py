@@ -132,7 +132,7 @@ def test_a_probe_that_cannot_clean_up_has_still_passed() -> None:
     assert left.path.startswith(PROBE_PREFIX)
 
 
-def test_a_put_sent_twice_by_the_client_below_is_no_reason_to_refuse() -> None:
+def test_a_put_sent_twice_by_the_client_below_is_accepted() -> None:
     """F9: a conflict with ourselves, after a lost answer, proves that conditions are honoured."""
 
     class SentTwice(MemoryStore):
@@ -161,7 +161,7 @@ def test_a_crash_at_any_call_leaves_objects_below_probe_only(
             ask(inner, ManualEnv(seed=1))
 
 
-def test_an_object_that_a_collector_deletes_under_a_probe_accuses_nobody() -> None:
+def test_an_object_that_a_collector_deletes_during_a_probe_is_not_a_failure() -> None:
     """F9, F12: with a clock that is ahead it takes what is being looked at for a leftover."""
     store = MemoryStore(ManualEnv())
     deleted: list[str] = []

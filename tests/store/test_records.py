@@ -90,7 +90,7 @@ def test_fields_are_written_in_the_order_of_the_dataclass() -> None:
 def test_damage_is_named_by_object_and_field(
     change: dict[str, Any], field: str, expected: str
 ) -> None:
-    """K2: whoever repairs a store must be told which object to look at, and where in it."""
+    """K2: to repair a store, a user must know which object to look at, and where in it."""
     with pytest.raises(CorruptError) as caught:
         THING.read(Fields({**THING.write(FULL), **change}, "object"))
     assert caught.value.field == field

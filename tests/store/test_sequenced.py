@@ -109,7 +109,7 @@ def test_a_create_that_never_reached_the_store_is_sent_again() -> None:
 
 
 def test_retries_are_bounded_and_end_in_an_unknown_outcome() -> None:
-    """F7: a storm that outlasts the retries is an outcome nobody knows, said as such."""
+    """F7: a storm that outlasts the retries is reported as an unknown outcome."""
     faulty = FaultyStore(MemoryStore(ManualEnv()), storm(2, 99))
     with pytest.raises(UnknownOutcomeError) as unknown:
         sequence(faulty).create(1, Epoch(1), {})
@@ -162,7 +162,8 @@ def test_an_author_that_stalls_while_its_number_is_collected_is_not_committed() 
 
 
 def test_a_version_built_upon_and_collected_at_once_is_not_committed_twice() -> None:
-    """F7: it looks like one that landed in a hole; whoever took that for a no would do it again."""
+    """F7: it looks like one that landed in a hole; a caller that took that for a no would do it
+    again."""
     store, things = filled(3)
 
     def plan(call: Call) -> None:
@@ -203,7 +204,7 @@ def test_the_boundary_only_goes_up_however_many_move_it() -> None:
 
 
 def test_a_collection_stopped_anywhere_is_finished_by_the_next() -> None:
-    """F8: the boundary goes first, so a collector that dies leaves only rubbish behind it."""
+    """F8: the boundary goes first, so a collector that dies leaves only garbage behind it."""
     from stepwell.testing import Crash, crash_at
 
     store, things = filled(6)
@@ -303,7 +304,7 @@ def test_a_lost_latest_version_is_missed_even_behind_a_full_page_of_kept_ones() 
         things.latest()
 
 
-def test_a_version_that_is_listed_but_cannot_be_had_is_not_looked_for_for_ever() -> None:
+def test_a_version_that_is_listed_but_cannot_be_read_is_not_searched_for_forever() -> None:
     """F10: a listing and a read that keep contradicting each other are damage, not a loop."""
 
     class Contradictory(MemoryStore):

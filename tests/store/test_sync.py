@@ -122,7 +122,7 @@ def test_the_real_disk_syncs_bytes_before_the_name_and_the_name_before_the_answe
 def test_the_real_disk_syncs_the_directory_before_it_reports_a_conflict(
     kernel: Kernel, store: LocalStore
 ) -> None:
-    """K8: whoever lost acts upon the winner's object, whose process may have died before its own
+    """K8: the loser acts upon the winner's object, whose process may have died before its own
     sync.
     """
     store.put_new("a/1", b"bytes")
@@ -209,7 +209,7 @@ def test_a_new_directory_whose_parent_cannot_be_synced_takes_no_objects(
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
-def test_a_file_whose_sync_failed_is_discarded_and_written_anew(
+def test_a_file_whose_sync_failed_is_discarded_and_rewritten(
     kernel: Kernel, store: LocalStore, number: int
 ) -> None:
     """K8, scenario 103: it never had its name, so nothing was written; a new file has new pages,

@@ -129,7 +129,7 @@ def test_a_file_makes_one_view_of_its_own_name(
     assert statement.endswith(";\n")
 
 
-def test_what_is_no_view_has_no_query() -> None:
+def test_what_is_not_a_view_has_no_query() -> None:
     """Half a statement given to Spark would be an error about something else."""
     with pytest.raises(ValueError, match="CREATE MATERIALIZED VIEW"):
         query_of("SELECT 1")

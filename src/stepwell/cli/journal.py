@@ -1,7 +1,7 @@
 """`stepwell inspect journal`: the entries of a journal as a table, corrupt ones included.
 
 It reads what any reader would read, and continues where a reader would have to stop: an invalid
-entry becomes a line that gives the reason, and the next entry is read all the same.
+entry becomes a line that gives the reason, and the next entry is read anyway.
 """
 
 from __future__ import annotations

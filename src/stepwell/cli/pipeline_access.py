@@ -2,7 +2,7 @@
 
 The process on this machine that runs the pipeline answers at its endpoint. If none answers, the
 manifest names the last process that claimed the pipeline, and tells whether that writer closed it
-properly. A command may open the pipeline itself only if no process can be at work on it.
+properly. A command may open the pipeline itself only if no process can be using it.
 """
 
 from __future__ import annotations

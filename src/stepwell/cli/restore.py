@@ -48,7 +48,7 @@ def show(
             screen.line("nothing was done; to restore, add --confirm")
         return
     listener = LongWork(env)
-    looks = [] if take_over else [_nobody_runs(project, env, where.timeout_s)]
+    looks = [] if take_over else [_refuse_if_running(project, env, where.timeout_s)]
 
     def open(target: RestorePoint | None) -> ProjectPipeline:
         # The second time, the last claim is our own.
@@ -138,7 +138,7 @@ def _time(text: str) -> datetime:
     return found.astimezone(UTC)
 
 
-def _nobody_runs(project: Project, env: Env, timeout_s: float) -> Seen:
+def _refuse_if_running(project: Project, env: Env, timeout_s: float) -> Seen:
     """Check that no process runs the pipeline; return the evidence on which the claim rests."""
     client = running(project, env, timeout_s)
     if client is not None:

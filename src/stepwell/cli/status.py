@@ -35,7 +35,7 @@ def show(where: ProjectOptions) -> None:
             with client:
                 live = client.status()
     except UnavailableError as error:
-        silent = error  # The state in the store is shown all the same.
+        silent = error  # The state in the store is shown anyway.
     opening = None
     if live is not None and "opening" in live:
         opening, live = live, None

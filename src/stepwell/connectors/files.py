@@ -71,7 +71,7 @@ class UnknownColumns(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A file that was taken in part."""
+    """A partly read file."""
 
     file: Found
     """The file as it was before that part was read."""
@@ -84,7 +84,7 @@ class _Begun:
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """A position: the number and name digest of the files taken, and the one taken in part."""
+    """A position: the number and name digest of the files taken, and the partly read one."""
 
     files: int = 0
     names: int = 0
@@ -156,7 +156,7 @@ class FilesSource:
         self._quiet: tuple[Json, int] | None = None
         """The position after which a folder held nothing more, and its modification time."""
         self._begun: _Begun | None = None
-        """The file that was taken in part, as it was then."""
+        """The partly read file, as it was then."""
         self._passed_over = False
         self._failed: UnavailableError | None = None
         """The reason why a file skipped at the last poll could not be read."""
@@ -213,7 +213,7 @@ class FilesSource:
                 if place == Place():
                     continue
             if place is not None:
-                # Taken in part; continue with it before any other file.
+                # Partly read; continue with it before any other file.
                 if parts and parts[-1].name == file.name:
                     part = parts[-1].to_json()
                     opened = {**PLACE.write(place), "prefix": prefix, "part": part}
@@ -339,7 +339,7 @@ class FilesSource:
     def _waiting(
         self, after: Json, standing: _Standing, taken: Names, took: Collection[str]
     ) -> Iterator[tuple[Found, Place]]:
-        """Files to take and where to start: the one taken in part, then new ones by name."""
+        """Files to take and where to start: the partly read one, then new ones by name."""
         opened = standing.open
         self._passed_over = opened is not None
         if opened is not None:
@@ -365,7 +365,7 @@ class FilesSource:
                 yield file, Place()
 
     def _opened_file(self, opened: Json) -> Found:
-        """The file that was taken in part, checked to still start with the content taken.
+        """The partly read file, checked to still start with the content taken.
 
         Size and modification time prove nothing: `cp -p` and `rsync` set both. The status change
         time does, once it is older than a tick. Until then, and in a new process, all the content

@@ -7,7 +7,7 @@ compares again, and finds another mark. The table is created in the transaction 
 
 The mark is locked from `_move` to the end of the transaction, so rows are sent to the server before
 it. If a writer stalls in between, because its machine sleeps, the server disconnects it after a
-minute, so that its successor does not wait for ever.
+minute, so that its successor does not wait forever.
 
 Several transactions can form one database transaction, under the mark of the last; in a log of
 changes each row keeps its own transaction number.

@@ -89,7 +89,7 @@ class Settling:
     def wait_s(self) -> float | None:
         """How long to wait before the next observation; None if no file is worth waiting for.
 
-        A file that was seen to change is left out, for callers that cannot wait for ever: it may be
+        A file that was seen to change is left out, for callers that cannot wait forever: it may be
         written for hours.
         """
         left = [

@@ -251,7 +251,7 @@ def _brought_up(env: Env, seen: Survey, state: DeployState, say: Say) -> DeployS
 
 
 def _not_interrupted(building: Building) -> Building:
-    """Ignore `Interrupted`: a deploy in another process goes on, whatever happens to this one."""
+    """Ignore `Interrupted`: a deploy in another process continues, whatever happens to this one."""
 
     def told(name: str) -> None:
         with suppress(Interrupted):

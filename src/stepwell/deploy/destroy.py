@@ -44,7 +44,7 @@ def destroy(
     forget: Collection[str] = (),
     say: Say = lambda text: None,
 ) -> Destroyed:
-    """Destroy a pipeline, unless `running` says that the process of its claim is at work.
+    """Destroy a pipeline, unless `running` says that the process of its claim is alive.
 
     `forget` names clones to ignore; see `manifest/destroy`, which does the work.
     """

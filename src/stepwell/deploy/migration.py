@@ -207,7 +207,7 @@ class Migration:
     ) -> Changed:
         """Commit the wanted program, as far as it can be built. Only close `session` afterwards.
 
-        `shadow` was built while transactions went on. Without it, or if it fails, everything is
+        `shadow` was built while transactions continued. Without it, or if it fails, everything is
         computed here.
         """
         failed: dict[str, str] = {}
@@ -246,7 +246,7 @@ class Migration:
         wanted: Deployed,
         executor: str,
     ) -> ShadowBuild | None:
-        """Build the state of the new program from a checkpoint while transactions go on.
+        """Build the state of the new program from a checkpoint while transactions continue.
 
         None if that is not worth it or not possible: then the swap builds the views itself.
         """

@@ -1,9 +1,9 @@
 """The pipeline of `stepwell run`, which a deploy may change while it runs.
 
 A shadow build computes the fresh views from a checkpoint and follows the journal while transactions
-go on. Then the pipeline pauses between two transactions for the swap, and the same process reopens
-it with the deployed program. There is no shadow build if rows of tables are converted: then the
-pipeline pauses for the whole change. A crash leaves either the old program or the new one.
+continue. Then the pipeline pauses between two transactions for the swap, and the same process
+reopens it with the deployed program. There is no shadow build if rows of tables are converted:
+then the pipeline pauses for the whole change. A crash leaves either the old program or the new one.
 """
 
 from __future__ import annotations

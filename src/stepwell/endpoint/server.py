@@ -205,7 +205,7 @@ class Endpoint:
             connection.send({"error": error_json(error)})
         except Gone:
             raise
-        except Exception as error:  # noqa: BLE001 - reported to the client; the loop goes on
+        except Exception as error:  # noqa: BLE001 - reported to the client; the loop continues
             told = StepwellError(f"unexpected {type(error).__name__}: {error}")
             connection.send({"error": error_json(told)})
 

@@ -257,7 +257,7 @@ class RemoteTransaction:
         try:
             self._exchange({"op": "abort"}, ())
         except Gone:
-            self._hang_up()  # The server rolls it back all the same.
+            self._hang_up()  # The server rolls it back anyway.
 
     def _check(self) -> None:
         if self._over:

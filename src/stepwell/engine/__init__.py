@@ -1,1 +1,1 @@
-"""The pipeline at work: open it, take input in, commit, publish."""
+"""The running pipeline: open, ingest, commit, publish."""

@@ -1,8 +1,8 @@
 """Background tasks of an executor, such as compaction, in a thread of their own.
 
-`Executor.background_task` returns the next task. It runs while transactions go on, and its result
-is adopted between two of them, which takes no time. A task changes no result: a crash or a failure
-leaves the state as it was, and the task is done again.
+`Executor.background_task` returns the next task. It runs while transactions continue, and its
+result is adopted between two of them, which takes no time. A task changes no result: a crash or a
+failure leaves the state unchanged, and the task is done again.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Delivery:
         """Wait until every sink can take another transaction; False if that takes too long.
 
         Returns False also if a stop is requested while an outbox is full. Raises the error of a
-        sink that retrying does not fix: the pipeline stops before it takes in more. With `deliver`,
+        sink that retrying does not fix: the pipeline stops before it ingests more. With `deliver`,
         sends output to full outboxes until there is room, and no longer.
         """
         until = self._env.uptime() + wait_s_max

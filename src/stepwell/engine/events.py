@@ -114,7 +114,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class SinkFailed:
-    """A sink failed to commit a transaction, which stays in the outbox; the pipeline goes on."""
+    """A sink failed to commit a transaction, which stays in the outbox; the pipeline continues."""
 
     sink: str
     transaction: Transaction
@@ -122,12 +122,12 @@ class SinkFailed:
     error: str
     retry_in_s: float
     stops: bool
-    """Retrying does not help: the pipeline takes in no more input."""
+    """Retrying does not help: the pipeline ingests no more input."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFailed:
-    """A source could not be polled. It is retried; the others go on."""
+    """A source could not be polled. It is retried; the others continue."""
 
     source: str
     error: str

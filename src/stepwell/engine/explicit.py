@@ -1,7 +1,7 @@
 """Explicit transactions: begin, push, take, commit, abort (J10).
 
 An explicit transaction holds the pipeline from its beginning to its end, so that no other input is
-taken in. Its steps are recorded as they arrive, and computed by `commit`, whose entry makes them
+ingested. Its steps are recorded as they arrive, and computed by `commit`, whose entry makes them
 count. A crash before that entry rolls back all of it (J4).
 
 The key of a transaction is in the entry that commits it, with a digest of all pushes. If the key is

@@ -1,7 +1,7 @@
 """A fair lock: threads acquire it in the order in which they arrive.
 
 With a plain lock the loop of a busy pipeline would acquire it again and again, and a thread that
-pushes would wait for ever. Any thread may release the lock: an explicit transaction holds it
+pushes would wait forever. Any thread may release the lock: an explicit transaction holds it
 between its steps, and its steps may come from several threads.
 """
 

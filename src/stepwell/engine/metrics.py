@@ -123,7 +123,7 @@ class Phases:
 
 
 def _untimed(phase: str) -> None:
-    """Nobody is told."""
+    """Discards everything."""
 
 
 class EventMetrics:

@@ -145,10 +145,10 @@ class Pipeline:
 
         A deleted key that does not exist becomes a dead letter; a discarded one does not.
 
-        Durable and visible when this returns. If it raises, nothing was taken in, unless it raises
+        Durable and visible when this returns. If it raises, nothing was committed, unless it raises
         `UnknownOutcomeError`: then open the pipeline again, and push again with the same `key`. A
-        push whose key is known takes in nothing, and returns the number of the first one (J14).
-        `bad` is for whoever reads rows from a file: what cannot be read goes to the dead letters.
+        push whose key is known adds nothing, and returns the number of the first one (J14).
+        `bad` are the unreadable records of a file, which become dead letters.
         """
         pushed = Push(self._intake(table, rows, delete, discard, bad, key))
         if not pushed.intake.rows:
@@ -245,7 +245,7 @@ class Pipeline:
                     except Exception:
                         if lost(self._session.state.executor) is None:
                             raise
-                        done = None  # The next turn goes on with another.
+                        done = None  # The next turn continues with another.
                     if done is not None:
                         self._after(done)
                 if loop.rest_s:

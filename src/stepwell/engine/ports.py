@@ -169,5 +169,5 @@ class Coalesces(Protocol):
     ) -> None:
         """Like `write`, for consecutive transactions in order, all with the same columns.
 
-        Their changes may cancel out; the last mark is committed all the same.
+        Their changes may cancel out; the last mark is committed anyway.
         """

@@ -87,7 +87,7 @@ T = TypeVar("T")
 
 
 class Shadow(Protocol):
-    """A state of the new program, built from a checkpoint while transactions went on."""
+    """A state of the new program, built from a checkpoint while transactions continued."""
 
     @property
     def checkpoint(self) -> CheckpointRef:
@@ -241,7 +241,7 @@ class _Swap:
         for number in range(session.state.transaction + 1, last + 1):
             draft = Draft(Kind.STEP, Transaction(number), 1, True, session.env.now())
             session.writer.append(draft)
-            # This empty transaction has happened. If the next append fails, the session goes on.
+            # This empty transaction has happened. If the next append fails, the session continues.
             session.state.transaction = Transaction(number)
 
     def _commit(self) -> None:

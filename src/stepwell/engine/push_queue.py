@@ -2,7 +2,7 @@
 
 The thread that acquires the pipeline commits the pushes of the others, too. If one of them makes
 that fail, each is tried alone, and each caller gets its own answer. A push whose key is known is
-answered, not taken in (J14); of two pushes with one key, the second waits for a later entry and is
+answered, not applied (J14); of two pushes with one key, the second waits for a later entry and is
 answered then.
 """
 
@@ -124,7 +124,7 @@ class PushQueue:
         except FencedError:
             raise
         except StepwellError as error:
-            pushed.fail(error)  # The runs of keys may be damaged; pushes without a key go on.
+            pushed.fail(error)  # The runs of keys may be damaged; pushes without a key continue.
         else:
             if known is not None:
                 pushed.succeed(known.transaction, known.rejected)

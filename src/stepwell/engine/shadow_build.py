@@ -1,4 +1,4 @@
-"""Shadow build: the state of a new program, built while transactions go on.
+"""Shadow build: the state of a new program, built while transactions continue.
 
     1 take a checkpoint       its files stay until the build is over
     2 load and build          load the runs that are kept, and build every fresh view
@@ -76,7 +76,7 @@ class ShadowBuild:
         return count
 
     def catch_up(self, session: WriterSession) -> None:
-        """Replay up to the pipeline, which stands between two transactions."""
+        """Replay up to the pipeline, which is between two transactions."""
         self.follow()
         self._replay.finish()
         if self._state.transaction != session.state.transaction:

@@ -1,7 +1,7 @@
 """The sources of a pipeline, polled in rotation so that none starves another.
 
 Every source gets an equal share of a step; unused shares go to sources with more input. The polling
-order rotates. A source that fails is paused, its error is in the status, and the others go on.
+order rotates. A source that fails is paused, its error is in the status, and the others continue.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Stop:
         self._since = self._env.uptime() if self.asked else None
 
     def end_loop(self) -> None:
-        """Acknowledge the request: the loop has ended. The grace period goes on."""
+        """Acknowledge the request: the loop has ended. The grace period continues."""
         self._asked.clear()
         self._looping = False
         self._left = self._env.uptime()

@@ -59,7 +59,7 @@ class Relations(Enum):
     BUILT = "built"
     """Built by the swap itself, while the pipeline stands still."""
     SHADOW = "shadow"
-    """Built by a shadow build while transactions went on (`shadow_build.py`)."""
+    """Built by a shadow build while transactions continued (`shadow_build.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

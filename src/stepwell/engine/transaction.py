@@ -392,7 +392,7 @@ def settle(open: Open) -> Kind:
     * An explicit transaction is rolled back. Its owner never asked to commit it, and must not see
       half of it. Its sources are rewound to the last transaction that closed.
 
-    The new writer records the decision as its first entry, before it takes in anything: so the
+    The new writer records the decision as its first entry, before it ingests anything: so the
     number of a transaction is reused only after the journal says that its first use is void.
     """
     return Kind.ABORT if open.explicit else Kind.CLOSE

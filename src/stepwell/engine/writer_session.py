@@ -105,7 +105,7 @@ class WriterSession:
         """Open for writing: fence the previous writer, and replay the journal.
 
         `base`: start from a checkpoint instead of the manifest's runs, for they are damaged. If it
-        also says how far to go, everything after is undone, and sinks are let go.
+        also says how far to go, everything after is undone, and sinks are detached.
         `writer` is the id of the handle, for its claim; `seen` makes the claim conditional.
         """
         self.left = False

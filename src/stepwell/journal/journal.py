@@ -401,7 +401,7 @@ class Journal:
 
         Reading is faster than the old writer's appends, so this reaches the end, and the next
         attempt to put the barrier immediately follows a read of a free position. Otherwise a writer
-        that never pauses could stay ahead of us for ever.
+        that never pauses could stay ahead of us forever.
         """
         while (found := self._log.read(self._tip.next)) is not None:
             if found.entry.epoch >= self._epoch:

@@ -129,7 +129,7 @@ def _at_once(
 
 
 def _check_journal(store: Store, journal_store: Store | None, manifest: Manifest) -> None:
-    """Refuse the journal of another pipeline. A missing journal is no obstacle."""
+    """Refuse the journal of another pipeline. A missing journal is ignored."""
     place = journal_store or store
     identity = read_identity(place)
     if identity is not None and identity.lineage != manifest.lineage:

@@ -77,7 +77,7 @@ def replay_moves_forward(before: Manifest, after: Manifest) -> bool:
 
 
 def transaction_moves_forward(before: Manifest, after: Manifest) -> bool:
-    """A transaction's number is given out once, for ever: sinks drop numbers they have seen."""
+    """A transaction's number is assigned once, forever: sinks drop numbers they have seen."""
     return after.transaction >= before.transaction
 
 
@@ -117,7 +117,7 @@ def sinks_move_forward(before: Manifest, after: Manifest) -> bool:
 
 
 def outbox_holds_what_is_undelivered(before: Manifest, after: Manifest) -> bool:
-    """A file for a sink that has it, or that is none of ours, would be kept for ever."""
+    """A file for a sink that has received it, or that does not exist, would be kept forever."""
     delivered = {item.name: item.delivered for item in after.progress.sinks}
     return _distinct(item.path for item in after.progress.outbox) and all(
         item.sink in delivered and delivered[item.sink] < item.transaction <= after.transaction

@@ -88,7 +88,7 @@ class Store(Protocol):
         """
 
     def delete(self, *paths: str) -> None:
-        """Delete objects in as few requests as the storage allows; absent objects are no error.
+        """Delete objects in as few requests as the storage allows; absent objects are not an error.
 
         After an error, or a crash during or soon after the call, any subset of the objects may be
         gone, in any order. Delete only unreferenced objects.

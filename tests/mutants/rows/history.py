@@ -41,7 +41,7 @@ MUTANTS = (
         "manifest/layout.py",
         "    if recorded.uri == store.uri or same_directory(recorded.uri, store.uri):",
         "    if recorded.uri == store.uri:",
-        (f"{_COPIED}::test_the_original_under_another_name_is_no_copy_though_its_mark_changed",),
+        (f"{_COPIED}::test_the_original_under_another_name_is_not_a_copy_though_its_mark_changed",),
     ),
     Mutant(
         "places-told-by-a-file-that-hard-links-share",
@@ -107,7 +107,7 @@ MUTANTS = (
         "engine/restore_request.py",
         "    except UnavailableError:\n        raise  # An unavailable",
         "    except UnavailableError as error:\n        return _Inspected(None, error.message)  #",
-        (f"{_REACH}::test_a_store_that_does_not_answer_is_no_damage",),
+        (f"{_REACH}::test_a_store_that_does_not_answer_is_not_damage",),
     ),
     Mutant(
         "restore-without-the-beginning",

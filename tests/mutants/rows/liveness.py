@@ -24,7 +24,7 @@ MUTANTS = (
         "return Liveness.ALIVE",
         (
             "tests/test_process.py"
-            "::test_a_number_that_was_given_to_another_process_is_no_sign_of_life",
+            "::test_a_pid_that_was_given_to_another_process_is_not_a_sign_of_life",
         ),
     ),
     Mutant(

@@ -52,7 +52,7 @@ MUTANTS = (
         "connectors/files_sink.py",
         "if not mine or max(self._sequences(), default=0) != sequence:",
         "if not mine:",
-        (f"{_STOPPED}::test_a_log_that_has_gone_on_for_long_refuses_a_writer_all_the_same",),
+        (f"{_STOPPED}::test_a_long_log_still_refuses_a_stopped_writer",),
     ),
     Mutant(
         "sinks-files-sweep-takes-what-is-being-written",
@@ -94,7 +94,7 @@ MUTANTS = (
         "connectors/delta.py",
         "        if table.version() == before:",
         "        if False:",
-        (f"{_DELTA}::test_a_change_that_alters_nothing_is_committed_all_the_same",),
+        (f"{_DELTA}::test_a_change_that_alters_nothing_is_committed_anyway",),
     ),
     Mutant(
         "sinks-delta-mark-not-compared",
@@ -135,6 +135,8 @@ MUTANTS = (
         "connectors/files_sink.py",
         "        sync_folder(self._log)\n        for folder in",
         "        for folder in",
-        (f"{_FILES}::test_whoever_publishes_for_a_dead_writer_makes_its_mark_durable_first",),
+        (
+            f"{_FILES}::test_a_process_that_publishes_for_a_dead_writer_makes_its_mark_durable_first",
+        ),
     ),
 )

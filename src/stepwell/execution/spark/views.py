@@ -584,4 +584,4 @@ class Views:
         if name.lower() not in self._programs:
             raise InvalidError(f"there is no materialized view {name}")
         explained = self._decisions.explain(self._programs[name.lower()])
-        return replace(explained, count=self._relations.rows)
+        return replace(explained, count=lambda: self._relations.rows)
