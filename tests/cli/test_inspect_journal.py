@@ -338,7 +338,7 @@ def test_the_wrong_level_or_the_wrong_command_gets_a_hint(run: Run, pipeline: Pi
     assert f"hint: stepwell inspect journal {pipeline.entry(2)}" in wrong.stderr
     gone = run("inspect", "journal", pipeline.entry(77))
     assert gone.exit_code == 1
-    assert f"hint: see what there is: stepwell inspect journal {pipeline.directory}" in gone.stderr
+    assert f"hint: list the objects: stepwell inspect journal {pipeline.directory}" in gone.stderr
 
 
 def memory_pipeline(entries: int) -> tuple[ManualEnv, MemoryStore]:

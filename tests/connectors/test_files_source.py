@@ -319,7 +319,7 @@ def test_a_file_that_changes_between_two_of_its_steps_stops_the_source(tmp_path:
     with pytest.raises(ReplayMismatchError, match=r"a\.json was changed"):
         s.poll(taken.position, Limits())
     write(path, 1)
-    with pytest.raises(ReplayMismatchError, match=r"a\.json was cut off"):
+    with pytest.raises(ReplayMismatchError, match=r"a\.json was truncated"):
         s.poll(taken.position, Limits())
     os.unlink(path)
     with pytest.raises(ReplayMismatchError, match=r"a\.json is gone"):

@@ -104,7 +104,7 @@ def running(lab: Lab, ended: list[BaseException]) -> threading.Thread:
 
 
 def test_a_push_whose_executor_dies_is_computed_by_another(lab: Lab) -> None:
-    """R1, J1: nothing was recorded, so it is tried again; what was before is replayed."""
+    """R1, J1: nothing was recorded, so it is retried; what was before is replayed."""
     with lab.pipeline:
         assert lab.push(1) == 1
         lab.made[-1].dies_in = "execute"

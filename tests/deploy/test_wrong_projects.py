@@ -194,7 +194,7 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
     (
         "---\nname: x",
         "stepwell.yml:7:1: this is not YAML: but found another document",
-        "a project is one document: take out the line ---",
+        "a project is one document: remove the line ---",
     ),
     (
         "x: [1,",
@@ -331,12 +331,12 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
     (
         ("FROM orders WHERE", "FROM db.orders WHERE"),
         "pipeline.sql:2:37: db.orders names a schema",
-        "write orders: a pipeline has one set of names",
+        "write orders: a pipeline has one namespace",
     ),
     (
         ("CREATE VIEW big", "CREATE VIEW Orders"),
         "pipeline.sql:2:13: Orders is declared twice, first in line 1",
-        "tables and views share one set of names, and case makes no difference",
+        "tables and views share one namespace, and names are case-insensitive",
     ),
     (
         ("CREATE TABLE orders", "CREATE TABEL orders"),

@@ -380,7 +380,7 @@ def test_a_place_that_is_not_empty_is_refused(family: Family) -> None:
     with pytest.raises(InvalidError, match="memory://full is not empty"):
         family.clone("empty", journal="full")
     assert not family.store("empty").list()
-    with pytest.raises(InvalidError, match="cannot lie in its parent"):
+    with pytest.raises(InvalidError, match="neither inside its parent"):
         family.clone("parent/inside")
     with pytest.raises(InvalidError, match="memory://nobody holds no pipeline"):
         family.clone("clone", source="nobody")

@@ -378,7 +378,7 @@ def test_destroying_a_copy_leaves_a_journal_that_was_not_copied(disk: Disk) -> N
     disk.begin("one", journal="journal")
     disk.run("cp", "-r", "one", "two")
     journal = [item.path for item in disk.store("journal").list()]
-    with pytest.raises(InvalidError, match="and is the original's"):
+    with pytest.raises(InvalidError, match="and belongs to the original"):
         adopt(disk.store("two"), disk.env, copy=True, journal_store=disk.store("journal"))
     destroy_pipeline(disk.store("two"), disk.store("journal"), disk.env)
     assert [item.path for item in disk.store("journal").list()] == journal

@@ -406,7 +406,7 @@ def test_a_push_that_waits_for_room_does_not_hold_up_the_end(
     loop.join(30)
     pushing.join(30)
     assert not loop.is_alive()
-    assert "has not taken 2 transactions" in str(failed[0])
+    assert "has not received 2 transactions" in str(failed[0])
     assert len(contents(pipeline, "orders")) == 2
     pipeline.close()
 

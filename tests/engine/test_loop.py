@@ -118,7 +118,7 @@ def test_a_source_that_is_down_is_left_alone_and_the_others_go_on() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_a_source_that_raises_anything_is_paused_alone(error: Exception, told: str) -> None:
-    """J15: the others go on, status says why, and it is tried again after a while."""
+    """J15: the others go on, status says why, and it is retried after a while."""
     world = World()
     world.feeds = {"up": Feed("orders").put(order(1)), "down": Feed("clicks").put(click("a"))}
     pipeline = world.open()

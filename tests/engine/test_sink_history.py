@@ -109,7 +109,9 @@ def test_a_sink_that_goes_back_while_the_pipeline_runs_is_refused() -> None:
     shelf.last, shelf.batches = before
     push(pipeline, 5)
     assert numbers(shelf) == [1, 2], "the sink compares, and takes nothing"
-    with pytest.raises(InvalidError, match=r"held transaction 4 .* now says transaction 2 .* back"):
+    with pytest.raises(
+        InvalidError, match=r"held transaction 4 .* now reports transaction 2 .* back"
+    ):
         push(pipeline, 6)
     assert pipeline.status().sinks[0].delivered == 4
     assert pipeline.status().sinks[0].pending == 1

@@ -113,7 +113,7 @@ def test_at_the_bound_nothing_more_is_taken_in() -> None:
     for id in range(3):
         pipeline.push("orders", [order(id)])
     assert pipeline.status().sinks[1].full
-    with pytest.raises(UnavailableError, match="sink two has not taken 3 transactions"):
+    with pytest.raises(UnavailableError, match="sink two has not received 3 transactions"):
         pipeline.push("orders", [order(9)])
     assert len(contents(pipeline, "orders")) == 3
     with pytest.raises(UnavailableError, match="sink two"):

@@ -339,7 +339,7 @@ CREATE TABLE t («)»
     a table has at least one column
 CREATE TABLE t (id int,«)»
     expected a column, found ")"
-    take out the comma before it
+    remove the comma before it
 CREATE TABLE t (id int«»
     expected "," or ")", found the end of the file
 CREATE TABLE a«.»b (id int)
@@ -364,10 +364,10 @@ CREATE TABLE «``» (id int)
     a table name cannot be empty
 CREATE TABLE t (a int, «A» string)
     column A is declared twice
-    case makes no difference in the names of columns
+    column names are case-insensitive
 CREATE VIEW v (a, «A») AS SELECT 1, 2
     column A is declared twice
-    case makes no difference in the names of columns
+    column names are case-insensitive
 CREATE TABLE t (amount int, PRIMARY KEY («amuont»))
     the table has no column amuont
     did you mean amount?

@@ -83,5 +83,5 @@ def nothing_here(store: Store, what: str) -> InvalidError:
 def _see(folder: str) -> str:
     store, _, kind = folder.rpartition("/")
     if kind in ("journal", "manifest"):
-        return f"see what there is: stepwell inspect {kind} {store or '.'}"
+        return f"list the objects: stepwell inspect {kind} {store or '.'}"
     return "check the address"

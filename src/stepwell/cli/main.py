@@ -436,7 +436,7 @@ def inspect_journal(
     place: Place,
     after: Annotated[
         int | None,
-        typer.Option("--after", min=0, metavar="N", help="Begin after this position."),
+        typer.Option("--after", min=0, metavar="N", help="Start after this position."),
     ] = None,
     limit: Annotated[
         int, typer.Option("--limit", min=1, metavar="N", help="Read at most this many entries.")

@@ -115,7 +115,7 @@ def _render(screen: Screen, found: Shown) -> None:
         if found.problem.hint:
             facts.append(("hint", found.problem.hint))
     for key in found.drift:
-        facts.append(("differs", f"{shown(key)}: the manifest says something else"))
+        facts.append(("differs", f"{shown(key)}: the manifest differs"))
     screen.facts(facts)
     if state is not None and state.resources:
         screen.line()

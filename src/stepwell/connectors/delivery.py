@@ -66,7 +66,7 @@ def check_held(
         raise ConflictError(
             f"sink {sink} holds {held or 'nothing'}, not {previous or 'nothing'}: {mark} was not "
             "written",
-            hint="the engine asks what the sink holds before it goes on",
+            hint="the engine asks what the sink holds before it continues",
         )
 
 

@@ -196,7 +196,7 @@ def place_of(name: str, unit: str, number: int) -> str:
 def changed(part: Part, problem: str) -> ReplayMismatchError:
     unit = "rows" if part.name.endswith(".parquet") else "bytes"
     return ReplayMismatchError(
-        f"{part.name} {problem}: {unit} {part.start} to {part.end} of it were taken when it had "
+        f"{part.name} {problem}: {unit} {part.start} to {part.end} of it were read when it had "
         f"{part.size} bytes",
         hint="a file must not change once it was read: restore it",
     )
@@ -355,7 +355,7 @@ class TextParts:
         finally:
             self._small = None
         if len(data) < part.end - part.start:
-            raise changed(part, f"was cut off after {part.start + len(data)} bytes")
+            raise changed(part, f"was truncated after {part.start + len(data)} bytes")
         if checksum([head, data]) != part.checksum:
             raise changed(part, "was changed")
         return header, data, part.start == len(head)
@@ -400,7 +400,7 @@ class TextParts:
                 digest.update(block)
                 left -= len(block)
         if left:
-            raise changed(part, f"was cut off after {part.end - left} bytes")
+            raise changed(part, f"was truncated after {part.end - left} bytes")
         if digest.hexdigest() != part.checksum:
             raise changed(part, "was changed")
         return no_rows(self._shape)

@@ -159,7 +159,7 @@ class FilesSink:
                 # Another writer published it and a reader removed it; `last` gives the answer.
                 raise UnavailableError(
                     f"sink {self.name}: {mark} is committed, but its folder is missing",
-                    hint="the engine asks what the sink holds before it goes on",
+                    hint="the engine asks what the sink holds before it continues",
                 )
         for number in self._sequences():
             if number <= sequence - _KEEP:

@@ -173,7 +173,10 @@ def judge(story: Story) -> list[Finding]:
         Finding(story.killed_at > 0, "the process was killed in the middle, with SIGKILL"),
         Finding("replayed" in story.resumed, f"the next run {story.resumed}"),
         Finding(story.view == story.recomputed, "the view equals its query recomputed by Spark"),
-        Finding(story.view == story.by_hand, "and what a few lines of Python make of the files"),
+        Finding(
+            story.view == story.by_hand,
+            "and the result that a few lines of Python compute from the files",
+        ),
         Finding(
             list(story.delivered) == wanted,
             f"the sink holds transactions 1 to {story.transaction}, each once and in order",

@@ -61,7 +61,7 @@ def destroy(
         plan = destroy_plan(project.store, seen.resources, seen.executor, Facts.of(manifest))
         journal_store = project.open_journal_store(env)
         if manifest.status is Status.DELETING:
-            say("a destroy that was killed goes on")
+            say("continuing a destroy that was killed")
         else:
             # An unfinished clone has had no writer yet: its claim is that of the process that began
             # it.

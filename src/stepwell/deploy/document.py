@@ -199,7 +199,7 @@ def _hint(error: yaml.MarkedYAMLError) -> str | None:
     if "'\\t'" in problem:
         return "indent with spaces, not with tabs"
     if "expected a single document" in str(error.context):
-        return "a project is one document: take out the line ---"
+        return "a project is one document: remove the line ---"
     if "mapping values are not allowed" in problem:
         return "put a text that contains a colon in quotes"
     return None

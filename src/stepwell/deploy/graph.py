@@ -115,7 +115,7 @@ def _reads(
             continue
         span = span_of(view, table.this)
         if table.db:
-            hint = f"write {table.name}: a pipeline has one set of names"
+            hint = f"write {table.name}: a pipeline has one namespace"
             shown = f"{table.db}.{table.name}"
             raise view.source.error_at(span, f"{shown} names a schema", hint=hint)
         if fold(table.name) not in declared:

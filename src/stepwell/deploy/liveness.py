@@ -26,6 +26,8 @@ def seen_of(claim: Claim | None, store_uri: str) -> Seen:
         client = connect(store_uri)
         if client is not None:
             client.close()
-            raise ClaimedError(f"process {client.pid} has begun to run the pipeline in {store_uri}")
+            raise ClaimedError(
+                f"process {client.pid} has started to run the pipeline in {store_uri}"
+            )
 
     return Seen(claim, check)

@@ -441,7 +441,7 @@ class _Planner:
         reason = f"{named} changed"
         if "view" in changed or view in self._moved:
             evolves, why = self._other_columns(old, new)
-            what = f"what {new.relation} has that {old.relation} had not"
+            what = f"the difference between {new.relation} and {old.relation}"
             reason += f"; {evolves}it receives {what if 'view' in changed else 'the difference'}"
             refused = refused or why
         return Step(new.key, Action.UPDATE, reason, difference, refused=refused)

@@ -68,7 +68,7 @@ def check_program(project: Project, known: Json, executor: str | None = None) ->
     if found:
         raise InvalidError(
             f"the project differs from what is deployed in {project.store}: " + ", ".join(found),
-            hint="stepwell plan shows what would change, stepwell deploy changes it; or give "
+            hint="stepwell plan shows the changes, stepwell deploy applies them; or give "
             "another store (`--store`)",
         )
 

@@ -385,7 +385,7 @@ def _statements(texts: list[Text]) -> list[Statement]:
                 raise text.error_at(
                     statement.name_span,
                     f"{statement.name} is declared twice, first in {first.source.name}:{line}",
-                    hint="tables and views share one set of names, and case makes no difference",
+                    hint="tables and views share one namespace, and names are case-insensitive",
                 )
     if not any(isinstance(statement, Table) for statement in seen.values()):
         raise ConfigError(

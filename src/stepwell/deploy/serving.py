@@ -116,7 +116,7 @@ class RunningPipeline(ProjectPipeline):
             raise ExecutorLostError(
                 why + often,
                 hint="what was acknowledged is in the journal, and the next run replays it. Has "
-                "the machine run out of memory? Look into the log of the system",
+                "the machine run out of memory? Check the system's log",
             )
         session, program = self._session, self._session.manifest.program
         session.events.emit(ExecutorLost(why, times, LOST_MAX))

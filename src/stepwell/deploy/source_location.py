@@ -23,7 +23,7 @@ def path_refusal(old: Resource, new: Resource, folder: Path) -> str | None:
         return None
     what = "its base folder changes" if was and is_now else "its base folder may change"
     return (
-        f"{what} (path {before} before, {now} now), and the files it has taken were recorded by "
+        f"{what} (path {before} before, {now} now), and the files it has read were recorded by "
         f"their names below the old one: some would be read twice, or never; give the new source "
         "another name"
     )

@@ -27,7 +27,7 @@ from stepwell.store.base import Store
 
 _TRIES = 5
 _FOLDER = "deploy/"
-_DEPLOY = "at the next deploy, which refuses to begin; not for the pipeline"
+_DEPLOY = "at the next deploy, which refuses to start; not for the pipeline"
 
 
 def verify_deployed(store: Store, env: Env, report: Report) -> Report:

@@ -261,7 +261,7 @@ class RemoteTransaction:
 
     def _check(self) -> None:
         if self._over:
-            raise InvalidError("this transaction has ended", hint="begin another one")
+            raise InvalidError("this transaction has ended", hint="begin a new one")
 
     def _end(self) -> None:
         self._over = True

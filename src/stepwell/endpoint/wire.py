@@ -67,7 +67,7 @@ def send(connection: socket.socket, header: Header, tables: Sequence[pa.Table | 
             if part is not None:
                 connection.sendall(memoryview(part))
     except TimeoutError as error:
-        raise Silent("it takes nothing") from error
+        raise Silent("it accepts nothing") from error
     except OSError as error:
         raise Gone(str(error)) from error
 
@@ -156,7 +156,7 @@ def _read(connection: socket.socket, length: int) -> bytes:
         try:
             count = connection.recv_into(view[done:])
         except TimeoutError as error:
-            raise Silent("it says nothing") from error
+            raise Silent("it is silent") from error
         except OSError as error:
             raise Gone(str(error)) from error
         if not count:

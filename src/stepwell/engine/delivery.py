@@ -89,7 +89,7 @@ class Delivery:
         status = next((item for item in every if item.full), every[0])
         why = f"the last attempt failed with: {status.error}" if status.error else "it is slow"
         return UnavailableError(
-            f"sink {status.name} has not taken {status.pending} transactions, and its outbox is "
+            f"sink {status.name} has not received {status.pending} transactions, and its outbox is "
             f"full; {why}",
             hint="nothing was committed. Bring the sink back, or remove it from the pipeline",
             not_applied=True,

@@ -163,7 +163,7 @@ class ExplicitTransaction:
     def _mine(self) -> Iterator[None]:
         with self._lock:
             if self._over:
-                raise InvalidError("this transaction has ended", hint="begin another one")
+                raise InvalidError("this transaction has ended", hint="begin a new one")
             yield
 
     def __enter__(self) -> ExplicitTransaction:

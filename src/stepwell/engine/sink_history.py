@@ -42,7 +42,7 @@ def refuse_foreign(sink: str, lineage: str, found: Delivered | None) -> None:
             f"sink {sink} holds the output of another pipeline: expected lineage {lineage}, found "
             f"{found.lineage} at {found}",
             hint=(
-                "a pipeline that was reset begins at transaction 1, which this sink would skip as "
+                "a pipeline that was reset starts at transaction 1, which this sink would skip as "
                 "already received. Empty the sink, or give this pipeline one of its own"
             ),
         )
@@ -70,7 +70,7 @@ def refusal(
     held = Transaction(0) if believed is None else believed.transaction
     if found is None or found.transaction < held:
         return InvalidError(
-            f"sink {sink} held {believed}, and now says {found or 'that it holds nothing'}: it "
+            f"sink {sink} held {believed}, and now reports {found or 'that it holds nothing'}: it "
             f"went back in time, and lost what it received since",
             hint=_WHOLE,
         )
@@ -86,7 +86,7 @@ def refusal(
         return InvalidError(
             f"sink {sink} holds {found}, but this pipeline's last one for it is {last}: the "
             "pipeline went back in time, or another writer is active",
-            hint="see `stepwell inspect manifest` for who holds the pipeline. Restore the "
+            hint="`stepwell inspect manifest` shows who holds the pipeline. Restore the "
             f"pipeline's latest state; or empty the sink {_RENAME}",
         )
     return InvalidError(

@@ -145,7 +145,7 @@ class _Copying:
             raise TruncatedError(
                 self._source.where(first),
                 f"the journal was trimmed up to position {trimmed} while it was copied",
-                hint="run the same command again: it goes on if it can",
+                hint="run the same command again: it continues if it can",
             )
 
     def _write(self, cursor: Cursor, found: Recorded) -> Cursor:

@@ -61,5 +61,5 @@ def check_identity(
     raise JournalStoreMismatch(
         f"{store.uri} holds {what}, but this pipeline's unreplayed entries are in journal {id}",
         hint="nothing was written: open the pipeline with the journal store that has it, or "
-        "restore that store from a backup; what was acknowledged is in there",
+        "restore that store from a backup; it holds acknowledged rows",
     )

@@ -57,7 +57,7 @@ def check_discards(table: str, key: Sequence[object], change: Change) -> None:
     if change.discard is not None and change.discard.num_rows and not key:
         raise InvalidError(
             f"{table} has no key, and only a key can be discarded",
-            hint="delete takes one equal row away",
+            hint="delete removes one equal row",
         )
 
 

@@ -125,7 +125,7 @@ def missing(address: Address, path: str) -> StepwellError:
             f"a Spark worker ({SystemEnv().host}) does not see {address.uri}/{path}, which "
             "the driver wrote",
             hint="a store in a directory must be shared with all workers, under the same path; "
-            "else put it into a bucket: store: s3://...",
+            "otherwise put it into a bucket: store: s3://...",
         )
     return TruncatedError(f"{address.uri}/{path}", "missing")
 

@@ -59,7 +59,7 @@ def adopt(store: Store, env: Env, *, copy: bool, journal_store: Store | None = N
     if manifest.status is not Status.READY:
         raise InvalidError(
             f"{store.uri} is {manifest.status.value}, and cannot be adopted",
-            hint=f"finish in {before} what was begun, then copy; this one can be destroyed",
+            hint=f"complete the operation in {before} first, then copy; this one can be destroyed",
         )
     if copy:
         _refuse_original(store, how)
@@ -140,15 +140,17 @@ def _refuse_original(store: Store, how: Standing) -> None:
         raise InvalidError(
             f"{store.uri} is not a copy, it was {how.value}: it is the pipeline itself, and was "
             f"not changed",
-            hint="open it, or stepwell adopt --moved: it goes on as it is. For a second pipeline: "
-            "stepwell clone",
+            hint=(
+                "open it, or stepwell adopt --moved: it continues as it is. For a second pipeline: "
+                "stepwell clone"
+            ),
         )
 
 
 def _refuse_shared_journal(store: Store, journal_store: Store | None) -> None:
     if journal_store is not None and journal_store.uri != store.uri:
         raise InvalidError(
-            f"the journal of {store.uri} lies in {journal_store.uri}, and is the original's",
+            f"the journal of {store.uri} is in {journal_store.uri}, and belongs to the original",
             hint="make a clone of the original instead: stepwell clone SRC DST --copy",
         )
 
@@ -162,5 +164,5 @@ def _refuse_if_there(manifest: Manifest, before: str, env: Env) -> None:
     if found is not None and found.manifest.lineage == manifest.lineage:
         raise InvalidError(
             f"it was not moved: the pipeline is still in {before}",
-            hint="stepwell adopt --copy makes this a pipeline of its own",
+            hint="stepwell adopt --copy makes this a separate pipeline",
         )

@@ -289,7 +289,7 @@ def _same(
         place = begun.manifest.journal.store or uri
         if journal_store.uri != place:
             raise InvalidError(
-                f"the clone in {uri} was begun with its journal in {place}, not in "
+                f"the clone in {uri} was started with its journal in {place}, not in "
                 f"{journal_store.uri}",
                 hint="go on with that one, or destroy the unfinished clone",
             )
@@ -304,7 +304,7 @@ def _ready(parent: Manifests) -> Stored:
     if found is None:
         raise InvalidError(
             f"{parent.store.uri} holds no pipeline",
-            hint="check the address of what is to be cloned",
+            hint="check the address of the pipeline to clone",
         )
     if found.manifest.status is not Status.READY:
         raise InvalidError(
@@ -317,7 +317,8 @@ def _refuse_overlap(source: Store, destination: Store) -> None:
     one, other = f"{source.uri}/", f"{destination.uri}/"
     if one.startswith(other) or other.startswith(one):
         raise InvalidError(
-            f"a clone cannot lie in its parent, nor around it: {source.uri} and {destination.uri}",
+            f"a clone can be neither inside its parent nor around it: {source.uri} and "
+            f"{destination.uri}",
             hint="choose a location next to it",
         )
 

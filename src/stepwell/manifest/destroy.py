@@ -146,8 +146,10 @@ def _check_clones(store: Store, manifest: Manifest, forget: Collection[str]) -> 
         names = ", ".join(pin.clone for pin in needing)
         raise InvalidError(
             f"{store.uri} has clones that need its files: {names}; nothing was deleted",
-            hint="destroy the clones first. One that is gone without having been destroyed: "
-            f"--forget {needing[0].clone}",
+            hint=(
+                "destroy the clones first. For a clone that was deleted by hand: --forget "
+                "{needing[0].clone}"
+            ),
         )
 
 

@@ -234,7 +234,7 @@ class Collector:
         if manifest.status is not Status.READY:
             raise InvalidError(
                 f"{self._store.uri} is {manifest.status.value}; nothing is collected in it",
-                hint="finish what was begun: run the same clone or destroy again",
+                hint="complete it first: run the same clone or destroy again",
             )
         check_standing(manifest, self._store)
         attached = self._attached(manifest, numbers)
@@ -290,7 +290,7 @@ class Collector:
         return TruncatedError(
             self._manifests.where(id),
             "missing, though it was never collected",
-            hint="nothing was deleted: stepwell verify says what else is damaged",
+            hint="nothing was deleted: stepwell verify shows the rest of the damage",
         )
 
     def _version(self, id: int) -> Manifest | None:

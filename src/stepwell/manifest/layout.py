@@ -56,8 +56,10 @@ def check_standing(manifest: Manifest, store: Store) -> Standing:
         raise InvalidError(
             f"{store.uri} is a copy of the pipeline in {manifest.place.uri}, or was moved from "
             "there; it was not changed",
-            hint=f"if nothing is left in {manifest.place.uri}: stepwell adopt --moved. If both "
-            "are to live on: stepwell adopt --copy",
+            hint=(
+                f"if nothing is left in {manifest.place.uri}: stepwell adopt --moved. If both "
+                f"stay in use: stepwell adopt --copy"
+            ),
         )
     return found
 

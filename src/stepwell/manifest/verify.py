@@ -52,7 +52,7 @@ from stepwell.store.sealed import read_sealed
 _TRIES = 5
 _BACKUP = "restore the object from a backup"
 _OPENING = "now: the pipeline cannot be opened"
-_RENAME = "nothing to do, or delete it: what it says is read again"
+_RENAME = "nothing to do, or delete it: its content is read again"
 _NOTES = {paths.WATCH: watch.FORMAT, paths.BARRIERS: barriers.FORMAT}
 """The notes that collectors keep next to the journal."""
 

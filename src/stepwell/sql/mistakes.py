@@ -255,7 +255,7 @@ def _ungrouped(view: View | MaterializedView, column: exp.Column) -> SqlError:
     return view.source.error_at(
         span_of(view, column.this),
         f"{view.name}: {column.name} is neither grouped nor aggregated",
-        hint=f"add GROUP BY {column.name}, or take any_value({column.name})",
+        hint=f"add GROUP BY {column.name}, or use any_value({column.name})",
     )
 
 

@@ -109,7 +109,7 @@ def parse_statements(source: Source) -> tuple[Statement, ...]:
         if first is not statement:
             line, _ = source.place(first.name_span.start)
             message = f"{statement.name} is declared twice, first in line {line}"
-            hint = "tables and views share one set of names, and case makes no difference"
+            hint = "tables and views share one namespace, and names are case-insensitive"
             raise source.error_at(statement.name_span, message, hint=hint)
 
 
@@ -170,7 +170,7 @@ def _columns(tokens: Tokens) -> tuple[tuple[Column, ...], tuple[str, ...]]:
     while True:
         place = tokens.peek()
         if tokens.at(")"):
-            hint = "take out the comma before it" if columns else "a table has at least one column"
+            hint = "remove the comma before it" if columns else "a table has at least one column"
             raise tokens.unexpected("expected a column", hint=hint)
         primary = _key_ahead(tokens)
         if primary:
@@ -393,7 +393,7 @@ def _relation(tokens: Tokens, kind: str) -> Name:
 
 
 def _repeated(tokens: Tokens, name: Name) -> SqlError:
-    hint = "case makes no difference in the names of columns"
+    hint = "column names are case-insensitive"
     return tokens.source.error_at(name.span, f"column {name.value} is declared twice", hint=hint)
 
 
@@ -419,14 +419,14 @@ _STATEMENT_HINTS = _hints("""
     ALTER REPLACE COMMENT: change the statement that declares it, then run stepwell deploy
     DROP: remove the statement that declares it from the file, then run stepwell deploy
     SET: settings for Spark belong in stepwell.yml, under spark: conf
-    USE: a pipeline has one set of names, without catalogs and schemas
+    USE: a pipeline has one namespace, without catalogs and schemas
     REFRESH: stepwell run keeps materialized views up to date
     EXPLAIN: run stepwell explain
     DESCRIBE SHOW: run stepwell status
 """)
 _CREATE_HINTS = _hints("""
     TEMPORARY TEMP GLOBAL LOCAL: leave it out: a view belongs to its pipeline and stores nothing
-    SCHEMA DATABASE CATALOG: a pipeline has one set of names, without catalogs and schemas
+    SCHEMA DATABASE CATALOG: a pipeline has one namespace, without catalogs and schemas
     EXTERNAL STREAMING LIVE: write CREATE TABLE: tables are filled by sources or by stepwell push
     INDEX: no index is needed: what is stored is sorted by its key
 """)

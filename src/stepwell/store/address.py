@@ -66,7 +66,7 @@ def address_at(
     if scheme not in ("file", *BUCKETS):
         raise ConfigError(
             f"{uri} cannot be opened by another process, as Spark's workers would have to",
-            hint="take a shared directory or a bucket, or spark.master local[*]",
+            hint="use a shared directory or a bucket, or spark.master local[*]",
         )
     prefix = _PREFIXES.get(scheme, "\0")
     environ = os.environ if environ is None else environ

@@ -39,7 +39,7 @@ from stepwell.store.base import Listed, Object, check_path, check_prefix, check_
 from stepwell.store.disk import UNSUPPORTED, Disk, RealDisk, Staged, SyncError
 
 _NEW_PROCESS = (
-    "check the disk and the system's log, then start a new process: it will see what is there"
+    "check the disk and the system's log, then start a new process: it reads the actual state"
 )
 
 

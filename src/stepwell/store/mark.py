@@ -45,4 +45,4 @@ def _stat(uri: str, path: str = "") -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise UnavailableError(f"cannot look at {name}: {error.strerror or error}") from error
+        raise UnavailableError(f"cannot read {name}: {error.strerror or error}") from error

@@ -88,7 +88,7 @@ def _put_twice(store: Store, path: str) -> str | None:
         if found is None:
             return "it refused to create an object, and has none"
         return "it refused to replace an object, and did" if found.data == second else None
-    return "it replaced an object which it was told to create"
+    return "it replaced an object that it was told to create"
 
 
 def _swap_twice(store: Store, path: str) -> bool:

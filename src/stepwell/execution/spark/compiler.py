@@ -241,7 +241,7 @@ class Compiler:
             if word in _OF_TIME or _CAST_MOMENT.search(plan):
                 raise view.source.error(
                     view.query_span.start + token.start,
-                    f"{view.name} reads the clock, by a text that Spark takes for a time",
+                    f"{view.name} reads the clock through a text that Spark interprets as a time",
                     hint="write current_date() or now(), whose time is recorded",
                 )
 

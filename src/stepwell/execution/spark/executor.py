@@ -293,7 +293,7 @@ class SparkExecutor:
                 raise CorruptError(
                     together[0].path,
                     f"a run of {name}, which this pipeline does not have",
-                    hint="the tables and views are not those it was made with",
+                    hint="the tables and views differ from those it was created with",
                 )
             found[name].append(self._part(by_name[name], together, found[name]))
             loaded += sum(run.rows for run in together)

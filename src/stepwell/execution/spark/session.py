@@ -339,7 +339,7 @@ def _check_conf(settings: SessionSettings) -> None:
         raise ConfigError(
             f"the Spark setting {SUBSTITUTE} cannot be set in conf: it would put environment "
             f"variables into queries",
-            hint="leave it out; stepwell.yml itself knows ${NAME}",
+            hint="leave it out; stepwell.yml itself supports ${NAME}",
         )
     for key, value in row_order.REQUIRED.items():
         if _texts(settings.conf).get(key, value).strip().lower() != value:
@@ -421,7 +421,7 @@ def _not_started(
             hint = f"its own output is above; PYSPARK_SUBMIT_ARGS is {arguments!r}: unset it"
         return ConfigError(what, hint=hint)
     if _is_here(settings.master) or "Could not parse Master URL" in said:
-        return ConfigError(what, hint="look at the settings master and conf under spark")
+        return ConfigError(what, hint="check the settings master and conf under spark")
     if "stopped SparkContext" in said:
         what = f"the Spark master {settings.master} does not answer, or refuses"
     return UnavailableError(what, hint="is that cluster running, and can this machine reach it?")
