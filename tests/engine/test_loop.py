@@ -177,7 +177,9 @@ def test_what_the_loop_cannot_compute_is_taken_back(dies: bool) -> None:
         pipeline._session.add(step)
         pipeline = world.open(settings=settings)
         assert Settled(TX(2), 1, committed=False) in world.events
-    with pytest.raises(UserCodeError):
+    with pytest.raises(
+        UserCodeError, match=r"\(rows of the transaction: \d of orders from files\)"
+    ):
         pipeline.run(once=True)
     assert pipeline.status().sources[0].position is None
     assert pipeline.push("orders", [order(9, "a", 1)]) == 2

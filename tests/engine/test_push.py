@@ -118,12 +118,18 @@ def test_a_push_that_makes_no_sense_is_refused_and_nothing_is_recorded(
 
 
 def test_what_cannot_be_computed_is_not_recorded() -> None:
-    """J8: execute comes before record, so a push that makes a view fail fails alone."""
+    """J8, scenario 119: execute comes before record, so a push that makes a view fail fails alone.
+
+    Whoever has to find the row is told where it came from.
+    """
     world = World()
     pipeline = world.open()
     pipeline.push("orders", [order(1, "a", 2**62)])
-    with pytest.raises(UserCodeError):
+    with pytest.raises(UserCodeError) as refused:
         pipeline.push("orders", [order(2, "a", 2**62)])
+    said = refused.value.message
+    assert said.startswith("transaction 2 cannot be computed by view revenue: [")
+    assert said.endswith("(rows of the transaction: 1 of orders from push)")
     with pytest.raises(UserCodeError), pipeline.transaction() as transaction:
         transaction.push("orders", [order(2, "a", 2**62)])
     assert pipeline.push("orders", [order(2, "b", 2**62)]) == 2

@@ -51,7 +51,13 @@ from stepwell.engine.payload import PUSHED, input_line, key_line, recorded_key
 from stepwell.engine.ports import Intake
 from stepwell.engine.push_keys import Accepted, PushKey, PushKeys, accepted, table_runs
 from stepwell.engine.taken_names import Layers, TakenNames
-from stepwell.errors import InvalidError, StepwellError, UnknownOutcomeError, ensure
+from stepwell.errors import (
+    InvalidError,
+    StepwellError,
+    UnknownOutcomeError,
+    UserCodeError,
+    ensure,
+)
 from stepwell.execution.executor import Executed, Executor
 from stepwell.journal.entry import Cursor, Draft, Input, Kind
 from stepwell.lsm.fold import Keys
@@ -350,7 +356,8 @@ def transact(
     letters = GatheredLetters(gathered.arrivals, tables)
     changes = {table: folded.change for table, folded in tables.items()}
     lap("gather")
-    executed = state.executor.execute(changes, gathered.time, letters)
+    with _blamed(gathered):
+        executed = state.executor.execute(changes, gathered.time, letters)
     if state.on_error == "fail":
         _refuse_bad(gathered, executed)
     if state.gated:
@@ -378,6 +385,26 @@ def transact(
         executed,
         tuple(added_violations(state.tests, executed)),
     )
+
+
+@contextmanager
+def _blamed(gathered: Gathered) -> Iterator[None]:
+    """Name the transaction, its view and its input in the error of a query: the user has to find
+    the row.
+    """
+    try:
+        yield
+    except UserCodeError as error:
+        rows: Counter[tuple[str, str]] = Counter()
+        for intake in gathered.intakes:
+            rows[intake.table, intake.source] += intake.rows
+        given = ", ".join(f"{n:,} of {table} from {name}" for (table, name), n in rows.items())
+        view = "" if error.about is None else f" by view {error.about}"
+        error.message = (
+            f"transaction {gathered.transaction} cannot be computed{view}: {error.message} "
+            f"(rows of the transaction: {given})"
+        )
+        raise
 
 
 def settle(open: Open) -> Kind:

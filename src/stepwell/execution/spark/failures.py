@@ -100,7 +100,7 @@ def _translated(error: Exception) -> StepwellError:
     if NEGATIVE in first:
         return BugError(NEGATIVE)
     return UserCodeError(
-        f"Spark could not compute a view: {first}",
+        f"Spark cannot compute a row: {first}",
         hint="nothing was changed. Fix the row, or the query: try_divide, try_cast and the like "
         "give NULL instead of an error",
     )

@@ -416,7 +416,7 @@ class Views:
             recompute = Recompute(weighed=adaptive)
             for block in program.blocks:
                 last = program if block is program.shown else None
-                with self._evaluator.computing(block):
+                with about(program.view), self._evaluator.computing(block):
                     moved = self._blocks.change(block, deltas, last, outputs, recompute)
                 if moved is not None and moved.rows:
                     deltas[block.relation] = moved
