@@ -82,6 +82,23 @@ def test_a_change_that_alters_nothing_is_committed_anyway(
     assert [row["customer"] for row in content(tmp_path)] == ["a", "c"]
 
 
+@pytest.mark.parametrize(
+    ("mask", "file", "entered"), [(0o077, 0o600, 0o700), (0o022, 0o644, 0o755)]
+)
+def test_the_umask_decides_about_permissions(
+    tmp_path: Path, mask: int, file: int, entered: int
+) -> None:
+    """As `docs/connectors/delta.md` says: `deltalake` has no option for them."""
+    before = os.umask(mask)
+    try:
+        put(sink(tmp_path / "out"), 1, change(("a", "1.00", 1, 1)))
+    finally:
+        os.umask(before)
+    made = [path for path in (tmp_path / "out").rglob("*") if not path.name.startswith(".")]
+    assert {path.stat().st_mode & 0o777 for path in made if path.is_file()} == {file}
+    assert {path.stat().st_mode & 0o777 for path in made if path.is_dir()} == {entered}
+
+
 def test_a_mark_is_stored_bit_by_bit(tmp_path: Path) -> None:
     """J16: the numbers of Delta's application transactions have a sign, checksums have none."""
     made, held = sink(tmp_path), None
