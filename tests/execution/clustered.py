@@ -25,12 +25,11 @@ from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.settings import Settings
 from stepwell.env import SystemEnv
 from stepwell.errors import StepwellError
-from stepwell.execution.spark import blocks, evaluate, frames, reading, shared
-from stepwell.execution.spark import executor as executors
+from stepwell.execution.spark import blocks, evaluate, reading, shared
 from stepwell.execution.spark.evaluate import Use
 from stepwell.execution.spark.executor import spark_executor
 from stepwell.execution.spark.session import SessionSettings, open_session
-from stepwell.lsm import relations
+from stepwell.lsm.limits import MemoryLimits
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
 
@@ -51,16 +50,13 @@ CREATE MATERIALIZED VIEW wide AS SELECT a.id, l.item, a.at FROM orders a, lines 
 """
 RELATIONS = ("orders", "lines", "revenue", "sold", "tagged", "ranked", "wide", "orders$errors")
 MASTER = "local-cluster[2,1,1024]"
+LIMITS = MemoryLimits(memory_rows_max=30, merged_rows_max=20, shipped_rows_max=20)
 
 
 @contextmanager
 def everything_in_files() -> Iterator[None]:
-    """However few rows there are, workers read and write them."""
+    """However few rows there are, workers read and write them (see `LIMITS`, too)."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (relations, executors):
-            patch.setattr(module, "MEMORY_ROWS_MAX", 30)
-        patch.setattr(frames, "SHIPPED_ROWS_MAX", 20)
-        patch.setattr(relations, "MERGED_ROWS_MAX", 20)
         for module in (evaluate, blocks, reading):
             patch.setattr(module, "COLLECT_ROWS_MAX", 40)
         patch.setattr(shared, "FILE_ROWS", 150)
@@ -95,7 +91,7 @@ def _open(store: Store, spark: SparkSession) -> Pipeline:
     return Pipeline(
         store,
         SystemEnv(),
-        executor=spark_executor(SQL, spark=spark, use=Use.LOOKUPS),
+        executor=spark_executor(SQL, spark=spark, use=Use.LOOKUPS, limits=LIMITS),
         settings=Settings(checkpoint_every_s=1e9, background_delivery=False),
     )
 

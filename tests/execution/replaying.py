@@ -19,11 +19,10 @@ from stepwell.engine.events import Event, Replayed
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.settings import Settings
 from stepwell.env import SystemEnv
-from stepwell.execution.spark import executor as executors
 from stepwell.execution.spark.evaluate import Use
 from stepwell.execution.spark.executor import spark_executor
 from stepwell.execution.spark.session import SessionSettings, open_session
-from stepwell.lsm import relations
+from stepwell.lsm.limits import MemoryLimits
 from stepwell.store.local import LocalStore
 
 SQL = """
@@ -41,7 +40,7 @@ CREATE MATERIALIZED VIEW best AS
 VIEWS = ("revenue", "sold", "best")
 SETTINGS = Settings(checkpoint_every_s=1e9, background_delivery=False)
 TRANSACTIONS = 8
-_PARTS_ROWS_MAX = 100
+_LIMITS = MemoryLimits(memory_rows_max=100)
 """So few rows are held in memory, so that there are files, too."""
 
 
@@ -83,12 +82,11 @@ def sent_to(out: Path) -> dict[str, Any]:
 
 def _open(folder: Path, out: Path, spark: SparkSession, events: list[Event]) -> Pipeline:
     env = SystemEnv()
-    relations.MEMORY_ROWS_MAX = executors.MEMORY_ROWS_MAX = _PARTS_ROWS_MAX
     return Pipeline(
         LocalStore(str(folder / "state"), env),
         env,
         # Otherwise there would be little for Spark to do.
-        executor=spark_executor(SQL, spark=spark, use=Use.LOOKUPS),
+        executor=spark_executor(SQL, spark=spark, use=Use.LOOKUPS, limits=_LIMITS),
         sinks=[
             FilesSink(view, view, env, path=str(out / view), format=FileFormat.JSON)
             for view in VIEWS

@@ -9,11 +9,11 @@ from pyspark.sql import SparkSession
 
 from stepwell.env import SystemEnv
 from stepwell.execution.executor import Executor
-from stepwell.execution.spark import executor as executors
 from stepwell.execution.spark.executor import SparkExecutor, spark_executor
-from stepwell.lsm import index, relations
+from stepwell.lsm import index
 from stepwell.lsm.cache import Cache, Usage
 from stepwell.lsm.change import Change
+from stepwell.lsm.limits import MemoryLimits
 from stepwell.store.local import LocalStore
 from stepwell.testing import ManualEnv
 from tests.execution.executor_contract import CONTRACT_SQL, orders, run, state
@@ -24,16 +24,12 @@ def store(tmp_path: Path) -> LocalStore:
     return LocalStore(str(tmp_path / "store"), SystemEnv())
 
 
-@pytest.fixture(autouse=True)
-def _runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is in run files."""
-    for module in (relations, executors):
-        monkeypatch.setattr(module, "MEMORY_ROWS_MAX", 1)
-
-
 def opened(spark: SparkSession, store: LocalStore, folder: Path) -> Executor:
     cache = Cache(folder, SystemEnv())
-    made = spark_executor(CONTRACT_SQL, spark=spark, cache=lambda env: cache)(store, ManualEnv())
+    # Everything is in run files.
+    limits = MemoryLimits(memory_rows_max=1)
+    factory = spark_executor(CONTRACT_SQL, spark=spark, cache=lambda env: cache, limits=limits)
+    made = factory(store, ManualEnv())
     assert isinstance(made, SparkExecutor)
     return made
 

@@ -11,10 +11,9 @@ from pyspark.sql import SparkSession
 from stepwell.engine.pipeline import Pipeline
 from stepwell.env import SystemEnv
 from stepwell.execution.reference.executor import ReferenceExecutor
-from stepwell.execution.spark import executor as executors
 from stepwell.execution.spark.executor import spark_executor
-from stepwell.lsm import relations
 from stepwell.lsm.change import Change
+from stepwell.lsm.limits import MemoryLimits
 from stepwell.manifest.gc import Collector
 from stepwell.manifest.gc import Settings as CollectSettings
 from stepwell.manifest.history import History
@@ -29,8 +28,9 @@ AT_ONCE = CollectSettings(
 """Collect whatever may ever be collected."""
 
 
-def opened(spark: SparkSession, place: Path) -> Pipeline:
-    return Pipeline(LocalStore(str(place), ENV), ENV, executor=spark_executor(SQL, spark=spark))
+def opened(spark: SparkSession, place: Path, limits: MemoryLimits | None = None) -> Pipeline:
+    executor = spark_executor(SQL, spark=spark, limits=limits)
+    return Pipeline(LocalStore(str(place), ENV), ENV, executor=executor)
 
 
 def check(pipeline: Pipeline) -> None:
@@ -55,17 +55,15 @@ def push(pipeline: Pipeline, chance: random.Random) -> None:
 
 @pytest.mark.parametrize("large", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_parent_and_clones_diverge_on_spark(
-    spark: SparkSession, tmp_path: Path, large: bool, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, large: bool
 ) -> None:
     """Scenarios 57, 58 and 61, C5, C7: with runs in memory and in files, a clone begins with the
     views of its parent; then both are written, merged, checkpointed and collected, a clone of the
     clone too, and every one's views are what a recompute of its own tables gives.
     """
-    if large:
-        monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", 1)
-        monkeypatch.setattr(executors, "MEMORY_ROWS_MAX", 1)
+    limits = MemoryLimits(memory_rows_max=1) if large else None
     chance = random.Random(5)
-    pipelines = {"parent": opened(spark, tmp_path / "parent")}
+    pipelines = {"parent": opened(spark, tmp_path / "parent", limits)}
     push(pipelines["parent"], chance)
     pipelines["parent"].checkpoint()
     push(pipelines["parent"], chance)
@@ -74,7 +72,7 @@ def test_parent_and_clones_diverge_on_spark(
         assert made.files == 0
         push(pipelines[source], chance)
         before = everything(pipelines[source])
-        pipelines[name] = opened(spark, tmp_path / name)
+        pipelines[name] = opened(spark, tmp_path / name, limits)
         check(pipelines[name])
         assert everything(pipelines[source]) == before
         for each in pipelines.values():
@@ -89,7 +87,7 @@ def test_parent_and_clones_diverge_on_spark(
     assert len({repr(state) for state in states.values()}) == 3
     for name, pipeline in pipelines.items():
         pipeline.close()
-        again = opened(spark, tmp_path / name)
+        again = opened(spark, tmp_path / name, limits)
         assert everything(again) == states[name]
         check(again)
         again.close()

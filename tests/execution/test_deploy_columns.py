@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ from pyspark.sql import SparkSession
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.program import as_deployed
 from stepwell.deploy.project import load_project
-from stepwell.execution.spark import executor as spark_executor
+from stepwell.execution.spark import executor as executors
 from stepwell.execution.spark.compiler import Compiler
 from stepwell.execution.spark.executor import SparkExecutor
 from stepwell.execution.spark.views import Views
-from stepwell.lsm import relations
+from stepwell.lsm.limits import MemoryLimits
 from tests.execution.deploying import SparkProject, query_runs
 
 pytestmark = pytest.mark.spark
@@ -100,8 +101,8 @@ def order(id: int, **more: object) -> dict[str, object]:
 @pytest.fixture
 def lab(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     """Ten views and three sinks over a table of several runs, some of them read from files."""
-    for module in (relations, spark_executor):
-        monkeypatch.setattr(module, "MEMORY_ROWS_MAX", 20)
+    in_files = partial(executors.spark_executor, limits=MemoryLimits(memory_rows_max=20))
+    monkeypatch.setattr(executors, "spark_executor", in_files)
     made = Lab(tmp_path / "project", spark)
     made.write(ORDERS + PEOPLE + VIEWS)
     assert not made.deploy().failed

@@ -27,10 +27,10 @@ from stepwell.execution.spark.evaluate import Use
 from stepwell.execution.spark.executor import spark_executor
 from stepwell.execution.spark.shared import KEEP_S
 from stepwell.journal import paths
-from stepwell.lsm import relations
 from stepwell.lsm import run_file as run_files
 from stepwell.lsm import tiering as tiers
 from stepwell.lsm.change import Change
+from stepwell.lsm.limits import MemoryLimits
 from stepwell.manifest.checkpoint import read_checkpoint
 from stepwell.manifest.manifest import Manifests
 from stepwell.store.base import Store
@@ -49,21 +49,23 @@ from tests.execution.executor_contract import (
     state,
 )
 
+IN_FILES = MemoryLimits(memory_rows_max=1)
+"""All rows are in run files, apart from one of each relation."""
 
+
+@pytest.mark.parametrize("use", list(Use))
 class TestSmallRuns(ExecutorContract):
     @pytest.fixture
-    def factory(self, spark: SparkSession) -> ExecutorFactory:
-        return spark_executor(CONTRACT_SQL, spark=spark)
+    def factory(self, spark: SparkSession, use: Use) -> ExecutorFactory:
+        return spark_executor(CONTRACT_SQL, spark=spark, use=use)
 
 
 class TestLargeRuns(ExecutorContract):
     """Everything in files that are looked up, merged by ranges and copied from the store."""
 
     @pytest.fixture
-    def factory(self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> ExecutorFactory:
-        monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", 1)
-        monkeypatch.setattr(executors, "MEMORY_ROWS_MAX", 1)
-        return spark_executor(CONTRACT_SQL, spark=spark)
+    def factory(self, spark: SparkSession) -> ExecutorFactory:
+        return spark_executor(CONTRACT_SQL, spark=spark, limits=IN_FILES)
 
 
 class TestRunsForWorkers(ExecutorContract):
@@ -78,12 +80,10 @@ class TestRunsForWorkers(ExecutorContract):
 
     @pytest.fixture
     def factory(self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> ExecutorFactory:
-        for module in (relations, executors):
-            monkeypatch.setattr(module, "MEMORY_ROWS_MAX", 1)
-        monkeypatch.setattr(relations, "MERGED_ROWS_MAX", 1)
         monkeypatch.setattr(evaluate, "COLLECT_ROWS_MAX", 1)
         monkeypatch.setattr(executors, "on_this_machine", lambda spark: False)
-        return spark_executor(CONTRACT_SQL, spark=spark)
+        limits = MemoryLimits(memory_rows_max=1, merged_rows_max=1)
+        return spark_executor(CONTRACT_SQL, spark=spark, limits=limits)
 
 
 def test_what_workers_wrote_goes_when_it_is_not_needed(
@@ -91,11 +91,9 @@ def test_what_workers_wrote_goes_when_it_is_not_needed(
 ) -> None:
     """K3: nothing under spill/ outlives its use, and nothing that is stored lies there."""
     monkeypatch.setattr(executors, "on_this_machine", lambda spark: False)
-    for module in (relations, executors):
-        monkeypatch.setattr(module, "MEMORY_ROWS_MAX", 1)
     monkeypatch.setattr(evaluate, "COLLECT_ROWS_MAX", 1)
     env = ManualEnv()
-    executor = opened(spark, local, env, Use.LOOKUPS)
+    executor = opened(spark, local, env, IN_FILES, Use.LOOKUPS)
     for id in range(0, 40, 2):
         run(executor, env, {"orders": Change(orders((id, "a", 1), (id + 1, "b", 1)))})
     assert local.list("spill/")
@@ -125,8 +123,14 @@ def local(tmp_path: Path) -> LocalStore:
     return LocalStore(str(tmp_path / "store"), SystemEnv())
 
 
-def opened(spark: SparkSession, store: LocalStore, env: Env, use: Use = Use.LOCAL) -> Executor:
-    made = spark_executor(CONTRACT_SQL, spark=spark, use=use)(store, env)
+def opened(
+    spark: SparkSession,
+    store: LocalStore,
+    env: Env,
+    limits: MemoryLimits | None = None,
+    use: Use = Use.LOCAL,
+) -> Executor:
+    made = spark_executor(CONTRACT_SQL, spark=spark, use=use, limits=limits)(store, env)
     made.load(())
     return made
 
@@ -160,14 +164,12 @@ def test_a_damaged_run_is_named(
     spark: SparkSession,
     local: LocalStore,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     border: int,
     damage: str,
 ) -> None:
     """K2, K7: before anything is computed with it."""
-    monkeypatch.setattr(executors, "MEMORY_ROWS_MAX", border)
     env = ManualEnv()
-    executor = opened(spark, local, env)
+    executor = opened(spark, local, env, MemoryLimits(memory_rows_max=border))
     run(executor, env, {"orders": Change(orders((1, "a", 2), (2, "b", 3)))})
     runs = executor.flush()
     file = tmp_path / "store" / next(r.path for r in runs if r.relation == "orders")
@@ -293,18 +295,16 @@ def test_small_runs_do_not_pile_up(spark: SparkSession, local: LocalStore) -> No
 
 @pytest.mark.parametrize("rows_max", [1, 100_000])
 def test_going_back_and_repairing_on_spark(
-    spark: SparkSession, local: LocalStore, monkeypatch: pytest.MonkeyPatch, rows_max: int
+    spark: SparkSession, local: LocalStore, rows_max: int
 ) -> None:
     """K9: views are what they were, and the sink is sent the exact difference."""
-    monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", rows_max)
-    monkeypatch.setattr(executors, "MEMORY_ROWS_MAX", rows_max)
-    shelf, env = Shelf(), SystemEnv()
+    shelf, env, limits = Shelf(), SystemEnv(), MemoryLimits(memory_rows_max=rows_max)
 
     def opened(base: RestorePoint | None = None) -> Pipeline:
         return Pipeline(
             local,
             env,
-            executor=spark_executor(CONTRACT_SQL, spark=spark),
+            executor=spark_executor(CONTRACT_SQL, spark=spark, limits=limits),
             sinks=[ShelfSink("out", "revenue", shelf)],
             settings=Settings(checkpoint_every_s=1e9),
             base=base,
@@ -345,10 +345,9 @@ def test_runs_are_compacted_in_the_background(
     spark: SparkSession, local: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K5: many runs become one in another thread; a change that comes meanwhile is not lost."""
-    monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", 0)
     monkeypatch.setattr(tiers, "LIKE_RUNS", 3)
     env = ManualEnv()
-    executor = opened(spark, local, MonotonicIds(env))
+    executor = opened(spark, local, MonotonicIds(env), MemoryLimits(memory_rows_max=0))
     id = 0
     while (chore := executor.background_task()) is None:
         id += 1
@@ -383,13 +382,10 @@ def test_the_files_of_a_large_run_stay_one_run(
     spark: SparkSession, local: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K5: otherwise a relation of many files would be compacted again at every opening."""
-    monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", 0)
-    monkeypatch.setattr(executors, "MEMORY_ROWS_MAX", 0)
-    monkeypatch.setattr(relations, "MERGED_ROWS_MAX", 0)
     monkeypatch.setattr(run_files, "FILE_ROWS", 2)
     monkeypatch.setattr(run_files, "ROW_GROUP_ROWS", 1)
-    env = ManualEnv()
-    executor = opened(spark, local, env)
+    env, limits = ManualEnv(), MemoryLimits(memory_rows_max=0, merged_rows_max=0)
+    executor = opened(spark, local, env, limits)
     run(executor, env, {"orders": Change(orders(*((id, "a", id) for id in range(7))))})
     executor.on_flushed(executor.flush())
     run(executor, env, {"orders": Change(orders((7, "b", 7)))})
@@ -401,7 +397,7 @@ def test_the_files_of_a_large_run_stay_one_run(
     assert len(mine) > 1
     assert len({item.group for item in mine}) == 1
     assert mine[0].group is not None
-    again = opened(spark, local, env)
+    again = opened(spark, local, env, limits)
     again.load(runs)
     assert again.background_task() is None
     assert again.id_floor() is None

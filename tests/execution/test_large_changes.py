@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stepwell.execution.local import operators as linear
-from stepwell.execution.spark import blocks, evaluate, frames
+from stepwell.execution.spark import blocks, evaluate
 from stepwell.execution.spark.runs import LocalRuns
 from stepwell.execution.spark.views import Change, Views
-from stepwell.lsm import relations
+from stepwell.lsm.limits import MemoryLimits
 from tests.comparing import difference
 
 SQL = """
@@ -24,7 +24,8 @@ CREATE MATERIALIZED VIEW large AS SELECT id, amount FROM orders WHERE amount > 5
 CREATE MATERIALIZED VIEW best AS
   SELECT customer, total FROM revenue WHERE total = (SELECT MAX(total) FROM revenue);
 """
-MEMORY, SHIPPED = 60, 30
+MEMORY = 60
+LIMITS = MemoryLimits(memory_rows_max=MEMORY, shipped_rows_max=30)
 
 
 @pytest.mark.spark
@@ -32,8 +33,6 @@ MEMORY, SHIPPED = 60, 30
 def test_changes_of_every_size(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, groups: int
 ) -> None:
-    monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", MEMORY)
-    monkeypatch.setattr(frames, "SHIPPED_ROWS_MAX", SHIPPED)
     monkeypatch.setattr(evaluate, "COLLECT_ROWS_MAX", 40)
     monkeypatch.setattr(blocks, "COLLECT_ROWS_MAX", 40)
     monkeypatch.setattr(evaluate, "COLLECT_GROUPS_MAX", groups)
@@ -50,7 +49,7 @@ def test_changes_of_every_size(
 
     monkeypatch.setattr(LocalRuns, "write", noted)
     draw = random.Random(groups)
-    views = Views.open(spark, SQL)
+    views = Views.open(spark, SQL, limits=LIMITS)
     there: dict[int, tuple[int, str]] = {}
     for rows in (200, 10, 61, 45, 300, 5):
         ids = [draw.randrange(600) for _ in range(rows)]
@@ -83,14 +82,14 @@ def test_changes_of_every_size(
 
 @pytest.mark.spark
 def test_a_row_that_comes_back_in_a_run_merged_with_its_first(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
 ) -> None:
     """The run then holds two rows of one key, and what took the first one out is in memory."""
-    monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", MEMORY)
     views = Views.open(
         spark,
         "CREATE TABLE t (k BIGINT NOT NULL PRIMARY KEY, v STRING);\n"
         "CREATE MATERIALIZED VIEW f REFRESH POLICY FULL AS SELECT k, v FROM t WHERE k < 5;",
+        limits=LIMITS,
     )
 
     def rows(keys: range, v: str) -> pa.Table:

@@ -22,7 +22,7 @@ from stepwell.execution.spark import evaluate
 from stepwell.execution.spark.evaluate import Use
 from stepwell.execution.spark.session import SessionSettings
 from stepwell.execution.spark.views import Change, Views
-from stepwell.lsm import relations
+from stepwell.lsm.limits import MemoryLimits
 from tests.comparing import difference, difference_of_rows, rows_of
 from tests.execution.conftest import SETTINGS
 from tests.execution.test_session import FAST
@@ -170,13 +170,13 @@ def places(spark: SparkSession, partitions: int | None = None) -> dict[str, list
     """The views after some changes; with `partitions` by Spark alone: nothing is looked up by the
     process that drives it, and little is held by it."""
     with pytest.MonkeyPatch.context() as patch:
-        settings, use = None, Use.LOCAL
+        settings, use, limits = None, Use.LOCAL, MemoryLimits()
         if partitions is not None:
             settings = replace(SETTINGS, shuffle_partitions=partitions)
             use = Use.SPARK
             patch.setattr(evaluate, "SMALL_ROWS_MAX", -1)
-            patch.setattr(relations, "MEMORY_ROWS_MAX", 20)
-        return followed(Views.open(spark, PLACES, settings=settings, use=use))
+            limits = MemoryLimits(memory_rows_max=20)
+        return followed(Views.open(spark, PLACES, settings=settings, use=use, limits=limits))
 
 
 def followed(views: Views) -> dict[str, list[str]]:

@@ -19,10 +19,9 @@ from stepwell.engine.ports import Sink
 from stepwell.engine.settings import Settings
 from stepwell.env import SystemEnv
 from stepwell.execution.spark import blocks, evaluate, reading
-from stepwell.execution.spark import executor as executors
 from stepwell.execution.spark.executor import spark_executor
 from stepwell.execution.spark.views import Change, Views
-from stepwell.lsm import relations
+from stepwell.lsm.limits import MemoryLimits
 from stepwell.store.local import LocalStore
 from tests.comparing import difference
 from tests.engine.doubles import Shelf, ShelfSink
@@ -45,11 +44,8 @@ SETTINGS = replace(SETTINGS, outbox=replace(SETTINGS.outbox, part_rows_max=400))
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that is decided by numbers of rows, with small numbers."""
-    for module in (relations, executors):
-        monkeypatch.setattr(module, "MEMORY_ROWS_MAX", LIMIT)
     for module in (evaluate, blocks, reading):
         monkeypatch.setattr(module, "COLLECT_ROWS_MAX", LIMIT)
-    monkeypatch.setattr(relations, "MERGED_ROWS_MAX", LIMIT)
 
 
 @pytest.fixture
@@ -76,7 +72,8 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def opened(spark: SparkSession, folder: Path, sinks: list[Sink]) -> Pipeline:
     env = SystemEnv()
     store = LocalStore(str(folder / "state"), env)
-    executor = spark_executor(SQL, spark=spark)
+    limits = MemoryLimits(memory_rows_max=LIMIT, merged_rows_max=LIMIT)
+    executor = spark_executor(SQL, spark=spark, limits=limits)
     return Pipeline(store, env, executor=executor, sinks=sinks, settings=SETTINGS)
 
 

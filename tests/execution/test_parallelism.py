@@ -14,17 +14,13 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from stepwell.execution.spark import executor as executors
 from stepwell.execution.spark.session import SessionSettings, adopt
-from stepwell.lsm import relations
 from tests.execution.replaying import TRANSACTIONS, crash, replay, sent_to
 
 
 @pytest.fixture
-def crashed(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Path:
+def crashed(tmp_path: Path, spark: SparkSession) -> Path:
     """The folder of a pipeline that has all of its transactions in the journal only."""
-    for module in (relations, executors):
-        monkeypatch.setattr(module, "MEMORY_ROWS_MAX", module.MEMORY_ROWS_MAX)
     crash(tmp_path / "crashed", spark)
     os.rename(tmp_path / "crashed" / "state", tmp_path / "crashed" / "kept")
     return tmp_path / "crashed"

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, zip_longest
 from typing import Any
 
@@ -33,8 +34,8 @@ from stepwell.execution.spark import blocks
 from stepwell.execution.spark import evaluate as evaluator
 from stepwell.execution.spark.evaluate import Use
 from stepwell.execution.spark.session import SessionSettings
-from stepwell.lsm import relations
 from stepwell.lsm.change import WEIGHT
+from stepwell.lsm.limits import MemoryLimits
 from stepwell.plan import cost
 from tests.comparing import Compared, difference, difference_of_rows
 from tests.execution import following
@@ -85,11 +86,11 @@ def check(spark: SparkSession, seeds: Sequence[int]) -> None:
     """Small tables as they are, and as if they were large, too large to be looked into, too large
     to be computed with but by Spark, or so that recomputing a view is cheaper; and plans as
     if Spark could read small ones only."""
-    use, settings = Use.LOCAL, following.SETTINGS
+    use, settings, limits = Use.LOCAL, following.SETTINGS, MemoryLimits()
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(seeds)) as threads:
         match way(seeds[0]):
             case "runs":
-                patch.setattr(relations, "MEMORY_ROWS_MAX", 2)
+                limits = MemoryLimits(memory_rows_max=2)
             case "alone":
                 use, settings = Use.SPARK, SETTINGS
             case "spark":
@@ -101,16 +102,19 @@ def check(spark: SparkSession, seeds: Sequence[int]) -> None:
                 patch.setattr(cost.Costs, "cheaper_anew", True)
             case _:
                 pass
-        for followed in threads.map(lambda seed: check_one(spark, seed, use, settings), seeds):
+        one = partial(check_one, spark, use=use, settings=settings, limits=limits)
+        for followed in threads.map(one, seeds):
             assert followed.views
 
 
-def check_one(spark: SparkSession, seed: int, use: Use, settings: SessionSettings) -> Followed:
+def check_one(
+    spark: SparkSession, seed: int, use: Use, settings: SessionSettings, limits: MemoryLimits
+) -> Followed:
     case = case_of(seed)
     try:
-        return follow(spark, case, use, settings)
+        return follow(spark, case, use, settings, limits)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is to be told
-        case, found = smallest(spark, case, error, use, settings)
+        case, found = smallest(spark, case, error, use, settings, limits)
         again = f"STEPWELL_RANDOM_SEEDS={seed} make test ARGS='-k any_view'"
         raise AssertionError(f"{found}\n{case!r}\n-- again: {again}") from found
 

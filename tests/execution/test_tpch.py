@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import tests.workloads  # noqa: F401 - finds the folder of the benchmarks
 from stepwell.execution.spark.views import Change, Views
-from stepwell.lsm import relations
+from stepwell.lsm.limits import MemoryLimits
 from tests.comparing import difference, difference_of_rows, rows_of
 
 SCALE = 0.01
@@ -19,19 +19,19 @@ QUICK = ["q02", "q04", "q09", "q13", "q15", "q21"]
 
 
 def test_some_queries_of_tpch_follow_changes_of_every_table(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     """S5, with everything in runs: looked up and merged as large tables are."""
-    follow(spark, tmp_path, QUICK, batches=1, runs=monkeypatch)
+    follow(spark, tmp_path, QUICK, batches=1, runs=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runs", [False, True], ids=["in memory", "in runs"])
 def test_all_queries_of_tpch_follow_changes_of_every_table(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: bool
+    spark: SparkSession, tmp_path: Path, runs: bool
 ) -> None:
     """S5: joins of eight tables, nested subqueries and outer joins, under all kinds of changes."""
-    follow(spark, tmp_path, None, batches=3, runs=monkeypatch if runs else None)
+    follow(spark, tmp_path, None, batches=3, runs=runs)
 
 
 def follow(
@@ -40,7 +40,7 @@ def follow(
     names: list[str] | None,
     *,
     batches: int,
-    runs: pytest.MonkeyPatch | None,
+    runs: bool,
 ) -> None:
     import _tpch
     from _changes import views as statements
@@ -48,13 +48,14 @@ def follow(
     files = _tpch.generate(folder, SCALE)
     tables = _tpch.load(folder, SCALE)
     given: dict[str, Any] = dict(tables)
-    if runs is not None:
-        runs.setattr(relations, "MEMORY_ROWS_MAX", 30)
+    if runs:
         given = {name: spark.read.parquet(str(file)) for name, file in files.items()}
     queries = statements(_tpch.SQL)
     names = names or list(queries)
     schema = (_tpch.SQL / "schema.sql").read_text(encoding="utf-8")
-    views = Views.open(spark, "\n".join([schema, *(queries[n] for n in names)]), tables=given)
+    sql = "\n".join([schema, *(queries[n] for n in names)])
+    limits = MemoryLimits(memory_rows_max=30) if runs else None
+    views = Views.open(spark, sql, tables=given, limits=limits)
     recomputed = [name for name in names if views.explain(name).recomputed]
     assert not recomputed
     changes = _tpch.Changes(tables, 1)

@@ -14,7 +14,7 @@ from stepwell.execution.spark import evaluate
 from stepwell.execution.spark import views as views_module
 from stepwell.execution.spark.evaluate import Use
 from stepwell.execution.spark.views import Change, Views
-from stepwell.lsm import relations
+from stepwell.lsm.limits import MemoryLimits
 from stepwell.sql import parse
 from tests.comparing import difference
 
@@ -187,15 +187,15 @@ def test_what_a_transaction_cost_is_counted(spark: SparkSession) -> None:
 
 
 def test_a_large_table_with_a_key_is_read_without_summing_it_up(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
 ) -> None:
     """S4: a recomputed view reads tables of millions of rows, of which a few have changed."""
-    monkeypatch.setattr(relations, "MEMORY_ROWS_MAX", 50)
     first = rows(*((i, day(1), float(i)) for i in range(100)))
     views = Views.open(
         spark,
         TABLE + "CREATE MATERIALIZED VIEW v REFRESH POLICY FULL AS SELECT id, x FROM t;",
         tables={"t": spark.createDataFrame(first)},
+        limits=MemoryLimits(memory_rows_max=50),
     )
     assert views._frames.plain_rows(views.stored["t"], None) is not None
     views.apply({"t": Change(put=rows((1, day(1), 7.0), (1000, day(1), 8.0)))})

@@ -21,6 +21,8 @@ from stepwell.lsm.cache import Usage
 from stepwell.lsm.change import Change, Rejected
 from stepwell.lsm.dead_letter import Letters
 from stepwell.lsm.part import Part
+from stepwell.lsm.storage import Report as Report
+from stepwell.lsm.storage import not_reported as not_reported
 from stepwell.lsm.table_diff import Pieces
 from stepwell.manifest.manifest import Run
 from stepwell.plan.cost import Costs
@@ -171,14 +173,6 @@ class Executor(Protocol):
 ExecutorFactory = Callable[[Store, Env], Executor]
 
 """Creates an executor that writes its runs to a store. The engine then calls `load`."""
-
-Report = Callable[[str, int, int, str], None]
-
-"""Receives the progress of long work: a description, the amount done, the total, and the unit."""
-
-
-def not_reported(what: str, done: int, total: int, unit: str) -> None:
-    """Discard the report."""
 
 
 def report_to(executor: Executor, report: Report) -> None:

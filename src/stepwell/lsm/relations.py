@@ -7,6 +7,7 @@ memtable with many rows becomes a run. `lsm/tiering` decides which runs are comp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol, cast
 
 import pyarrow as pa
@@ -15,19 +16,17 @@ from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.canonical import canonical
 from stepwell.lsm.consolidate import consolidated
 from stepwell.lsm.index import Indexes
+from stepwell.lsm.limits import MemoryLimits
 from stepwell.lsm.part import Part, Relation
 from stepwell.lsm.range_compaction import by_ranges
 from stepwell.lsm.run_file import RunFiles
 from stepwell.lsm.tiering import to_merge
 from stepwell.lsm.values import comparable
 from stepwell.manifest.manifest import Run
+from stepwell.store.base import Store
 
 _PARTS_MAX = 6
 """Maximum number of parts in memory; more are folded. Each adds a node to every query plan."""
-MEMORY_ROWS_MAX = 100_000
-"""Maximum number of rows of a relation in memory; more become a run."""
-MERGED_ROWS_MAX = 5_000_000
-"""Runs with at most this many rows are compacted in memory, all at once."""
 
 
 class RunStorage(Protocol):
@@ -41,6 +40,15 @@ class RunStorage(Protocol):
 
     def read(self, run: RunFiles) -> pa.Table:
         """Read a run into memory; requires types that Arrow reads as Spark wrote them."""
+
+    def opened(self, files: tuple[Path, ...], stored: tuple[Run, ...]) -> RunFiles:
+        """A run of the manifest whose files this process has."""
+
+    def publish(self, store: Store, relation: str, run: RunFiles) -> tuple[Run, ...]:
+        """Store a run durably, for the next manifest to reference."""
+
+    def published(self, run: RunFiles, stored: tuple[Run, ...]) -> bool:
+        """Called when the manifest references the run. Returns whether its location changed."""
 
 
 StoreRun = Callable[[str, RunFiles], tuple[Run, ...]]
@@ -61,8 +69,7 @@ class CompactionTask:
         merged = self._relations.compacted(self._relation, self._parts)
         if merged.rows and merged.run is not None and merged.table is None:
             # Store it now, so that the flush that references it need not write it.
-            merged.stored = self._relations.store(self._relation.name, merged.run)
-            self._relations.index_like(self._relation, merged.run, self._parts)
+            merged.stored = self._relations.store_compacted(self._relation, merged.run, self._parts)
         self._merged = merged
 
     def adopt(self) -> None:
@@ -87,21 +94,41 @@ class CompactionTask:
 
 
 class Relations:
-    """All relations of a pipeline, by name."""
+    """All relations of a pipeline, by name.
 
-    def __init__(self, runs: RunStorage, compact_large: CompactLarge, indexes: Indexes) -> None:
+    Without `compact_large`, this process compacts runs of any size.
+    """
+
+    def __init__(
+        self,
+        runs: RunStorage,
+        compact_large: CompactLarge | None = None,
+        indexes: Indexes | None = None,
+        limits: MemoryLimits | None = None,
+    ) -> None:
         self._runs = runs
         self._indexes = indexes
         self._compact_large = compact_large
+        self.limits = limits or MemoryLimits()
         self._all: dict[str, Relation] = {}
-        self.defer = False
-        """Whether runs are compacted in the background instead of in transactions."""
-        self.store: StoreRun = lambda relation, run: ()
-        """Stores the files of a compacted run in the background, and returns their references."""
+        self._store: StoreRun | None = None
+        """Stores a compacted run; None if runs are not compacted in the background."""
         self._begun: dict[str, tuple[Part, ...]] = {}
         """The parts of each relation for which a compaction was last started."""
-        self.held = False
+        self._held = False
         """Whether parts must not be replaced, because a flush is in progress."""
+
+    def compact_in_background(self, store: StoreRun) -> None:
+        """Leave compaction to the tasks of `compaction` from now on. They store runs with this
+        function, which returns the references to their files."""
+        self._store = store
+
+    def hold_parts(self) -> None:
+        """Replace no part until `release_parts`: a flush writes them."""
+        self._held = True
+
+    def release_parts(self) -> None:
+        self._held = False
 
     def add(self, relation: Relation) -> None:
         self._all[relation.name] = relation
@@ -136,7 +163,7 @@ class Relations:
         """Turn the change set of a table into a part. A large one is written as a run at once,
         which Spark reads and the relation keeps."""
         part, relation = self.in_memory(name, table), self._all[name]
-        if part.rows > MEMORY_ROWS_MAX:
+        if part.rows > self.limits.memory_rows_max:
             part.run = self._runs.write(name, [part.table], relation.sort)
         return part
 
@@ -144,28 +171,27 @@ class Relations:
         """Append a change set to a relation."""
         relation = self._all[name]
         if part.rows:
-            if part.run is not None and part.rows > MEMORY_ROWS_MAX:
+            if part.run is not None and part.rows > self.limits.memory_rows_max:
                 # Parts in memory come last.
                 small = [p for p in relation.parts if p.table is not None]
                 runs = [p for p in relation.parts if p.table is None]
                 runs.append(Part(part.types, part.rows, run=part.run))
                 relation.parts = [*runs, *small]
-                if not (self.held or self.defer):
+                if not self._held:
                     self._merge_now(relation)
                 return
             relation.parts = [*relation.parts, part]
-            if not self.held:
+            if not self._held:
                 self.fold(relation)
 
     def fold(self, relation: Relation) -> None:
         """Reduce the number of parts."""
         small = [p for p in relation.parts if p.table is not None]
         rest = [p for p in relation.parts if p.table is None]
-        if sum(p.rows for p in small) > MEMORY_ROWS_MAX:
+        if sum(p.rows for p in small) > self.limits.memory_rows_max:
             folded = self._folded(relation, [p.table for p in small])
             relation.parts = [*rest, *([folded] if folded.rows else [])]
-            if not self.defer:
-                self._merge_now(relation)
+            self._merge_now(relation)
             return
         for parts in ([p for p in small if p.stored], [p for p in small if not p.stored]):
             if len(parts) > _PARTS_MAX:
@@ -185,15 +211,21 @@ class Relations:
         table = pa.concat_tables(tables)
         if _consolidates(relation):
             table = consolidated(table)
-            if table.num_rows <= MEMORY_ROWS_MAX // 2:
+            if table.num_rows <= self.limits.memory_rows_max // 2:
                 return Part(relation.types, table.num_rows, table)
         run = self._runs.write(relation.name, [table], relation.sort)
         return Part(relation.types, run.rows, run=run)
 
-    def index_like(self, relation: Relation, run: RunFiles, replaced: Sequence[Part]) -> None:
-        """Index a compacted run like the runs it replaces, so that no transaction has to."""
-        others = [part.run for part in replaced if part.run is not None]
-        self._indexes.build_like(run, others, arrow_schema(relation.types))
+    def store_compacted(
+        self, relation: Relation, run: RunFiles, replaced: Sequence[Part]
+    ) -> tuple[Run, ...]:
+        """Store a compacted run, and index it like the runs it replaces, so that no transaction has
+        to. Returns the references to its files."""
+        stored = () if self._store is None else self._store(relation.name, run)
+        if self._indexes is not None:
+            others = [part.run for part in replaced if part.run is not None]
+            self._indexes.build_like(run, others, arrow_schema(relation.types))
+        return stored
 
     def compaction(self) -> CompactionTask | None:
         """The next compaction task, if any is due.
@@ -211,7 +243,8 @@ class Relations:
         return None
 
     def _merge_now(self, relation: Relation) -> None:
-        parts = _to_merge(relation)
+        """Compact runs if it is due, and not left to a background task."""
+        parts = () if self._store is not None else _to_merge(relation)
         if parts:
             rest = [part for part in relation.parts if part not in parts]
             relation.parts = [self.compacted(relation, parts), *rest]
@@ -236,21 +269,28 @@ class Relations:
 
     def compacted(self, relation: Relation, parts: Sequence[Part]) -> Part:
         """Merge several runs into one, without the rows that cancel out."""
-        rows = sum(p.rows for p in parts)
-        pieces = self._compacted_here(relation, [cast(RunFiles, p.run) for p in parts], rows)
-        if pieces is None:
+        pieces = self._compacted_here(relation, [cast(RunFiles, p.run) for p in parts])
+        if pieces is None and self._compact_large is not None:
             return self._compact_large(relation, parts)
+        if pieces is None:
+            pieces = [consolidated(pa.concat_tables(self.table(part) for part in parts))]
         run = self._runs.write(relation.name, pieces, relation.sort)
         return Part(relation.types, run.rows, run=run)
 
+    def table(self, part: Part) -> pa.Table:
+        """The rows of a part in memory."""
+        if part.table is not None:
+            return part.table
+        return self._runs.read(cast(RunFiles, part.run)).cast(arrow_schema(part.types))
+
     def _compacted_here(
-        self, relation: Relation, runs: Sequence[RunFiles], rows: int
+        self, relation: Relation, runs: Sequence[RunFiles]
     ) -> Iterable[pa.Table] | None:
-        """Like `compacted`, in this process; None if only Spark can do it."""
+        """Like `compacted`, in this process; None if the rows are too many, or not comparable."""
         if not _consolidates(relation):
             return None
         schema = arrow_schema(relation.types)
-        if rows <= MERGED_ROWS_MAX:
+        if sum(run.rows for run in runs) <= self.limits.merged_rows_max:
             tables = [self._runs.read(run).cast(schema) for run in runs]
             return [consolidated(pa.concat_tables(tables))]
         if self._runs.elsewhere or not relation.sort or any(run.places for run in runs):

@@ -13,16 +13,14 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from stepwell.errors import ensure
 from stepwell.execution.spark.runs import Runs
 from stepwell.execution.spark.session import beside, within
-from stepwell.lsm import relations as lsm
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.canonical import canonical_items
+from stepwell.lsm.limits import MemoryLimits
 from stepwell.lsm.part import Part, Relation
 from stepwell.lsm.run_file import WEIGHT, plain
 from stepwell.plan.types import Field, SparkType, contains_map_or_variant, parse_type
 from stepwell.text import quote_name
 
-SHIPPED_ROWS_MAX = 50_000
-"""Spark gets more rows than this as a file: within a plan they would be slow."""
 BROADCAST_ROWS_MAX = 1_000_000
 """Maximum number of rows that every worker can hold."""
 
@@ -30,8 +28,9 @@ BROADCAST_ROWS_MAX = 1_000_000
 class Frames:
     """Parts and relations as DataFrames of one session."""
 
-    def __init__(self, spark: SparkSession, runs: Runs) -> None:
+    def __init__(self, spark: SparkSession, runs: Runs, limits: MemoryLimits | None = None) -> None:
         self._spark = spark
+        self._limits = limits or MemoryLimits()
         self._compacting = beside(spark)
         """For compaction, which must not inherit a transaction's settings for few rows."""
         self.runs = runs
@@ -54,7 +53,7 @@ class Frames:
         names = [f"c{i}" for i in range(len(relation.types))]
         frame = frame.toDF(*names, WEIGHT).selectExpr(*canonical_items(relation.types), WEIGHT)
         run = self.runs.write_frame(relation.name, frame, relation.sort, rows)
-        if run.rows <= lsm.MEMORY_ROWS_MAX:
+        if run.rows <= self._limits.memory_rows_max:
             # Fewer than estimated.
             table = self.runs.read(run).cast(arrow_schema(relation.types))
             return Part(relation.types, run.rows, table)
@@ -69,7 +68,7 @@ class Frames:
     def frame_of(self, part: Part) -> DataFrame:
         """A part as a DataFrame."""
         if part.shown is None:
-            large = part.rows > SHIPPED_ROWS_MAX and plain(part.types)
+            large = part.rows > self._limits.shipped_rows_max and plain(part.types)
             if part.run is None and part.table is not None and large:
                 part.shipped = self.runs.write("$shipped", [part.table], ())
             files = part.run or part.shipped

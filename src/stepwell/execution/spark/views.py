@@ -49,6 +49,7 @@ from stepwell.lsm.cache import Cache
 from stepwell.lsm.change import Change, Rejected
 from stepwell.lsm.dead_letter import ERRORS, LETTER, LETTER_TYPES, Letter, Letters, letters_of
 from stepwell.lsm.index import Indexes
+from stepwell.lsm.limits import MemoryLimits
 from stepwell.lsm.lookup import SharedRows
 from stepwell.lsm.part import Part, Relation
 from stepwell.lsm.relations import Relations
@@ -95,6 +96,7 @@ class Views:
         runs: MakeRuns | None = None,
         cache: Cache | None = None,
         use: Use = Use.LOCAL,
+        limits: MemoryLimits | None = None,
     ) -> None:
         self._env = env or SystemEnv()
         self._spark = adopt(spark, settings)
@@ -102,10 +104,10 @@ class Views:
         weakref.finalize(self, own.cleanup)
         make = runs or (lambda spark, folder: LocalRuns(spark, folder, self._env))
         self.runs = make(self._spark, folder or Path(own.name) / "runs")
-        self._frames = Frames(self._spark, self.runs)
+        self._frames = Frames(self._spark, self.runs, limits)
         self.cache = cache or Cache(Path(own.name) / "cache", self._env)
         self._indexes = Indexes(self.cache)
-        self._relations = Relations(self.runs, self._frames.compacted, self._indexes)
+        self._relations = Relations(self.runs, self._frames.compacted, self._indexes, limits)
         self._use = use
         self._evaluator = Evaluator(
             self._spark, self._relations, self._frames, self._indexes, self._unique, use
@@ -154,6 +156,7 @@ class Views:
         runs: MakeRuns | None = None,
         cache: Cache | None = None,
         use: Use = Use.LOCAL,
+        limits: MemoryLimits | None = None,
     ) -> Views:
         """Declare tables and views. `tables` gives the initial rows of tables.
 
@@ -164,7 +167,7 @@ class Views:
         folder they are deleted with this object. The session provides Spark and its functions. The
         meaning of queries follows `settings`, and queries read only these tables and views.
         """
-        views = cls(spark, env, folder, settings, runs, cache, use)
+        views = cls(spark, env, folder, settings, runs, cache, use, limits)
         statements = parse_statements(Source(name, text)) if declared is None else declared
         for statement in statements:
             if isinstance(statement, Table):
