@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from stepwell.engine.events import BackgroundTaskFailed
 from stepwell.engine.pipeline import Pipeline
+from stepwell.env import Env
 from stepwell.execution.reference.executor import ReferenceExecutor
+from stepwell.lsm.part import Part
 from stepwell.manifest.gc import Collector
 from stepwell.manifest.gc import Settings as Collect
 from stepwell.manifest.manifest import Manifests, Run
+from stepwell.manifest.run_object import read_run, write_run
+from stepwell.store.base import Store
 from tests.engine.doubles import SETTINGS, SQL, World, order
 
 
@@ -93,30 +98,38 @@ class Copying(ReferenceExecutor):
     mark: str | None = None
     copy: Run | None = None
 
+    def __init__(self, store: Store, env: Env) -> None:
+        super().__init__(SQL, store, env)
+        self.store, self.env = store, env
+
     def background_task(self) -> Any:
-        if self.copy is not None or not self._runs:
+        stored = [part for part in self._relations["orders"].parts if part.stored]
+        if self.copy is not None or not stored:
             self.mark = None
             return None
-        self.mark = self._env.new_id()
-        return Copies(self)
+        self.mark = self.env.new_id()
+        return Copies(self, stored[0])
 
     def id_floor(self) -> str | None:
         return self.mark if self.says_so else None
 
 
 class Copies:
-    def __init__(self, executor: Copying) -> None:
-        self.executor = executor
-        self.old = executor._runs[0]
+    def __init__(self, executor: Copying, old: Part) -> None:
+        self.executor, self.old = executor, old
 
     def run(self) -> None:
-        self.executor.copy = self.executor._write("orders", self.executor._read(self.old))
+        store, env = self.executor.store, self.executor.env
+        (old,) = self.old.stored
+        body = read_run(store, old, env)
+        self.executor.copy = write_run(store, env, "orders", body, old.rows)
 
     def adopt(self) -> None:
         copy = self.executor.copy
         assert copy is not None
-        runs = self.executor._runs
-        self.executor._runs = tuple(copy if run == self.old else run for run in runs)
+        relation = self.executor._relations["orders"]
+        new = replace(self.old, stored=(copy,))
+        relation.parts = [new if part is self.old else part for part in relation.parts]
 
 
 @pytest.mark.parametrize("says_so", [True, False])
@@ -130,7 +143,7 @@ def test_what_it_writes_is_not_collected_before_it_is_named(says_so: bool) -> No
     pipeline = Pipeline(
         world.store,
         world.env,
-        executor=lambda store, env: Copying(SQL, store, env),
+        executor=Copying,
         settings=SETTINGS,
     )
     executor = pipeline._session.state.executor

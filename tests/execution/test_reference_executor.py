@@ -13,6 +13,7 @@ from stepwell.errors import CorruptError, InvalidError, TruncatedError
 from stepwell.execution.executor import ExecutorFactory
 from stepwell.execution.reference.executor import ReferenceExecutor
 from stepwell.lsm.change import Change
+from stepwell.lsm.limits import MemoryLimits
 from stepwell.plan.reasons import Unsupported
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import ManualEnv
@@ -39,15 +40,26 @@ class TestReferenceExecutor(ExecutorContract):
             executor.load(runs)
 
 
-def test_values_of_every_type_survive_a_flush() -> None:
-    """K2: what is read from a run is what was put into the table."""
+@pytest.mark.parametrize("merged", [1, 1000])
+class TestReferenceExecutorInFiles(ExecutorContract):
+    """The same with run files, which are compacted as a whole or by ranges of keys."""
+
+    @pytest.fixture
+    def factory(self, merged: int) -> ExecutorFactory:
+        limits = MemoryLimits(memory_rows_max=1, merged_rows_max=merged)
+        return lambda store, env: ReferenceExecutor(CONTRACT_SQL, store, env, limits)
+
+
+@pytest.mark.parametrize("memory", [0, 1000])
+def test_values_of_every_type_survive_a_flush(memory: int) -> None:
+    """K2: what is read from a run is what was put into the table, in memory or in a file."""
     sql = (
         "CREATE TABLE t (a BOOLEAN, b SMALLINT, c DOUBLE, d DECIMAL(12,2), e STRING, f BINARY, "
         "g DATE, h TIMESTAMP, i TIMESTAMP_NTZ, j ARRAY<INT>)"
     )
     env = ManualEnv()
-    store = MemoryStore(env)
-    executor = ReferenceExecutor(sql, store, env)
+    limits = MemoryLimits(memory_rows_max=memory)
+    executor = ReferenceExecutor(sql, MemoryStore(env), env, limits)
     moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     row = {
         "a": True,

@@ -28,7 +28,7 @@ from stepwell.lsm.relations import CompactionTask, Relations, RunStorage
 from stepwell.lsm.reshape import reshaped
 from stepwell.lsm.run_file import RunFiles, parquet_bytes
 from stepwell.lsm.scratch import Scratch
-from stepwell.lsm.tiering import alike, to_merge
+from stepwell.lsm.tiering import Tiering, alike, to_merge
 from stepwell.lsm.values import comparable
 from stepwell.manifest.manifest import Run
 from stepwell.manifest.run_object import check_file, read_run, write_run
@@ -59,6 +59,7 @@ class RelationStorage:
     """Flushes relations to runs of a store, and loads them. Not safe to use from several threads.
 
     `background`: whether runs are compacted by `background_task` instead of in transactions.
+    `tiering` decides which runs in memory a flush rewrites, if there are no larger ones.
     """
 
     def __init__(
@@ -69,11 +70,13 @@ class RelationStorage:
         env: Env,
         *,
         background: bool = False,
+        tiering: Tiering = to_merge,
     ) -> None:
         self._relations = relations
         self._runs = runs
         self._store = store
         self._env = env
+        self._tiering = tiering
         self._first = {relation.name: list(relation.parts) for relation in relations}
         self._written: list[_Written] = []
         self._copies = Scratch("stepwell-copies-")
@@ -162,7 +165,9 @@ class RelationStorage:
         small = [p for p in relation.parts if p.table is not None]
         fresh = [p for p in small if not p.stored]
         if fresh:
-            together = _rewritten(small, alone=len(small) == len(relation.parts))
+            # Next to a large run their size hardly matters, so only their number counts.
+            alone = len(small) == len(relation.parts)
+            together = _rewritten(small, self._tiering if alone else alike)
             parts = [p for p in small if not p.stored or p in together]
             self._written.append(_Written(relation, tuple(parts), self._as_run(relation, parts)))
         for part in relation.parts:
@@ -243,15 +248,11 @@ class RelationStorage:
         return copy
 
 
-def _rewritten(small: Sequence[Part], *, alone: bool) -> list[Part]:
-    """The flushed parts in memory to rewrite together with the unflushed ones.
-
-    Next to a large run their size hardly matters, so only their number counts.
-    """
+def _rewritten(small: Sequence[Part], tiering: Tiering) -> list[Part]:
+    """The flushed parts in memory to rewrite together with the unflushed ones."""
     held = [(run.rows, part) for part in small for run in part.stored]
     new = sum(part.rows for part in small if not part.stored)
-    rows = [*(rows for rows, _ in held), new]
-    places = to_merge(rows) if alone else alike(rows)
+    places = tiering([*(rows for rows, _ in held), new])
     return [held[place][1] for place in places if place < len(held)]
 
 

@@ -19,7 +19,7 @@ the incoming runs. With incoming runs of a 400th of the largest it is fewer than
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 SHARE = 3
 """The largest run holds at least this many times the rows of all others together."""
@@ -27,6 +27,9 @@ LIKE_SIZE = 4
 """Runs are of like size if none exceeds this multiple of all smaller ones together."""
 LIKE_RUNS = 8
 """Minimum number of runs of like size that are compacted together."""
+
+Tiering = Callable[[Sequence[int]], tuple[int, ...]]
+"""Returns the positions of the runs to compact, given the rows of each run."""
 
 
 def to_merge(rows: Sequence[int]) -> tuple[int, ...]:

@@ -1,10 +1,9 @@
 """An executor in plain Python: tables are counters, and views are always recomputed.
 
-It stands in for Spark in tests and simulations, and in pipelines too small to be worth starting
-Spark. Its results must be easy to trust, so nothing in it is incremental: after every transaction
-it evaluates each view over the tables, and the change set is the difference. Its storage is real:
-runs are Parquet files in the store, one per table and flush, with a weight for each row, and `load`
-sums them. Views are not stored, because tables determine them.
+It stands in for Spark in tests and simulations. Its results must be easy to trust, so nothing in it
+is incremental: after every transaction it evaluates each view over the tables, and the change set
+is the difference. Its storage is that of the other executors (`lsm/storage`), and `load` sums the
+runs. Views are not stored, because tables determine them.
 """
 
 from __future__ import annotations
@@ -16,35 +15,36 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 import pyarrow as pa
-from pyarrow import parquet
 from sqlglot import exp
 
 from stepwell.env import Env
-from stepwell.errors import CorruptError, InvalidError
+from stepwell.errors import InvalidError
 from stepwell.execution.executor import Executed, Report, not_reported
 from stepwell.execution.reference.bags import Bag, Row, minus, plus, present
 from stepwell.execution.reference.evaluate import evaluate
 from stepwell.execution.reference.spark_values import clean
-from stepwell.lsm.arrow_types import arrow_type
+from stepwell.lsm.arrow_types import arrow_schema, arrow_type
 from stepwell.lsm.change import WEIGHT, Change, PartName, Rejected
 from stepwell.lsm.dead_letter import ERRORS, LETTER, LETTER_TYPES, Letters, letters_of
 from stepwell.lsm.fold import check_discards
-from stepwell.lsm.reshape import reshaped
+from stepwell.lsm.folder_runs import FolderRuns
+from stepwell.lsm.limits import MemoryLimits
+from stepwell.lsm.part import Part, Relation
+from stepwell.lsm.relations import Relations
+from stepwell.lsm.scratch import Scratch
+from stepwell.lsm.storage import RelationStorage
 from stepwell.lsm.table_diff import Pieces
+from stepwell.lsm.tiering import alike
 from stepwell.manifest.manifest import Run
-from stepwell.manifest.run_object import read_run, write_run
 from stepwell.plan.nodes import Node
 from stepwell.plan.reasons import about
-from stepwell.plan.types import parse_type
+from stepwell.plan.types import parse_type, stored_type
 from stepwell.sql.lineage import Bound, Columns
 from stepwell.sql.parse import catalog_of, parse_query, read
 from stepwell.sql.select import Catalog
 from stepwell.sql.statements import MaterializedView, Table, View, parse_statements
 from stepwell.store.base import Store
 from stepwell.text import Source as Text
-
-_RUNS_MAX = 8
-"""Maximum number of runs of a table; then a flush rewrites it as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,19 @@ class _Pending:
 class ReferenceExecutor:
     """Implements `Executor`. Not safe to use from several threads."""
 
-    def __init__(self, sql: str, store: Store, env: Env) -> None:
+    def __init__(
+        self, sql: str, store: Store, env: Env, limits: MemoryLimits | None = None
+    ) -> None:
         self._program = _compile(sql)
-        self._store = store
-        self._env = env
+        runs = FolderRuns(Scratch("stepwell-reference-"), env)
+        self._relations = Relations(runs, limits=limits)
+        for table in self._program.tables.values():
+            for relation in _stored_relations(table):
+                self._relations.add(relation)
+        # By their number alone: tests write few rows, and need relations of several runs.
+        self._storage = RelationStorage(self._relations, runs, store, env, tiering=alike)
         self._rows: dict[str, Bag] = {}
         self._views: dict[str, Bag] = {}
-        self._unflushed: dict[str, Bag] = {}
-        self._runs: tuple[Run, ...] = ()
         self._report: Report = not_reported
         self.load(())
 
@@ -109,10 +114,16 @@ class ReferenceExecutor:
         pending = executed.pending
         if not isinstance(pending, _Pending):
             raise InvalidError("this was executed by another executor")
+        self._storage.end_flush()
         for name, delta in pending.deltas.items():
-            self._rows[name] = plus(self._rows[name], delta)
-            self._unflushed[name] = plus(self._unflushed.get(name, Counter()), delta)
+            self._add(name, delta)
         self._views = dict(pending.views)
+
+    def _add(self, name: str, delta: Bag) -> None:
+        if delta:
+            self._rows[name] = plus(self._rows[name], delta)
+            rows = _weighted_rows(self._relations[name].types, delta)
+            self._relations.append(name, self._relations.taken_in(name, rows))
 
     def _evaluate(self, rows: Mapping[str, Bag]) -> dict[str, Bag]:
         relations = dict(rows)
@@ -137,7 +148,7 @@ class ReferenceExecutor:
     # Storing
 
     def unflushed_bytes(self) -> int:
-        return sum(100 * len(rows) for rows in self._unflushed.values())
+        return self._storage.unflushed_bytes()
 
     def background_task(self) -> None:
         return None
@@ -146,43 +157,29 @@ class ReferenceExecutor:
         return None
 
     def compact(self, *, own: bool = False) -> None:
-        for number, (name, rows) in enumerate(self._rows.items()):
-            self._report("compacting", number, len(self._rows), "relation")
-            mine = [run for run in self._runs if run.relation == name]
-            if len(mine) > 1 or (own and any(run.root for run in mine)):
-                self._runs = tuple(run for run in self._runs if run.relation != name)
-                self._unflushed[name] = rows
+        self._storage.compact(own=own, report=self._report)
 
     def flush(self) -> tuple[Run, ...]:
-        runs = list(self._runs)
-        for name, rows in sorted(self._unflushed.items()):
-            mine = [run for run in runs if run.relation == name]
-            if len(mine) >= _RUNS_MAX:
-                runs = [run for run in runs if run.relation != name]
-                rows = self._rows[name]
-            if rows:
-                runs.append(self._write(name, rows))
-        return tuple(runs)
+        return self._storage.flush()
 
     def described(self) -> None:
         """Return None: only tables are stored, without transformation."""
 
     def on_flushed(self, runs: Sequence[Run]) -> None:
-        self._runs = tuple(runs)
-        self._unflushed = {}
+        self._storage.on_flushed()
 
     def load(self, runs: Sequence[Run]) -> None:
-        rows: dict[str, Bag] = {name: Counter() for name in self._program.tables}
-        rows |= {name + ERRORS: Counter() for name in self._program.tables}
-        loaded, total = 0, sum(run.rows for run in runs)
-        for run in runs:
-            if run.relation not in rows:
-                raise CorruptError(run.path, f"a run of {run.relation}, which is not a table")
-            rows[run.relation] = plus(rows[run.relation], self._read(run))
-            loaded += run.rows
-            self._report("loading", loaded, total, "row")
-        self._rows, self._runs, self._unflushed = rows, tuple(runs), {}
-        self._views = self._evaluate(rows)
+        self._storage.load(runs, self._report)
+        self._rows = {relation.name: self._bag(relation.parts) for relation in self._relations}
+        self._views = self._evaluate(self._rows)
+
+    def _bag(self, parts: Sequence[Part]) -> Bag:
+        bag: Bag = Counter()
+        for part in parts:
+            *columns, weights = self._relations.table(part).columns
+            for row, weight in zip(_rows(columns), weights.to_pylist(), strict=True):
+                bag[row] += weight
+        return present(bag)
 
     def relations(self) -> Mapping[str, str]:
         return {n: t for t in self._program.tables for n in (t, t + ERRORS)}
@@ -193,34 +190,13 @@ class ReferenceExecutor:
     def fill(self, table: str, rows: pa.Table) -> tuple[Rejected, ...]:
         name = self._table(table).name
         delta, rejected = _normalise(self._table(table), Change(put=rows), self._rows[name])
-        self._rows[name] = plus(self._rows[name], delta)
-        self._unflushed[name] = plus(self._unflushed.get(name, Counter()), delta)
+        self._add(name, delta)
         self._views = self._evaluate(self._rows)
         return tuple(rejected)
 
     def bound(self, view: str, tables: Mapping[str, Columns]) -> Bound | None:
         """Always the same answer: views are not stored, so no stored state can be wrong."""
         return Bound("recomputed", frozenset())
-
-    def _write(self, name: str, rows: Bag) -> Run:
-        items = list(rows.items())
-        columns, types = self._columns(name)
-        table = _arrow(columns, [row for row, _ in items], types)
-        table = table.append_column(WEIGHT, pa.array([weight for _, weight in items], pa.int64()))
-        out = pa.BufferOutputStream()
-        parquet.write_table(table, out)
-        body = out.getvalue().to_pybytes()
-        return write_run(self._store, self._env, name, body, len(items))
-
-    def _read(self, run: Run) -> Bag:
-        table = parquet.read_table(pa.BufferReader(read_run(self._store, run, self._env)))
-        weights = table.column(WEIGHT).to_pylist()
-        bag: Bag = Counter()
-        # Rows that differed only in a dropped column are equal now.
-        whole = reshaped(table, run.columns).drop_columns([WEIGHT])
-        for row, weight in zip(_rows(whole), weights, strict=True):
-            bag[row] += weight
-        return present(bag)
 
     # Reading
 
@@ -295,6 +271,13 @@ def _compile(sql: str) -> _Program:
                     stored[statement.name] = list(names)
         catalog = catalog_of(stored, defined)
     return _Program(tables, views, catalog)
+
+
+def _stored_relations(table: Table) -> tuple[Relation, Relation]:
+    names = [column.name.lower() for column in table.columns]
+    types = tuple(stored_type(column.type) for column in table.columns)
+    key = tuple(names.index(name.lower()) for name in table.key)
+    return Relation(table.name, types, key), Relation(table.name + ERRORS, LETTER_TYPES, ())
 
 
 # Incoming rows
@@ -407,9 +390,20 @@ def _arrow(
     return pa.table(arrays, names=list(columns))
 
 
-def _rows(table: pa.Table) -> list[Row]:
-    columns = [[_value(value) for value in column.to_pylist()] for column in table.columns]
-    return [clean(row) for row in zip(*columns, strict=True)]
+def _weighted_rows(types: tuple[str, ...], rows: Bag) -> pa.Table:
+    """A bag as rows of a stored relation with columns of these types."""
+    schema = arrow_schema(types)
+    columns = [*zip(*rows, strict=True), tuple(rows.values())]
+    arrays = [
+        pa.array(map(_plain, values), field.type)
+        for values, field in zip(columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _rows(columns: Sequence[pa.ChunkedArray]) -> list[Row]:
+    values = [[_value(value) for value in column.to_pylist()] for column in columns]
+    return [clean(row) for row in zip(*values, strict=True)]
 
 
 def _plain(value: object) -> object:
