@@ -34,7 +34,7 @@ from stepwell.errors import (
 from stepwell.execution.reference.executor import ReferenceExecutor
 from stepwell.lsm.change import Change
 from stepwell.lsm.dead_letter import BadRow
-from stepwell.plan.explain import Explained
+from stepwell.plan.explain import Chosen, Explained
 from tests.cli.projects import load, wait, write_project
 
 ROWS = pa.table({"id": [1, 2], "customer": ["ada", "bob"], "amount": [1, 2]})
@@ -259,7 +259,7 @@ def test_an_explanation_is_asked_of_the_process_that_runs(
 ) -> None:
     class Explaining(ReferenceExecutor):
         def explain(self, view: str) -> Explained:
-            return Explained(view, (), ())
+            return Explained(view, (), (), Chosen((), None))
 
     project, env = load(write_project(tmp_path / "project")), SystemEnv()
     with (
@@ -275,7 +275,7 @@ def test_an_explanation_is_asked_of_the_process_that_runs(
         assert found is not None
         with found:
             text, document = found.explain("REVENUE")
-        assert (text, document["view"]) == ("revenue", "revenue")
+        assert (text, document["view"]) == ("revenue\n  backend: local", "revenue")
         endpoint.close()
 
 

@@ -1,4 +1,4 @@
-"""Decide at deploy what the local backend computes: run each block's maintenance over no rows.
+"""Decide what the local backend computes when a view is added: run its maintenance over no rows.
 
 The plans of a block are the ones of a real transaction (`plan/maintain`), and they run through the
 same code, over empty tables of the right types: what it refuses there, it refuses for any rows. A
