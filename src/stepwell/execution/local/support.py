@@ -79,7 +79,7 @@ class Decisions:
             if isinstance(block, Full):
                 continue
             reads = _reads(block)
-            changes = [*(frozenset({name}) for name in sorted(reads)), reads]
+            changes = dict.fromkeys([*(frozenset({name}) for name in sorted(reads)), reads])
             self._blocks[block.relation] = {c: self.for_change(block, c) for c in changes}
         self._shown[program.view] = self._show(program) if self.local else _SWITCHED_OFF
 
