@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
 from stepwell.deploy.graph import column_names
+from stepwell.errors import InvalidError
 from stepwell.execution.local.offline import explain_offline
-from stepwell.plan.explain import Backends, Chosen, Explained
-from stepwell.sql.statements import fold, parse_statements
+from stepwell.plan.column_names import ColumnNames, Tracing, renamed
+from stepwell.plan.explain import Backends, Chosen, Explained, explain
+from stepwell.plan.join_order import Estimates
+from stepwell.plan.lower import Lowering
+from stepwell.plan.maintain import Maintenance
+from stepwell.plan.nodes import Names, relations
+from stepwell.plan.program import Full, Program
+from stepwell.plan.reasons import Unsupported
+from stepwell.sql.parse import catalog_of, parse_query
+from stepwell.sql.statements import MaterializedView, Table, fold, parse_statements
 from stepwell.text import Source
+from tests.sql_files import all_cases
 
 TABLES = """
 CREATE TABLE item (id BIGINT NOT NULL PRIMARY KEY, parent BIGINT, price DECIMAL(10,2), kind STRING);
@@ -112,3 +124,42 @@ def test_rows_are_shown_only_if_they_are_known() -> None:
     assert "scan item, 1,234 rows" in str(opened)
     assert "v$1: rule 1 changes pass through, 1 row\n" in str(opened)
     assert opened.to_json()["relations"][0]["rows"] == 1  # type: ignore[index]
+
+
+def lowered(view: MaterializedView, stored: Mapping[str, Sequence[str]]) -> Program | None:
+    """The program of a view, as if all columns were integers; None if it is recomputed."""
+    kinds = lambda node: ("int",) * len(node.columns)  # noqa: E731 - a stand-in for Spark
+    with suppress(Unsupported, InvalidError):
+        parsed = parse_query(view.query, catalog_of(stored, {}))
+        lowering = Lowering(view.name, parsed.names, kinds, ansi=True, unique={})
+        output = lowering.view(parsed.node)
+        columns = tuple(f"o{i}" for i in range(len(output.columns)))
+        return Program(view.name, columns, kinds(output), tuple(lowering.blocks), output)
+    return None
+
+
+def test_the_columns_of_every_view_and_of_every_plan_are_traced() -> None:
+    """A view that could not be explained could not be opened."""
+    traced = 0
+    for case in (case for case in all_cases() if case.open_error is None):
+        names, stored = ColumnNames(), dict[str, list[str]]()
+        for statement in parse_statements(Source("case.sql", case.sql)):
+            if isinstance(statement, Table):
+                stored[statement.name] = [column.name for column in statement.columns]
+                names.add_table(statement.name, stored[statement.name])
+            program = (
+                lowered(statement, stored) if isinstance(statement, MaterializedView) else None
+            )
+            if program is None:
+                continue
+            names.add_program(program)
+            backends = {block.relation: Backends() for block in program.blocks}
+            explain(program, names, backends, Chosen((), None)).to_json()
+            for block in program.blocks:
+                if not isinstance(block, Full):
+                    changed = relations(block.input)
+                    plan = Maintenance(Names(prefix="_m"), changed, Estimates()).plan(block)
+                    if plan is not None:
+                        renamed("no kernel for _m1", plan, Tracing(names, plan))
+                        traced += 1
+    assert traced > 100
