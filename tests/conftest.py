@@ -1,4 +1,4 @@
-"""Settings for the whole test run. Fixtures live beside the tests that use them."""
+"""Settings for the whole test run. Fixtures are next to the tests that use them."""
 
 import atexit
 import os

@@ -107,7 +107,7 @@ def imports_go_down(path: PurePosixPath, source: str) -> list[Finding]:
         top, _, rest = name.partition(".")
         if top != PACKAGE.name or node in lazy:
             continue
-        # A name that is no layer is an attribute of the package itself.
+        # A name that is not a layer is an attribute of the package itself.
         target = layer_in(rest) or "__init__"
         if target != layer and target not in MAY_IMPORT[layer]:
             findings.append(finding(path, node.lineno, f"{layer} must not import {target}: {name}"))
@@ -632,7 +632,7 @@ def lazy_nodes(tree: ast.AST) -> set[ast.AST]:
 
 
 def repository_files() -> list[Path]:
-    """What is in the repository or about to be; all files, where this is no git checkout."""
+    """What is in the repository or about to be; all files, outside a git checkout."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout

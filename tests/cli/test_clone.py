@@ -108,8 +108,8 @@ def test_a_clone_of_what_another_process_runs(run: Run, folder: Path, tmp_path: 
 
 
 def test_the_journal_store_of_the_project_is_not_the_clones(run: Run, tmp_path: Path) -> None:
-    """C3: stepwell.yml names a journal store. It is that of the store beside it, and a clone in
-    another store has its journal beside itself, or where it was told.
+    """C3: stepwell.yml names a journal store. It belongs to the store named next to it, and a
+    clone in another store has its journal with its state, or where it was told.
     """
     yml = YML + f"journal: {{store: {tmp_path}/journal}}\n"
     folder = write_project(tmp_path / "project", yml)

@@ -155,7 +155,7 @@ def test_inspecting_writes_nothing(run: Run, pipeline: Pipeline, tmp_path: Path)
 def test_of_a_long_journal_the_end_is_read_and_the_rest_is_named(
     run: Run, pipeline: Pipeline
 ) -> None:
-    """Nobody looks for the first entry of a million."""
+    """The first entry of a million is rarely needed."""
     ended = run("inspect", "journal", pipeline.directory, "--limit", 2)
     positions = [line.split()[0] for line in ended.stdout.splitlines() if "step  " in line][1:]
     assert positions == ["3", "4"]

@@ -125,7 +125,7 @@ def test_validate_shows_a_mistake_and_exits_1(run: Run, folder: Path) -> None:
     ],
 )
 def test_validate_finds_mistakes_in_queries(run: Run, folder: Path, query: str, said: str) -> None:
-    """D10: each was "nothing wrong", and failed when the pipeline was opened, with Spark up."""
+    """D10: each was "valid", and failed when the pipeline was opened, with Spark up."""
     (folder / "more.sql").write_text(f"\nCREATE MATERIALIZED VIEW more AS\n  {query};\n")
     ended = run("-C", folder, "validate")
     assert ended.exit_code == 1

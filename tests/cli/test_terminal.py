@@ -72,7 +72,7 @@ def test_options_of_the_project_stand_before_or_after_the_command(run: Run, fold
         ("query Q -C d", "-C d query Q"),
         ("query Q -Cd --target=t", "-Cd --target=t query Q"),
         ("query --format csv Q --store s", "--store s query --format csv Q"),
-        # The value of another option, and what follows --, are no options.
+        # The value of another option, and what follows --, are not options.
         ("push t f --delimiter -C", "push t f --delimiter -C"),
         ("query -- -C", "query -- -C"),
         ("inspect journal p --var a=b --limit 3", "--var a=b inspect journal p --limit 3"),

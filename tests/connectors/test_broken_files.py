@@ -216,7 +216,7 @@ def test_a_time_in_parquet_that_no_calendar_holds_is_a_dead_letter(
 
 @pytest.mark.parametrize("format", ["json", "csv", "parquet"])
 def test_a_name_that_is_not_utf8_is_a_dead_letter_for_its_file(tmp_path: Path, format: str) -> None:
-    """J15: a name that cannot be journaled does not stop the files beside it."""
+    """J15: a name that cannot be journaled does not stop the other files."""
     names = [os.fsdecode(b"\xff." + format.encode()), f"b.{format}"]
     for number, name in enumerate(names):
         if format == "parquet":

@@ -47,7 +47,7 @@ def test_rows_depend_on_the_seed_and_nothing_else() -> None:
 
 
 def test_a_rate_is_kept() -> None:
-    """A source without a limit would drown whatever is shown beside it."""
+    """A source without a limit would drown all other output."""
     env = ManualEnv()
     limited, after, counts = source(env, rate=10), None, []
     for _ in range(5):

@@ -67,8 +67,8 @@ def test_however_operations_are_split_they_come_to_the_same(
     split: list[str],
     start: list[tuple[object, ...]],
 ) -> None:
-    """J2, J13: into steps, and steps into transactions; a key that is put and deleted at once is no
-    dead letter, and one that was not there when it was deleted always is.
+    """J2, J13: into steps, and steps into transactions; a key that is put and deleted at once is
+    not a dead letter, and one that was not there when it was deleted always is.
     """
     key = tuple(shape.columns[place].name for place in shape.key)
 

@@ -107,7 +107,7 @@ def test_whatever_holds_rows_can_be_pushed() -> None:
 
 
 def test_a_column_of_several_types_costs_the_rows_that_do_not_fit() -> None:
-    """J13: Arrow holds no such column; that is no reason to refuse the others."""
+    """J13: Arrow holds no such column; the others are accepted anyway."""
     found = pushed_rows(TABLE, {"id": [1, "x", 3], "name": ["a", "b", 5]})
     assert [row["id"] for row in found.change.put.to_pylist()] == [1]
     assert [bad.where for bad in found.bad] == ["row 2", "row 3"]
@@ -170,7 +170,7 @@ def test_what_is_read_already_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("rows", [5, "text", b"bytes", {"id": 5}, {"id": [1], "name": []}])
 def test_what_holds_no_rows_is_refused(rows: object) -> None:
-    """J13: a mistake in a program is no dead letter."""
+    """J13: a mistake in a program is not a dead letter."""
     with pytest.raises(InvalidError, match="these rows cannot be read"):
         pushed_rows(TABLE, rows)
 

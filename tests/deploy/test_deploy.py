@@ -97,7 +97,7 @@ def test_the_stages_of_a_plan_are_those_that_deploy_applies(
 def test_a_large_difference_comes_to_the_sink_in_parts(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D11: under numbers of their own, what goes first; the journal has no gap."""
+    """D11: under numbers of their own, retractions first; the journal has no gap."""
     settings = Sections.settings
 
     def in_parts(sections: Sections) -> Settings:

@@ -113,7 +113,8 @@ def test_variables_are_those_of_the_project(
 
 
 def test_a_journal_in_a_store_of_its_own_is_found_by_the_project_only(write: Write) -> None:
-    """C3: opened by its address, a closed pipeline would begin another journal beside its state."""
+    """C3: opened by its address, a closed pipeline would start another journal next to its
+    state."""
     folder = write(YML + "journal: {store: ./log}\n")
     with stepwell.open(folder) as pipeline:
         pipeline.push("orders", [ROW])

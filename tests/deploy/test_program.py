@@ -36,7 +36,8 @@ ROW = {"id": 1, "customer": "ada", "amount": 5}
 def test_another_program_is_refused_and_fences_nobody(
     write: Write, change: tuple[str, str], words: str
 ) -> None:
-    """S6: rows stored for one query are no answer to another; a new view would lack the past."""
+    """S6: rows stored for one query are not an answer to another; a new view would lack the
+    past."""
     folder = write()
     with stepwell.open(folder) as pipeline:
         pipeline.push("orders", [ROW])

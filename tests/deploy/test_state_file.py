@@ -335,7 +335,7 @@ def test_a_record_of_another_pipeline_is_refused() -> None:
 
 
 def test_a_deployer_that_lost_its_lease_cannot_write_into_the_log_of_its_successor() -> None:
-    """D3: its record is no part of that log, and does not stop the next recovery."""
+    """D3: its record is not part of that log, and does not stop the next recovery."""
     world = World()
     late = log_of(world)
     late.append(Record("intent", "view.x", "create", {"id": "x"}))

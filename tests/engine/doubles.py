@@ -60,7 +60,7 @@ def click(customer: str, page: str = "/") -> dict[str, object]:
 
 @dataclass(slots=True)
 class Feed:
-    """What a source will ever give: rows to put, keys to delete, and lines that are no rows."""
+    """What a source will ever give: rows to put, keys to delete, and lines that are not rows."""
 
     table: str
     events: list[tuple[str, Any]] = field(default_factory=list)

@@ -247,7 +247,7 @@ def test_a_store_that_was_moved_to_another_disk_is_adopted(disk: Disk) -> None:
 
 
 def test_a_link_and_the_directory_it_leads_to_are_one_place(disk: Disk) -> None:
-    """F13: another path to the same directory is no copy, and no other history."""
+    """F13: another path to the same directory is neither a copy nor another history."""
     disk.begin("parent")
     disk.clone("parent", "real")
     before = disk.state("real")

@@ -112,7 +112,7 @@ def damages(objects: Objects) -> Iterator[tuple[str, Objects]]:
 
 def unseen(name: str, world: World, objects: Objects) -> bool:
     """Losses that leave no trace: the last entry of a journal that was not closed, a barrier that
-    is behind the boundary, and what collectors note beside the journal."""
+    is behind the boundary, and the notes of collectors next to the journal."""
     last = max(path for path in objects if paths.parse(path).kind == "entry")
     trimmed = Log(world.store, latest(world).lineage).trimmed()
     kept = [p for p in objects if paths.parse(p).kind == "entry" and p <= paths.entry(trimmed)]

@@ -50,7 +50,7 @@ def test_what_a_transaction_takes_in_becomes_visible_at_once() -> None:
 
 
 def test_an_empty_transaction_leaves_nothing_behind() -> None:
-    """J10: begun and committed without input it is no transaction."""
+    """J10: begun and committed without input it is not a transaction."""
     world = World()
     pipeline = world.open()
     with pipeline.transaction():

@@ -78,7 +78,7 @@ def test_only_one_has_the_turn() -> None:
 
 
 def test_a_thread_that_has_the_turn_is_told_rather_than_hung() -> None:
-    """J10: a push beside one's own open transaction would wait for itself."""
+    """J10: a push next to one's own open transaction would wait for itself."""
     turns = FairLock()
     turns.acquire("first")
     assert turns.is_mine

@@ -412,7 +412,7 @@ def test_closing_waits_for_an_append_under_way() -> None:
 
 
 def test_a_full_disk_leaves_the_writer_usable_and_keeps_its_hint() -> None:
-    """F7: what was certainly not written is no unknown outcome; once there is space, go on."""
+    """F7: what was certainly not written is not an unknown outcome; once there is space, go on."""
     store = memory()
     faulty = FaultyStore(store)
     tiny = Tiny(faulty, ManualEnv(), settings=SETTINGS)
@@ -431,7 +431,7 @@ def test_a_full_disk_leaves_the_writer_usable_and_keeps_its_hint() -> None:
 
 
 def test_a_failing_change_leaves_the_writer_usable() -> None:
-    """F7: an error in computing a commit, before anything was sent, is no unknown outcome."""
+    """F7: an error in computing a commit, before anything was sent, is not an unknown outcome."""
     store = memory()
     tiny = Tiny(store, ManualEnv())
     with pytest.raises(ZeroDivisionError):

@@ -40,7 +40,7 @@ def test_rows_are_taken_in_any_form_people_have_them_in() -> None:
     pipeline.push("orders", pa.table({"customer": ["x"], "id": pa.array([4], pa.int32())}))
     pipeline.push("orders", pa.RecordBatch.from_pydict({"id": [5]}))
     assert [row[0] for row in contents(pipeline, "orders")] == [1, 2, 3, 4, 5]
-    assert pipeline.push("orders", []) == 4, "nothing is no transaction"
+    assert pipeline.push("orders", []) == 4, "nothing is not a transaction"
     assert [item.source for draft in entries(world) for item in draft.inputs] == ["push"] * 4
 
 

@@ -521,7 +521,8 @@ def test_a_repeated_push_gets_the_counts_of_the_first(how: str) -> None:
 
 
 def test_pieces_of_a_push_have_keys_of_their_own() -> None:
-    """J14: they follow from the key, are as short as a key must be, and are no other push's."""
+    """J14: they follow from the key, are as short as a key must be, and are not those of another
+    push."""
     long = "x" * KEY_BYTES_MAX
     keys = [piece_key(key, number) for key in ("a", "b", long) for number in (1, 2, 1_000_000)]
     assert len(set(keys)) == len(keys)

@@ -383,7 +383,7 @@ def test_a_checkpoint_deleted_meanwhile_stops_the_restore() -> None:
 
 
 def test_a_checkpoint_of_another_program_is_refused() -> None:
-    """Rows stored for one query are no answer to another."""
+    """Rows stored for one query are not an answer to another."""
     world, _ = history()
     other = {"program": {"other": 1}, "generation": 1}
     Manifests(world.store, world.env).amend(lambda m: replace(m, **other), "deploy")
@@ -542,7 +542,7 @@ def test_the_view_a_sink_begins_with_is_not_made_up_for_by_a_change() -> None:
 
 
 def test_a_sink_that_is_damaged_does_not_cost_the_others() -> None:
-    """K9: it is no damage of the pipeline, so nothing is let go because of it."""
+    """K9: it is not damage of the pipeline, so nothing is dropped because of it."""
     world, _ = history()
 
     def broken() -> None:

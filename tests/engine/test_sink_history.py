@@ -125,7 +125,7 @@ def test_a_sink_emptied_while_the_pipeline_runs_is_refused() -> None:
     shelf = world.shelves["one"]
     shelf.last, shelf.batches = None, []
     push(pipeline, 3)
-    with pytest.raises(InvalidError, match=r"held transaction 2 .* says that it holds nothing"):
+    with pytest.raises(InvalidError, match=r"held transaction 2 .* reports that it holds nothing"):
         push(pipeline, 4)
     assert not shelf.batches
 

@@ -325,7 +325,7 @@ def test_an_error_that_does_not_go_away_stops_the_pipeline_but_no_push() -> None
 
 
 def test_a_driver_that_raises_anything_is_tried_again() -> None:
-    """J7: an exception of a library below a sink is no reason to end the pipeline."""
+    """J7: an exception of a library below a sink does not end the pipeline."""
 
     class Odd(ShelfSink):
         def write(self, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:

@@ -44,7 +44,7 @@ VALUES: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("kind", "value", "text"), VALUES)
 def test_equal_values_become_one(spark: SparkSession, kind: str, value: Any, text: str) -> None:
-    """S4: what goes must be what came, down to what it looks like."""
+    """S4: a retraction must equal the inserted row, down to its representation."""
     schema = arrow_schema((kind,))
     column = pa.array([None, value, value, None], schema.field(0).type)
     table = pa.table([column, pa.array([1, 1, 1, 1])], schema=schema)

@@ -426,7 +426,7 @@ def test_restrict_keeps_weights_pairs_and_null() -> None:
     ids=["distinct", "aggregate", "join", "set operation", "window", "top"],
 )
 def test_a_change_set_where_a_whole_bag_belongs_is_a_bug(make: object) -> None:
-    """Minus one row is no row: a rule that feeds changes to such a node is wrong."""
+    """Minus one row is not a row: a rule that feeds changes to such a node is wrong."""
     node = make(leaf(When.DELTA))  # type: ignore[operator]
     with pytest.raises(BugError, match="whole bag"):
         evaluate(node, {"r": bag([]), "s": bag([])}, {"r": Counter({(1, 1): -1})})

@@ -1,4 +1,5 @@
-"""The reference evaluator beside Spark: random expressions, every aggregate, every window call.
+"""The reference evaluator compared with Spark: random expressions, every aggregate, every window
+call.
 
 An oracle that errs makes right code look wrong, or worse. Expressions are drawn by type from a
 fixed seed and sent to Spark many to a SELECT. Integers are BIGINT and decimals DECIMAL(18, 2):

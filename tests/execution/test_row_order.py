@@ -148,7 +148,7 @@ def test_keys_that_differ_in_the_last_digit_are_kept_apart(spark: SparkSession) 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", SINGLE)
 def test_a_function_by_itself_has_one_answer(arranged: list[SparkSession], query: str) -> None:
-    """J6, scenario 91: not thanks to another one beside it."""
+    """J6, scenario 91: not thanks to another function next to it."""
     assert len({exact(in_fixed_order(session.sql(query))) for session in arranged}) == 1
 
 
@@ -253,7 +253,8 @@ def follow(spark: SparkSession, folder: Path, seed: int, views: int, transaction
 
 
 def test_a_view_added_to_a_pipeline_disturbs_no_sink(spark: SparkSession, tmp_path: Path) -> None:
-    """J6, scenario 91: kept views are replayed beside a changed program, and come out the same."""
+    """J6, scenario 91: unchanged views are replayed next to a changed program, with the same
+    result."""
     dice = random.Random(5)
     life = Life(tmp_path, drawn_views(dice, 4), dice)
     life.deploy(spark)

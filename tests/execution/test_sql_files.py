@@ -301,7 +301,7 @@ def test_a_case_that_says_nothing_is_refused(steps: str, message: str) -> None:
 
 
 def test_rows_are_split_where_sql_would_split_them() -> None:
-    """S3: a comma inside a text or a call is no new value."""
+    """S3: a comma inside a text or a call is not a new value."""
     text = TINY + "-- put t\n(1, 'a,(b'), (array(1, 2)[0],\n 'it''s')\n-- expect v\n(1), (1)"
     (case,) = cases_in(text, "tiny.sql")
     assert case.steps == [

@@ -1,8 +1,8 @@
 """Write the stored pipeline of this version with today's code: `make formats`.
 
 There is one for each version of the package. Until a version is released, its pipeline is replaced;
-those of released versions stay as they are for good. Look at the difference of the file
-beside the archive, which holds the expected rows, before you commit it.
+those of released versions stay as they are for good. Review the diff of the file next to the
+archive, which holds the expected rows, before you commit it.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def test_every_entry_comes_back_as_it_was(items: list[Input], kind: Kind, closes
 
 @pytest.mark.parametrize("size", [0, 1, 100_000, 300_000, 5_000_000])
 def test_data_of_any_size_comes_back_as_it_was(size: int) -> None:
-    """J12: data is handed on without a copy, whatever its size, alone or beside others."""
+    """J12: data is handed on without a copy, whatever its size, alone or with others."""
     data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     for items in ([push(data)], [push(data), push(b"second"), push(None, "{}")]):
         read, _ = codec.decode(encoded(entry(*items)), WHERE)
@@ -226,7 +226,7 @@ def test_a_field_that_is_missing_or_wrong_is_named(field: str, value: str | None
 
 
 def test_another_arrow_file_is_not_an_entry() -> None:
-    """K2: a file that is no entry is refused, however valid it is for Arrow."""
+    """K2: a file that is not an entry is refused, however valid it is for Arrow."""
     sink = pa.BufferOutputStream()
     table = pa.table({"a": [1, 2, 3]})
     with pa.ipc.new_file(sink, table.schema) as writer:

@@ -320,7 +320,7 @@ def test_opening_lists_the_journal_once_to_find_its_end_and_every_hole() -> None
 
 
 def test_an_entry_put_while_the_journal_is_listed_is_not_a_hole() -> None:
-    """F10: a listing is no snapshot; what it passed over and is there now was not lost."""
+    """F10: a listing is not a snapshot; what it passed over and is there now was not lost."""
     _, store, tiny = opened(3)
 
     class Torn(FaultyStore):

@@ -204,7 +204,7 @@ def test_a_barrier_outlives_its_use_and_catches_a_writer_that_slept() -> None:
 
 
 def test_a_writer_that_was_silent_for_long_asks_once_and_goes_on() -> None:
-    """F8: silence alone is no fence: one look at the manifest, and the append is made."""
+    """F8: silence alone is not a fence: one look at the manifest, and the append is made."""
     store = MemoryStore(ManualEnv())
     faulty, tiny = faulty_writer(store)
     tiny.env._env.advance(SETTINGS.barrier_keep_s)  # type: ignore[attr-defined]
@@ -215,7 +215,7 @@ def test_a_writer_that_was_silent_for_long_asks_once_and_goes_on() -> None:
 
 
 def test_a_silent_writer_that_cannot_ask_writes_nothing() -> None:
-    """F8, F10, F11: not being able to ask is no permission; the handle can be used again."""
+    """F8, F10, F11: not being able to ask is not permission; the handle can be used again."""
     store = MemoryStore(ManualEnv())
     faulty, tiny = faulty_writer(store)
     tiny.env._env.advance(SETTINGS.barrier_keep_s)  # type: ignore[attr-defined]
@@ -230,7 +230,7 @@ def test_a_silent_writer_that_cannot_ask_writes_nothing() -> None:
 
 
 def test_a_writer_that_slept_inside_its_put_and_cannot_look_is_poisoned() -> None:
-    """F8, F10: that the boundary cannot be read is no permission, and the entry may count."""
+    """F8, F10: that the boundary cannot be read is not permission, and the entry may count."""
     env = ManualEnv()
     store = MemoryStore(env)
     tiny = asleep_at_its_next_put(
@@ -250,7 +250,7 @@ def trim_all(store: MemoryStore, env: ManualEnv, up_to: int, **options: int) -> 
 
 
 def test_trim_removes_only_what_lies_behind_and_says_what() -> None:
-    """F8: nothing above the position given is touched, nor anything that is no entry."""
+    """F8: nothing above the position given is touched, nor anything that is not an entry."""
     env, store, tiny = opened(4)
     boundary = Log(store).boundary
     store.put_new("journal/notes.txt", b"a person's file")

@@ -35,7 +35,7 @@ def rows_of(table: pa.Table) -> list[Row]:
 def test_the_difference_turns_one_picture_into_the_other(
     before: list[Row], after: list[Row], rows_max: int
 ) -> None:
-    """K9: in memory or by files; and what goes comes before what comes."""
+    """K9: in memory or by files; and retractions come before insertions."""
     found = difference(in_pieces(before, 3), in_pieces(after, 2), rows_max)
     parts = list(found.parts(rows_max))
     assert len(parts) == found.count(rows_max)

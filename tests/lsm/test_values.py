@@ -40,7 +40,7 @@ def test_every_reader_calls_the_same_values_equal(type_: str) -> None:
 
 @pytest.mark.parametrize("type_", EQUAL)
 def test_equal_values_are_stored_alike(type_: str) -> None:
-    """S4: what goes must be what came, down to what it looks like."""
+    """S4: a retraction must equal the inserted row, down to its representation."""
     stored = canonical(pa.table({"c0": column_of(type_)})).column("c0").to_pylist()
     assert alike([repr(value) for value in stored]) == alike([g for _, g in numbered(type_)])
 

@@ -467,7 +467,7 @@ def test_an_amendment_takes_no_epoch_and_the_holder_builds_upon_it() -> None:
 
 
 def test_a_commit_that_was_never_sent_leaves_nothing_under_way() -> None:
-    """F7: a failure before the create is no unknown outcome; the holder can commit again."""
+    """F7: a failure before the create is not an unknown outcome; the holder can commit again."""
     store = MemoryStore(ManualEnv())
     holder = Manifests(store, ManualEnv()).begin()
     faulty = FaultyStore(store, fail_at(2, "before"))

@@ -54,7 +54,8 @@ def test_a_history_without_a_transaction_of_its_own_leaves_no_trace() -> None:
 
 
 def test_restarts_do_not_make_the_list_longer_and_restores_are_all_known() -> None:
-    """F13, K12: of those that resumed the newest stay, beside the first and every restore."""
+    """F13, K12: of those that resumed the newest stay, in addition to the first and every
+    restore."""
     found = (Timeline(A),)
     for number in range(1, 101):
         resumed = number % 25 != 0

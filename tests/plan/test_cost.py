@@ -42,7 +42,7 @@ def test_looking_up_what_a_change_meets_costs_more_than_reading_past_it() -> Non
 
 
 def test_meeting_all_of_a_small_table_costs_no_more_than_reading_it() -> None:
-    """S6: a large table may change a lot beside a small one."""
+    """S6: a large table may change a lot next to a small one."""
     found = costs(sums(JOINED), ROWS, {"a": 5_000_000})
     assert found == Costs(keep=6_000_000, anew=11_005_000)
     both = costs(sums(JOINED), ROWS, {"a": 5_000_000, "b": 100_000})

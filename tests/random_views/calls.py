@@ -88,7 +88,7 @@ class Calls(Expressions):
             found += [(f"sort_array(collect_list({x}))", ARRAY)]
             found += [(f"size(collect_set({x}))", INT)]
         if kind == STRING:
-            # Not listagg: beside a distinct aggregate with FILTER it makes Spark itself fail.
+            # Not listagg: next to a distinct aggregate with FILTER it makes Spark itself fail.
             found += [(f"array_join(sort_array(collect_list({x})), ',')", STRING)]
         return found
 

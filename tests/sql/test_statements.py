@@ -105,7 +105,7 @@ def test_a_file_declares_tables_and_views_in_order() -> None:
 
 @pytest.mark.parametrize("text", ["", ";;", " \n-- nothing\n/* at /* all */ */ ; ", "\ufeff"])
 def test_a_file_may_declare_nothing(text: str) -> None:
-    """A file of comments is no mistake."""
+    """A file of comments is not a mistake."""
     assert parse(text) == ()
 
 
@@ -128,7 +128,7 @@ def test_a_table_has_a_key_or_is_a_bag(columns: str, key: tuple[str, ...]) -> No
 
 
 def test_words_of_the_language_can_name_columns() -> None:
-    """S2: Spark reserves nothing, so a column may be called like the clause it stands beside."""
+    """S2: Spark reserves nothing, so a column may have the name of the clause next to it."""
     names = ("primary", "constraint", "unique", "check", "comment", "default", "not", "key")
     found = table(f"create table comment ({', '.join(f'{name} int' for name in names)})")
     assert tuple(column.name for column in found.columns) == names
@@ -523,7 +523,7 @@ def test_the_first_of_several_mistakes_is_reported() -> None:
     ],
 )
 def test_carets_stand_below_the_mistake(text: str, shown: str, carets: str) -> None:
-    """Tabs, wide, combined and invisible characters must not push the caret beside the word."""
+    """Tabs, wide, combined and invisible characters must not push the caret away from the word."""
     error = Source("p.sql", f"first\n{text}\nlast").error(6 + text.index("BAD"), "no", length=3)
     assert error.message == f"p.sql:2:{text.index('BAD') + 1}: no\n{shown}\n{carets}"
 

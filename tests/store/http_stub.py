@@ -110,7 +110,7 @@ class Stub:
 
         class Server(ThreadingHTTPServer):
             def handle_error(self, request: object, client_address: object) -> None:
-                """A client that hung up before its answer came is no news."""
+                """A client that hung up before its answer came is not reported."""
 
         self.server = Server(("127.0.0.1", 0), Handler)
         self.endpoint = f"http://127.0.0.1:{self.server.server_port}"

@@ -189,7 +189,7 @@ def test_an_empty_object_is_an_object(store: Store) -> None:
 
 
 def test_a_range_is_shorter_only_where_the_object_ends(store: Store) -> None:
-    """F10: what lies behind the end is no bytes of an object that is there, not absence."""
+    """F10: what lies behind the end is not bytes of an object that is there, not absence."""
     data = b"0123456789"
     store.put_new("a/b", data)
     for start in (0, 1, 5, 9, 10, 11, 1000):

@@ -118,7 +118,7 @@ def test_an_address_with_a_secret_is_refused_and_not_repeated(scheme: str, rest:
 
 
 def test_a_directory_takes_no_options(tmp_path: Path) -> None:
-    """An endpoint beside a directory is a sign that something else was meant."""
+    """An endpoint option with a directory is a sign that something else was meant."""
     with pytest.raises(ConfigError, match="takes no options, found endpoint, region"):
         open_store(str(tmp_path), ENV, region="x", endpoint="y")
 

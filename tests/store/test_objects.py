@@ -194,7 +194,7 @@ def test_refused_credentials_say_what_to_check(
     ids=lambda value: str(getattr(value, "status", value)),
 )
 def test_an_error_names_what_to_check(stub: Stub, reply: Reply, hint: str) -> None:
-    """F10: whatever it is that cannot be understood, it is no answer to the question."""
+    """F10: whatever it is that cannot be understood, it is not an answer to the question."""
     stub.answer = lambda request: reply
     for name in READS:
         assert hint in str(refusal(CALLS[name], at(stub.endpoint)).hint)

@@ -1,4 +1,4 @@
-"""R1: a store that does not answer for a while is waited for; what is no outage is told at once."""
+"""R1: a store that does not answer for a while is waited for; other errors are reported at once."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_write_that_was_lost_to_another_is_a_conflict_after_an_outage() -> Non
 
 
 def test_a_conflict_without_doubt_is_told_without_looking() -> None:
-    """The same bytes of another writer are no success of ours."""
+    """The same bytes from another writer are not our success."""
     _, faulty, store = opened()
     with pytest.raises(ConflictError):
         store.put_new("there", b"x")
@@ -264,7 +264,7 @@ def test_a_process_that_is_asked_to_end_does_not_wait_for_an_outage() -> None:
 
 
 def test_an_outage_lasts_as_long_as_any_call_waits() -> None:
-    """Reads that succeed beside writes that fail would tell of an end every few seconds."""
+    """Reads that succeed next to writes that fail would tell of an end every few seconds."""
     env = ManualEnv()
     patience = Patience(env, Retry(PATIENCE_S), "s3://acme")
     told: list[Outage | Recovery] = []

@@ -125,7 +125,7 @@ def test_a_lost_answer_surfaces_as_it_is(number: int, when: str) -> None:
 
 
 def test_a_probe_that_cannot_clean_up_has_still_passed() -> None:
-    """F9: what is left below `probe/` counts as nothing, so it is no reason to refuse."""
+    """F9: what is left below `probe/` counts as nothing, so the store is not refused."""
     inner = MemoryStore(ManualEnv())
     probe(FaultyStore(inner, fail_at(4, "before")), ManualEnv())
     (left,) = inner.list()

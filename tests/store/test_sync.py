@@ -229,7 +229,8 @@ def test_a_file_whose_sync_failed_is_discarded_and_rewritten(
 def test_a_directory_that_could_not_be_opened_is_synced_by_the_next_attempt(
     kernel: Kernel, store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K8: too many open files are no failed `fsync`: nothing was reported, nothing was dropped."""
+    """K8: too many open files are not a failed `fsync`: nothing was reported, nothing was
+    dropped."""
     store.put_new("a/1", b"bytes")
     opening = os.open
 

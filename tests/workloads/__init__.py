@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-# The benchmarks are scripts, no package: each finds its neighbours because it lies beside them.
+# The benchmarks are scripts, not a package: each finds its neighbours in its own folder.
 BENCHMARKS = str(Path(__file__).resolve().parents[2] / "benchmarks")
 if BENCHMARKS not in sys.path:
     sys.path.append(BENCHMARKS)

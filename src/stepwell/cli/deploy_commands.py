@@ -12,7 +12,7 @@ from stepwell.cli.project_options import TIMEOUT, Json, TakeOver, Timeout
 state = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="The record of what was deployed.",
+    help="Show or repair the record of deploys.",
 )
 LockTimeout = Annotated[
     str,

@@ -542,7 +542,7 @@ def demo(
     """Let two processes race for one pipeline: nothing is lost.
 
     Runs in a temporary directory. Every row that was acknowledged to a writer is compared with the
-    journal. With --crash, a pipeline is killed half-way and run again; its view is compared with
+    journal. With --crash, a pipeline is killed halfway and run again; its view is compared with
     the input, and its sink with the view. The exit code is 1 if something differs.
 
     \b

@@ -40,7 +40,8 @@ def add_to(app: typer.Typer) -> None:
 def create(
     context: typer.Context,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Keep it until it is deleted.")
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Name it, and keep it until it is deleted."),
     ] = None,
     keep: Annotated[
         str | None,
