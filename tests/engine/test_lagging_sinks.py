@@ -310,9 +310,7 @@ def test_closing_does_not_wait_until_a_sink_has_caught_up() -> None:
 
 @pytest.mark.parametrize("run", [True, False])
 def test_closing_long_after_a_stop_has_a_grace_of_its_own(run: bool) -> None:
-    """J7: a loop that ended an hour ago, or was asked to end before there was one, is still sent
-    output.
-    """
+    """J7: output is still sent if the loop ended an hour ago, or was stopped before it began."""
     world = lagging(8, coalesces=False)
     world.down = {"one"}
     pipeline = world.open(sinks=ONE)

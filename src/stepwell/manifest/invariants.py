@@ -41,12 +41,12 @@ def check_claim(before: Manifest, after: Manifest) -> None:
 
 
 def same_lineage(before: Manifest, after: Manifest) -> bool:
-    """A pipeline keeps its identity: sinks and journal entries are told apart by it."""
+    """A pipeline keeps its identity, by which its sinks and journal entries are recognised."""
     return before.lineage == after.lineage
 
 
 def timelines_only_grow(before: Manifest, after: Manifest) -> bool:
-    """Without its restore a checkpoint is dropped that is needed; cut, a history looks foreign."""
+    """A lost timeline makes a history look foreign, and drops checkpoints that are needed."""
     if after.timelines == before.timelines:
         return True
     new, known = after.timelines[-1], {item.id for item in before.timelines}
@@ -55,22 +55,22 @@ def timelines_only_grow(before: Manifest, after: Manifest) -> bool:
 
 
 def same_claim(before: Manifest, after: Manifest) -> bool:
-    """Only a claim changes who holds the pipeline; else a commit could take it without a fence."""
+    """Only a claim changes the holder; otherwise a commit could take over without a fence."""
     return before.claim == after.claim
 
 
 def next_epoch(before: Manifest, after: Manifest) -> bool:
-    """A claim raises the epoch by one: of two claims of an epoch one loses its version's number."""
+    """A claim raises the epoch by one, so only one of two claims of an epoch is committed."""
     return after.claim.epoch == before.claim.epoch + 1
 
 
 def only_claimed(before: Manifest, after: Manifest) -> bool:
-    """A claim happens before anything was read from the journal, so it may not move anything."""
+    """A claim is made before the journal is read, so it must not change anything else."""
     return replace(before, claim=after.claim) == after
 
 
 def replay_moves_forward(before: Manifest, after: Manifest) -> bool:
-    """A flush that went back would replay, a second time, entries which the runs already hold."""
+    """A flush that went back would replay entries that the runs already hold."""
     return after.replay.position >= before.replay.position and (
         after.replay.position > before.replay.position or after.replay == before.replay
     )
@@ -105,8 +105,8 @@ def sources_and_sinks_are_distinct(before: Manifest, after: Manifest) -> bool:
 
 
 def sinks_move_forward(before: Manifest, after: Manifest) -> bool:
-    """What a sink holds it holds for good: one that went back would be sent a transaction twice,
-    and a number whose entry changed would pass another history's output for ours.
+    """A sink that went back would be sent a transaction twice, and a number whose entry changed
+    would make the output of another history look like ours.
     """
     held = {item.name: item.held for item in before.progress.sinks}
     return all(
@@ -126,7 +126,7 @@ def outbox_holds_what_is_undelivered(before: Manifest, after: Manifest) -> bool:
 
 
 def marks_are_of_this_pipeline(before: Manifest, after: Manifest) -> bool:
-    """A mark of another pipeline would be compared with what its sink says, and believed."""
+    """A mark of another pipeline would match that of its sink, and be trusted."""
     progress = after.progress
     marks = [item.mark for item in progress.outbox]
     marks += [item.held for item in progress.sinks if item.held is not None]
@@ -134,24 +134,24 @@ def marks_are_of_this_pipeline(before: Manifest, after: Manifest) -> bool:
 
 
 def checkpoints_are_distinct(before: Manifest, after: Manifest) -> bool:
-    """Two checkpoints of one id could not be told apart when one is deleted."""
+    """Two checkpoints with the same id could not be distinguished when one is deleted."""
     return _distinct(item.id for item in after.checkpoints)
 
 
 def floor_moves_forward(before: Manifest, after: Manifest) -> bool:
-    """A collector that read the version before deletes what is unnamed up to its floor."""
+    """A collector that read the previous version deletes unnamed files up to its floor."""
     return (after.floor or "") >= (before.floor or "")
 
 
 def checkpoints_are_born_above_the_floor(before: Manifest, after: Manifest) -> bool:
-    """A collector may delete, at any time, an object at or below the floor that nothing names."""
+    """A collector may delete an unnamed object at or below the floor at any time."""
     known = {item.id for item in before.checkpoints} | {pin.checkpoint for pin in before.pins}
     new = [item.id for item in after.checkpoints if item.id not in known]
     return all(id > (before.floor or "") for id in new)
 
 
 def pins_name_what_is_there(before: Manifest, after: Manifest) -> bool:
-    """A pin comes while its checkpoint is named; the parent may let that go later."""
+    """A new pin names an existing checkpoint, which the parent may drop later."""
     known = {item.id for item in before.checkpoints} | {pin.checkpoint for pin in before.pins}
     new = [pin.checkpoint for pin in after.pins if pin not in before.pins]
     return all(checkpoint in known for checkpoint in new)
