@@ -37,7 +37,7 @@ class Rows:
     """A table under change. A position is the place of one version of one row, for ever."""
 
     def __init__(self, table: pa.Table, columns: Sequence[str] = ()) -> None:
-        """`columns` are kept as arrays beside the table, because they are searched."""
+        """`columns` are kept as arrays next to the table, because they are searched."""
         self.schema: pa.Schema = table.schema
         self._batches: list[pa.RecordBatch] = []
         self._starts = np.zeros(1, dtype=np.int64)
@@ -74,7 +74,7 @@ class Rows:
         return np.flatnonzero(np.isin(self._arrays[column], values) & self._live)
 
     def sample(self, draw: np.random.Generator, count: int) -> Array:
-        """So many different rows, or all if there are fewer, in the order of the draw."""
+        """`n` different rows, or all if there are fewer, in the order of the draw."""
         now = self.now()
         picked: Array = draw.choice(len(now), size=min(count, len(now)), replace=False)
         return now[picked]

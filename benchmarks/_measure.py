@@ -48,7 +48,7 @@ def workspace() -> Iterator[Path]:
         with tempfile.TemporaryDirectory(dir=_ROOT) as name:
             yield Path(name)
     finally:
-        # Another run may be at work beside this one; then the directory is its to remove.
+        # Another run may use the directory; then it removes it.
         if {path.name for path in _ROOT.iterdir()} == {ignore.name}:
             shutil.rmtree(_ROOT, ignore_errors=True)
 

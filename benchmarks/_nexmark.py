@@ -224,15 +224,15 @@ class Changes:
         return {table: Change(put=rows) for table, rows in new.items() if rows.num_rows}
 
     def updates(self, table: str, n: int) -> dict[str, Change]:
-        """So many rows with other values in one or two columns, or by chance in none."""
+        """`n` rows with other values in one or two columns, or by chance in none."""
         return self._change(table, updates=n)
 
     def deletes(self, table: str, n: int) -> dict[str, Change]:
-        """So many rows go, or all if there are fewer. What refers to them stays."""
+        """Delete `n` rows, or all if there are fewer. References to them stay."""
         return self._change(table, deletes=n)
 
     def mixed(self, n: int) -> dict[str, Change]:
-        """So many updates and deletes in each table, and after them as many new events."""
+        """`n` updates and deletes in each table, and then as many new events."""
         parts = [self._change(table, updates=n, deletes=n) for table in TABLES]
         return together(*parts, self.arrivals(n))
 

@@ -3,7 +3,8 @@
 The standard changes its data by adding orders and by deleting orders. `Changes` does that, and also
 inserts, updates and deletes rows of any table, since a view has to follow those as well. Updates
 aim at what the queries look at: dates move across the borders of filters, customers change their
-nation, parts their brand. References are not kept whole: a customer can go while its orders stay.
+nation, parts their brand. References are not preserved: a customer can be deleted while its orders
+stay.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def load(folder: Path, scale: float) -> dict[str, pa.Table]:
 
 
 def load_some_orders(folder: Path, scale: float, one_in: int) -> dict[str, pa.Table]:
-    """Enough to change orders at a large scale: one order in so many, with its lines.
+    """Enough to change orders at a large scale: one order in a given number, with its lines.
 
     Of customers there are the keys, of other tables nothing. The last order is among them, so that
     keys that are made are new.
@@ -108,7 +109,7 @@ def load_some_orders(folder: Path, scale: float, one_in: int) -> dict[str, pa.Ta
 
 
 def _tool() -> str:
-    """Installed beside the Python that runs, which need not be on the path."""
+    """Installed next to the running Python, which need not be on the path."""
     folder = str(Path(sys.executable).parent)
     found = shutil.which("tpchgen-cli", path=folder) or shutil.which("tpchgen-cli")
     if found is None:
@@ -170,7 +171,7 @@ class Changes:
         return len(self._rows[table])
 
     def new_orders(self, fraction: float) -> dict[str, Change]:
-        """New orders with their lines: so many for each order there is, at least one.
+        """New orders with their lines: a share of the existing orders, at least one.
 
         Each is made after another order, at another time, for another customer (who may not have
         ordered before), of other parts and quantities. One in twenty orders much of everything.
@@ -217,7 +218,7 @@ class Changes:
         return {table: Change(put=rows) for table, rows in put.items()}
 
     def delete_orders(self, fraction: float) -> dict[str, Change]:
-        """Orders go with their lines: so many of each order there is, at least one."""
+        """Delete orders with their lines: a share of the existing ones, at least one."""
         orders, lines = self._rows["orders"], self._rows["lineitem"]
         order_positions = np.sort(orders.sample(self._draw, self._share(fraction)))
         line_positions = lines.where("l_orderkey", orders.ever("o_orderkey")[order_positions])
@@ -227,22 +228,22 @@ class Changes:
         return {table: Change(delete=rows) for table, rows in deleted.items()}
 
     def inserts(self, table: str, n: int) -> dict[str, Change]:
-        """So many new rows; at least one in three with a key that was deleted before, if any was.
+        """`n` new rows; at least one in three with a key that was deleted before, if any was.
 
         Fewer for `lineitem`, when there are fewer orders: each gets one more line.
         """
         return self._change(table, inserts=n)
 
     def updates(self, table: str, n: int) -> dict[str, Change]:
-        """So many rows with other values in one or two columns, or a few, or by chance in none."""
+        """`n` rows with other values in one or two columns, or a few, or by chance in none."""
         return self._change(table, updates=n)
 
     def deletes(self, table: str, n: int) -> dict[str, Change]:
-        """So many rows go, or all if there are fewer. What refers to them stays."""
+        """Delete `n` rows, or all if there are fewer. References to them stay."""
         return self._change(table, deletes=n)
 
     def mixed(self, n: int) -> dict[str, Change]:
-        """So many inserts, updates and deletes in each table at once, at most of one row in fifty.
+        """`n` inserts, updates and deletes in each table at once, at most of one row in fifty.
 
         Regions and nations are few, and the queries ask for some by name: of these one goes in one
         batch and comes back in the next.
@@ -329,7 +330,7 @@ class Changes:
         return {"ps_partkey": found[:n] >> 32, "ps_suppkey": found[:n] & 0xFFFFFFFF}
 
     def _fresh_lines(self, n: int) -> Columns:
-        """One more line for so many orders."""
+        """One more line for each of `n` orders."""
         orders, rows = self._rows["orders"], self._rows["lineitem"]
         keys = np.sort(orders.ever("o_orderkey")[orders.sample(self._draw, n)])
         line_keys = rows.ever("l_orderkey")

@@ -5,7 +5,7 @@
     commands   `--help`, `validate` and `plan` as a person types them; no Spark is started
     change     deploying a change to one view on Spark, against all of them; which are compiled
 
-Prints tables, as Markdown; what they said on one machine stands in RESULTS.md. Nothing is asserted.
+Prints tables, as Markdown; RESULTS.md has those of one machine. Nothing is asserted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How fast is a backlog of many small files taken in, and does it slow down as it is?
+"""How fast is a backlog of many small files ingested, and does it slow down?
 
     .venv/bin/python benchmarks/small_files.py [--quick] [--only reference] [--json]
 
-Files of three rows each, under random names, and one view over them, taken in by `stepwell run
+Files of three rows each, under random names, and one view over them, ingested by `stepwell run
 --once`: a whole process, Spark's start included. Then the same command again, with nothing new. CPU
 is what the system counts for the command, mostly Python's. The entries are the first and the last
 full one of the journal: an entry is to hold its own step and nothing more. Works in `.bench/`, and

@@ -1,8 +1,9 @@
-"""A pipeline that goes on and on: does it stay as quick, and as small, as it began?
+"""A pipeline that runs for a long time: does it stay fast and small?
 
     python benchmarks/steady.py [--quick] [--only steady|during] [--json]
 
-steady   small transactions that insert, update and delete, on Spark, with checkpoints and merging:
+steady   small transactions that insert, update and delete, on Spark, with checkpoints and
+compaction:
          the last 100 against the first 100, the runs of each relation, and the store against what
          is alive in it, before it is collected and after
 during   ten transactions after a checkpoint, against ten without one, in turns
@@ -171,7 +172,7 @@ def during(spark: SparkSession, directory: Path, quick: bool) -> list[Table]:
     turns = 4 if quick else 80
     orders = Orders()
     pipeline = opened(spark, directory, Settings(checkpoint_every_s=1e9), orders)
-    # In an order drawn at random: runs are merged every so many transactions, in either kind.
+    # In an order drawn at random: runs are compacted every few transactions, in either kind.
     order = [True, False] * (turns // 2)
     random.Random(1).shuffle(order)
     seconds: dict[bool, list[float]] = {True: [], False: []}

@@ -7,7 +7,7 @@
     recovery     from a kill to the first new transaction, against what was lost with it
 
 Everything runs in one Spark session on all cores, in turns, so that a slow minute falls on all
-alike. Prints tables, as Markdown; what they said on one machine stands in RESULTS.md. Nothing is
+alike. Prints tables, as Markdown; RESULTS.md has those of one machine. Nothing is
 asserted.
 """
 
@@ -149,7 +149,7 @@ def _durable(spark: SparkSession, rows: int, rounds: int) -> tuple[Times, Times]
 
 
 def _merged() -> None:
-    """Wait for what is merged in another thread, by whichever of the two."""
+    """Wait for background compactions of either."""
     for thread in threading.enumerate():
         if thread.name == "stepwell-chore":
             thread.join()

@@ -64,7 +64,7 @@ def test_a_crash_goes_through_every_handler_and_the_process_stays_dead() -> None
                 call()
 
 
-def test_a_stall_lets_time_pass_and_then_goes_on() -> None:
+def test_a_stall_lets_time_pass_and_then_continues() -> None:
     env = ManualEnv()
     store = FaultyStore(MemoryStore(env), stall_at(1, 30, "after"), sleep=env.sleep)
     store.put_new("a", b"x")

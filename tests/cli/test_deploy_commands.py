@@ -253,7 +253,7 @@ def test_variables_come_from_five_places_in_order(
     assert "stepwell.vars.yml:1:1" in wrong.stderr
 
 
-def test_a_deploy_changes_a_pipeline_that_runs_and_it_goes_on(folder: Path, run: Run) -> None:
+def test_a_deploy_changes_a_pipeline_that_runs_and_it_continues(folder: Path, run: Run) -> None:
     """D11, scenario 80: the process that has the pipeline does it itself; nobody is fenced."""
     put_file(folder, "a.json", [{"id": 1, "customer": "a", "amount": "5.00"}])
     running = Process(folder, "run")

@@ -59,7 +59,7 @@ def test_a_file_that_is_pushed_again_with_its_key_is_in_once(run: Run, folder: P
     assert len(ids(run, folder)) == 10, "without a key it is another push"
 
 
-def test_a_push_that_stopped_in_the_middle_names_the_key_to_go_on_with(
+def test_a_push_that_stopped_in_the_middle_names_the_key_to_continue_with(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """J14: the key that was made for it; the rest is taken in, and nothing twice."""

@@ -121,7 +121,7 @@ def test_a_tail_that_is_interrupted_exits_130(folder: Path, running: Process) ->
     assert "Traceback" not in tail.text
 
 
-def test_once_takes_in_what_there_is_and_ends(folder: Path) -> None:
+def test_once_ingests_the_existing_input_and_ends(folder: Path) -> None:
     for number in range(3):
         put_file(folder, f"orders-{number}.json", [order(number, "ada")])
     ended = stepwell(folder, "run", "--once", "--json")

@@ -291,7 +291,7 @@ def test_a_log_refuses_a_column_that_returns_with_another_type(
     ],
     ids=lambda column: str(column.type),
 )
-def test_a_log_goes_on_with_a_column_that_returns(
+def test_a_log_continues_with_a_column_that_returns(
     old: pa.Array, new: pa.Array, word: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """D11: its type becomes one that holds what is there and what comes, digit by digit."""

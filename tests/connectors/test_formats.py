@@ -82,7 +82,7 @@ BAD_LINES = [
 
 
 @pytest.mark.parametrize(("line", "reason"), BAD_LINES, ids=range(len(BAD_LINES)))
-def test_a_bad_row_is_a_dead_letter_and_the_rest_goes_on(line: str | bytes, reason: str) -> None:
+def test_a_bad_row_is_a_dead_letter_and_the_rest_continues(line: str | bytes, reason: str) -> None:
     """Scenario 90, J13: one bad row in the middle must not stop, shift or change its neighbours."""
     data = line.encode() if isinstance(line, str) else line
     batch = decode(b'{"id":7}\n' + data + b'\n{"id":8}\n')

@@ -151,7 +151,7 @@ def test_a_rejected_delete_in_parquet_is_kept_as_json(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_that_went_meanwhile_leaves_the_row_itself(tmp_path: Path) -> None:
+def test_a_file_that_went_in_the_meantime_leaves_the_row_itself(tmp_path: Path) -> None:
     """J15: to tell of a row must not stop the others."""
     path = tmp_path / "a.json"
     path.write_text('{"delete": {"id": 7}}\n')

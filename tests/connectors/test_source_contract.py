@@ -148,7 +148,7 @@ def test_what_was_taken_is_read_again_by_another_process(case: Case, rows_max: i
 
 
 @pytest.mark.parametrize("rows_max", [90, 333])
-def test_another_process_goes_on_where_one_stopped(case: Case, rows_max: int) -> None:
+def test_another_process_continues_where_one_stopped(case: Case, rows_max: int) -> None:
     """J8: a position is JSON; it, and the names that were taken, are all that a new process has."""
     steps: list[Intake] = []
     after: object = None

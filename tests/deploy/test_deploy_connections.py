@@ -103,7 +103,7 @@ def test_a_sink_in_its_place_with_another_format_is_refused(lab: Lab) -> None:
         lab.deploy()
 
 
-def test_a_source_goes_on_where_it_stands_and_a_new_one_begins(lab: Lab) -> None:
+def test_a_source_continues_from_its_position_and_a_new_one_starts(lab: Lab) -> None:
     """D11: rows are taken once, whatever changes around them."""
     data = lab.folder / "data"
     data.mkdir()
@@ -169,7 +169,7 @@ def test_a_source_that_has_taken_files_keeps_its_base_folder(
 @pytest.mark.parametrize(
     "path", ["data/one/**/*.json", "./data/one/*.json", "data/../data/one/a*", "<folder>/*.json"]
 )
-def test_a_source_goes_on_with_another_pattern_below_its_base_folder(lab: Lab, path: str) -> None:
+def test_a_source_continues_with_another_pattern_below_its_base_folder(lab: Lab, path: str) -> None:
     """D11, J5: what was taken is not taken again, and what the pattern left out is."""
     two_folders(lab)
     lab.run()

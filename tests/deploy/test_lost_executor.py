@@ -134,7 +134,7 @@ def test_a_query_is_told_and_the_next_one_answered(lab: Lab) -> None:
         assert lab.pipeline.query("SELECT id FROM orders").to_pylist() == [{"id": 1}]
 
 
-def test_an_idle_run_notices_at_once_and_goes_on(lab: Lab) -> None:
+def test_an_idle_run_notices_at_once_and_continues(lab: Lab) -> None:
     """R1: also if nobody asks it anything. The watch of a run knows its new claim for its own."""
     ended: list[BaseException] = []
     with lab.pipeline:
@@ -172,7 +172,7 @@ def test_one_that_dies_again_and_again_ends_the_run_with_a_clear_error(lab: Lab)
         assert again.table("orders").column("id").to_pylist() == [1]
 
 
-def test_one_that_was_taken_over_meanwhile_is_not_claimed_back(lab: Lab) -> None:
+def test_one_that_was_taken_over_in_the_meantime_is_not_claimed_back(lab: Lab) -> None:
     """R1, F3: a dead Java does not justify fencing the current writer."""
     with lab.pipeline:
         lab.push(1)

@@ -64,7 +64,7 @@ class Runner:
         self.pipeline.push("orders", [{"id": id, "customer": f"c{id % 3}", "amount": amount}])
 
 
-def test_transactions_go_on_while_a_view_is_built(lab: Lab) -> None:
+def test_transactions_continue_while_a_view_is_built(lab: Lab) -> None:
     """D11: what is committed meanwhile is in the new view, and the sink has each change once."""
     building, go_on = threading.Event(), threading.Event()
 

@@ -51,7 +51,7 @@ def opened(world: World, works: list[Work]) -> Pipeline:
     )
 
 
-def test_transactions_go_on_while_it_works() -> None:
+def test_transactions_continue_while_it_works() -> None:
     """K5: it is adopted between two transactions, in the thread that makes them."""
     world, work = World(), Work()
     pipeline = opened(world, [work])

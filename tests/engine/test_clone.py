@@ -112,7 +112,7 @@ def test_a_transaction_that_was_open_is_settled_in_the_clone(family: Family) -> 
     assert ids_of(family.open("clone")) == [1, 10, 2, 3]
 
 
-def test_sources_go_on_where_the_parent_was(family: Family) -> None:
+def test_sources_continue_where_the_parent_was(family: Family) -> None:
     """J6: what the parent took in the clone does not take in again, and what comes later both do,
     each for itself.
     """

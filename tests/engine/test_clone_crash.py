@@ -170,7 +170,7 @@ def refuse_unfinished(family: Family) -> None:
 
 
 @KIND
-def test_killed_again_while_it_goes_on_a_clone_is_the_same(begun: Begun, kind: str) -> None:
+def test_killed_again_while_it_continues_a_clone_is_the_same(begun: Begun, kind: str) -> None:
     """Scenario 51, C6: the attempt that goes on with a clone may die as well, anywhere."""
     expected, _, calls = undisturbed(begun, kind)
     for first in range(1, calls["clone"] + 1, 3):
@@ -209,7 +209,7 @@ def test_a_call_that_fails_anywhere_is_made_good_by_cloning_again(
             check_pins(family, kind, spare=1)
 
 
-def test_the_parent_goes_on_between_two_attempts(begun: Begun) -> None:
+def test_the_parent_continues_between_two_attempts(begun: Begun) -> None:
     """Scenarios 51 and 61, C6: how far the journal is taken over was decided when the clone began,
     so what the parent records, flushes and checkpoints between two attempts is not in it.
     """

@@ -201,7 +201,7 @@ def test_an_adopted_copy_is_a_history_of_its_own_and_its_sinks_are_off(disk: Dis
     assert {at.name for at in one.progress.sinks} == set(two.sinks_off)
 
 
-def test_a_directory_that_was_renamed_goes_on(disk: Disk) -> None:
+def test_a_directory_that_was_renamed_continues(disk: Disk) -> None:
     """F13: no copy, so nobody need be asked; a clone is pinned under its new address."""
     disk.begin("parent")
     disk.clone("parent", "old")

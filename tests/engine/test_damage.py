@@ -222,7 +222,7 @@ KINDS: dict[str, tuple[Callable[[World], str], type[StepwellError], str]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_opening_says_what_is_damaged_and_how_to_go_on(kind: str) -> None:
+def test_an_opening_says_what_is_damaged_and_how_to_continue(kind: str) -> None:
     """K6: told apart, by object, with the next command; and nobody was fenced for it."""
     world = build(closed=True)
     epoch = latest(world).claim.epoch

@@ -32,7 +32,7 @@ def bad_world() -> World:
     return world
 
 
-def test_bad_rows_go_to_the_dead_letters_and_the_rest_goes_on() -> None:
+def test_bad_rows_go_to_the_dead_letters_and_the_rest_continues() -> None:
     """J13, scenario 90: with source, place and reason; counted in status; through any restart."""
     world = bad_world()
     pipeline = world.open(settings=replace(SETTINGS, limits=Limits(100)))

@@ -25,7 +25,7 @@ from tests.engine.doubles import (
 from tests.engine.pipeline_tools import entries, until
 
 
-def test_what_a_transaction_takes_in_becomes_visible_at_once() -> None:
+def test_the_input_of_a_transaction_becomes_visible_at_once() -> None:
     """J10, J7: nothing of it is seen before, and each sink gets one batch."""
     world = World()
     world.feeds = {"files": Feed("clicks").put(click("a"), click("b"))}

@@ -104,7 +104,7 @@ def test_killed_at_every_call_of_an_opening_that_collects(when: When) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "halfway", "after"])
-def test_an_opening_that_cannot_collect_serves_all_the_same(when: When) -> None:
+def test_an_opening_that_cannot_collect_serves_anyway(when: When) -> None:
     """F10: a request that fails while collecting is kept as the reason, and fails nothing."""
     without, calls = calls_of_an_opening(NEVER), calls_of_an_opening(FEW)
     assert calls - without >= 8, "the boundary, the latest, then the deletes"

@@ -45,7 +45,7 @@ from tests.engine.pipeline_tools import entries, until
 TX = Transaction
 
 
-def test_once_takes_in_all_there_is_and_no_more() -> None:
+def test_once_ingests_the_existing_input_and_no_more() -> None:
     """J2: in transactions bounded by the limits."""
     world = World()
     world.feeds = {"files": Feed("orders").put(*(order(id) for id in range(8)))}
@@ -80,7 +80,7 @@ def test_sources_share_a_step_fairly() -> None:
     world.check(pipeline)
 
 
-def test_a_source_that_is_down_is_left_alone_and_the_others_go_on() -> None:
+def test_a_source_that_is_down_is_left_alone_and_the_others_continue() -> None:
     """J3: status says why; once it is back it goes on where it stood."""
     world = World()
     world.feeds = {"up": Feed("orders").put(order(1)), "down": Feed("clicks").put(click("a"))}

@@ -67,7 +67,7 @@ def test_a_run_through_an_outage_ends_as_one_without(stride: int, when: When) ->
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_outage_longer_than_the_patience_is_an_error_as_ever(when: When) -> None:
+def test_an_outage_longer_than_the_patience_is_an_error(when: When) -> None:
     """F7, F11: a push that may be there has an unknown outcome; opening again tells which."""
     made = World()
     faulty = patient(made)

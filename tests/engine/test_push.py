@@ -31,7 +31,7 @@ from tests.engine.doubles import (
 from tests.engine.pipeline_tools import entries, holding, until
 
 
-def test_rows_are_taken_in_any_form_people_have_them_in() -> None:
+def test_rows_are_accepted_in_any_form() -> None:
     """J8: lists, columns, Arrow; columns in any order and case, and some left out."""
     world = World()
     pipeline = world.open()
@@ -74,7 +74,7 @@ def no_thread(thread: threading.Thread) -> None:
     raise RuntimeError("can't create new thread at interpreter shutdown")
 
 
-def test_rows_that_cannot_be_recorded_are_not_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_cannot_be_recorded_are_not_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     """J1: computed, and recorded nowhere: nothing has happened, and the next one goes on."""
     world = World()
     pipeline = world.open()

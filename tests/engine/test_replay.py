@@ -51,7 +51,7 @@ def crash() -> bool:
     raise Crash
 
 
-def test_a_file_changed_after_it_was_taken_in_stops_replay() -> None:
+def test_a_file_changed_after_it_was_read_stops_replay() -> None:
     """Scenario 86, J5: source, transaction, both counts and both checksums are named, and nothing
     of it is published.
     """

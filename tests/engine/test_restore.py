@@ -369,7 +369,7 @@ def test_a_trimmed_journal_leads_only_to_checkpoints() -> None:
     world.check(done.pipeline)
 
 
-def test_a_checkpoint_deleted_meanwhile_stops_the_restore() -> None:
+def test_a_checkpoint_deleted_in_the_meantime_stops_the_restore() -> None:
     """Scenarios 46, 64: its files may be collected any time, so nothing is built upon them."""
     world, seen = history()
     found = preview(RestoreRequest(checkpoint="one"), world.store, world.store, world.env)

@@ -231,7 +231,7 @@ def test_a_directory_whose_mark_changes_at_every_start_keeps_no_more_than_anothe
     assert len([item for item in latest(world).timelines if not item.resumed]) == 4
 
 
-def test_a_sink_that_was_down_through_many_timelines_goes_on(tmp_path: Path) -> None:
+def test_a_sink_that_was_down_through_many_timelines_continues(tmp_path: Path) -> None:
     """F13, J16: marks decide, and no list of timelines: also for one that was forgotten."""
     world = World()
     world.store = LocalStore(str(tmp_path / "one"), world.env)

@@ -60,7 +60,7 @@ def test_a_sink_gets_one_batch_for_each_transaction_that_changed_its_view() -> N
     assert world.shelves["revenue"].batches[1] == (4, ((("a", 5, 1), -1), (("a", 6, 1), 1)))
 
 
-def test_numbers_go_on_after_a_restart() -> None:
+def test_numbers_continue_after_a_restart() -> None:
     """J1: a counter that began again would make a sink drop what is new."""
     world = World()
     for id in range(4):
@@ -104,7 +104,7 @@ def test_pauses_grow_up_to_a_limit() -> None:
     assert all(2.0 <= pause <= 4.0 for pause in pauses[3:])
 
 
-def test_at_the_bound_nothing_more_is_taken_in() -> None:
+def test_at_the_bound_nothing_more_is_ingested() -> None:
     """J7: rather than lose output or memory, the pipeline waits, then says which sink it is."""
     settings = replace(SETTINGS, outbox=OutboxSettings(transactions_max=3), sink_wait_s_max=5.0)
     world = World()

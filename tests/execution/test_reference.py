@@ -303,7 +303,7 @@ def test_set_operations_count_and_take_null_for_equal(kind: SetKind, expected: B
 # Windows and top rows
 
 
-def test_a_frame_without_rows_takes_in_the_peers() -> None:
+def test_a_frame_without_rows_includes_the_peers() -> None:
     """The default frame is RANGE: a running sum jumps at ties, ROWS does not."""
     texts = calls(
         "sum(b) OVER (PARTITION BY a ORDER BY b)",

@@ -164,7 +164,7 @@ def test_an_adopted_session_is_left_as_it_was(spark: SparkSession) -> None:
     assert not callers.catalog.tableExists("of_ours")
 
 
-def test_a_session_beside_computes_with_its_own_settings(
+def test_a_second_session_computes_with_its_own_settings(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """S5: a compaction in the background is parallel, whatever the transaction has set."""

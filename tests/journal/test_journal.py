@@ -348,7 +348,7 @@ def test_a_reader_passes_any_number_of_barriers_in_one_poll() -> None:
     assert [rows_of(item) for item in reader.poll(1)] == [["after many takeovers"]]
 
 
-def test_a_writer_that_goes_on_during_the_search_for_the_end_leaves_no_hole() -> None:
+def test_a_writer_that_continues_during_the_search_for_the_end_leaves_no_hole() -> None:
     """F2: entries added while a successor searches are not mistaken for entries behind a hole."""
     env, store, tiny = opened(3)
 

@@ -203,7 +203,7 @@ def test_a_barrier_outlives_its_use_and_catches_a_writer_that_slept() -> None:
         sleeper.push("woken up")
 
 
-def test_a_writer_that_was_silent_for_long_asks_once_and_goes_on() -> None:
+def test_a_writer_that_was_silent_for_long_asks_once_and_continues() -> None:
     """F8: silence alone is not a fence: one look at the manifest, and the append is made."""
     store = MemoryStore(ManualEnv())
     faulty, tiny = faulty_writer(store)

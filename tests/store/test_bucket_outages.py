@@ -82,7 +82,7 @@ def proxy(s3_endpoint: str) -> Iterator[Proxy]:
     made.down()
 
 
-def test_a_pipeline_goes_on_when_its_bucket_is_back(
+def test_a_pipeline_continues_when_its_bucket_is_back(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A busy run ended after three seconds without its bucket; now it waits, and says so."""

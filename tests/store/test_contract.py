@@ -272,7 +272,7 @@ def test_a_listing_knows_size_and_time(store: Store) -> None:
     assert [item.size for item in store.list()] == [3]
 
 
-def test_a_listing_goes_on_behind_the_first_thousand(store: Store) -> None:
+def test_a_listing_continues_behind_the_first_thousand(store: Store) -> None:
     """F10: S3 answers a thousand at a time; a first page taken for all would hide the rest."""
     paths = [f"journal/{number:020}.arrow" for number in range(1, 1004)]
     with ThreadPoolExecutor(1 if "simulated" in store.uri else 8) as pool:

@@ -270,7 +270,7 @@ def test_a_failed_write_is_unavailable_and_leaves_nothing_behind(
         assert again.data == data
 
 
-def test_a_write_that_stops_short_goes_on_where_it_stopped(
+def test_a_write_that_stops_short_continues_where_it_stopped(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """K8: the system may take less than it was given, and that is not an error."""

@@ -33,7 +33,7 @@ class IngestLoop:
         self.rest_s = 0.0
         """Seconds to rest before the next turn."""
 
-    def go_on_with(self, session: WriterSession) -> None:
+    def continue_with(self, session: WriterSession) -> None:
         """Continue with another session: the program was swapped between two turns."""
         self._session = session
 

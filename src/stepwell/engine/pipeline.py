@@ -239,7 +239,7 @@ class Pipeline:
                     if self._failure is not None:
                         break  # The session may be unusable; `run` ends with the failure.
                     self._ensure_executor()
-                    loop.go_on_with(self._session)
+                    loop.continue_with(self._session)
                     try:
                         done = loop.turn()
                     except Exception:
@@ -261,7 +261,7 @@ class Pipeline:
         if self._failure is not None:
             raise self._failure
         with self._turn("run"):
-            loop.go_on_with(self._session)
+            loop.continue_with(self._session)
             closed = loop.finish()
             if closed is not None:
                 self._after(closed)

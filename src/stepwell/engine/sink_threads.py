@@ -51,12 +51,12 @@ class SinkThreads:
     def _run(self, outbox: Outbox, wake: threading.Event) -> None:
         while not self._ending:
             wake.clear()
-            if outbox.deliver(self._goes_on) or outbox.stopped is not None:
+            if outbox.deliver(self._may_send) or outbox.stopped is not None:
                 wake.wait(_WAIT_S_MAX)
             else:
                 wake.wait(min(_WAIT_S_MAX, max(0.01, outbox.retry_in_s)))
         if not self._at_once:
             outbox.deliver(self._stop.allows)
 
-    def _goes_on(self) -> bool:
+    def _may_send(self) -> bool:
         return not self._ending and self._stop.allows()

@@ -114,7 +114,7 @@ def clone(
     origin = ours or _same(parent, begun, clone, checkpoint, journal_store)
     manifest = begun.manifest
     if manifest.status is Status.READY:
-        return Cloned(_let_go(clone, begun, env), made=False)
+        return Cloned(_free_copied(clone, begun, env), made=False)
     check_standing(manifest, destination)
     make_pin(parent, Pin(manifest.lineage, manifest.place.uri, origin.checkpoint))
     _still_there(parent, clone, manifest)
@@ -125,7 +125,7 @@ def clone(
         manifest, files, bytes = _copy_files(manifest, destination, env, copied)
     done = clone.amend(_completing(manifest), "complete the clone")
     _not_in_the_void(clone, done)
-    return Cloned(_let_go(clone, done, env), entries, files, bytes)
+    return Cloned(_free_copied(clone, done, env), entries, files, bytes)
 
 
 # 1 begin
@@ -442,7 +442,7 @@ def _completing(made: Manifest) -> Callable[[Manifest], Manifest]:
     return change
 
 
-def _let_go(clone: Manifests, done: Stored, env: Env) -> Manifest:
+def _free_copied(clone: Manifests, done: Stored, env: Env) -> Manifest:
     """Free the pin of a full copy. After a crash before that, the next attempt frees it."""
     if any(run.root for run in done.manifest.all_runs):
         return done.manifest

@@ -178,7 +178,7 @@ class Collector:
         """Delete unreferenced objects. `stopping` is called before every 1,000 deletes."""
         found = self.plan()
         if found.expired:
-            self._manifests.amend(self._let_go, "delete expired checkpoints")
+            self._manifests.amend(self._drop_expired, "delete expired checkpoints")
             # State read before that commit is stale: a checkpoint may have been pinned or restored.
             found = self.plan()
         deleted = self._delete(found, stopping)
@@ -190,7 +190,7 @@ class Collector:
             problem = error  # The parent cannot be reached now; its pin only costs space.
         return Collected(found, deleted, problem)
 
-    def _let_go(self, manifest: Manifest) -> Manifest:
+    def _drop_expired(self, manifest: Manifest) -> Manifest:
         over = expired(manifest, self._settings.checkpoint_keep, self._env.now())
         return replace(
             manifest, checkpoints=tuple(item for item in manifest.checkpoints if item not in over)

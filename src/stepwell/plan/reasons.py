@@ -34,7 +34,7 @@ ADVICE = {
     Code.LIMIT_WITHOUT_ORDER: "leave out columns by which rows cannot be sorted (MAP)",
     Code.UNSUPPORTED_SUBQUERY: "write the subquery as a join, or as a view of its own",
     Code.UNSUPPORTED_OPERATOR: "move this part into a view of its own: only that is recomputed",
-    Code.PARSE_MISMATCH: "report the query: Spark and Stepwell read it differently",
+    Code.PARSE_MISMATCH: "report the query: Spark and Stepwell parse it differently",
     Code.TIME_DEPENDENT: "filter by time where the view is read, not where it is defined",
     Code.UNSUPPORTED_TYPE: "cast the column to a type that can be compared",
     Code.CHEAPER_TO_RECOMPUTE: "nothing: this change was so large that recomputing is cheaper",

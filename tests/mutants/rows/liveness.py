@@ -42,7 +42,7 @@ MUTANTS = (
         (
             "tests/cli/test_liveness.py::test_a_deploy_that_was_overtaken_looks_again",
             "tests/deploy/test_lost_executor.py"
-            "::test_one_that_was_taken_over_meanwhile_is_not_claimed_back",
+            "::test_one_that_was_taken_over_in_the_meantime_is_not_claimed_back",
         ),
     ),
     Mutant(
@@ -82,6 +82,6 @@ MUTANTS = (
         "engine/pipeline.py",
         "if why is not None and self._failure is None:",
         "if False:",
-        ("tests/deploy/test_lost_executor.py::test_an_idle_run_notices_at_once_and_goes_on",),
+        ("tests/deploy/test_lost_executor.py::test_an_idle_run_notices_at_once_and_continues",),
     ),
 )

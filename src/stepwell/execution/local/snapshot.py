@@ -101,7 +101,7 @@ class _Answering:
         while isinstance(scan, Filter | Project):
             scan = scan.input
         if not isinstance(scan, Scan):
-            raise NotSimple("a view that is put together of several relations")
+            raise NotSimple("a view over several stored relations")
         self._scan = scan
         self._runs = [run for run in runs if run.relation == scan.relation]
         if any(run.size > FILE_BYTES_MAX for run in self._runs):
@@ -209,7 +209,7 @@ class _Answering:
         rows = sum(run.rows for run in self._runs)
         if rows > ROWS_MAX:
             if not all(_positive(self._load(run, [])) for run in self._runs):
-                raise NotSimple("many rows, of which some are gone again")
+                raise NotSimple("many rows, some of them retracted")
             for run in self._runs:
                 yield self._load(run, places)
             return

@@ -311,7 +311,7 @@ class Compiler:
                 same = _same(*plans)
         except (PySparkException, Py4JJavaError, RefusedError) as error:
             return str(error).split("\n")[0][:200]
-        return None if same else "Spark reads the query differently"
+        return None if same else "Spark parses the query differently"
 
     @contextmanager
     def _comparable(self) -> Iterator[None]:
