@@ -1,4 +1,4 @@
-"""Reads the cases of tests/sql_cases/*.sql: what goes into tables, and what a view must hold then.
+"""Reads the cases of tests/sql_cases/*.sql: the input of tables, and the expected rows of a view.
 
     -- trap 13: deleting one of three equal rows leaves two
     CREATE TABLE t (a INT);

@@ -1,7 +1,8 @@
 """Every requirement of docs/internals/requirements.md is proved by a test that names it.
 
 A test names requirements in its docstring by their ids and a colon, alone or as a list, mostly at
-the very start. Ids of what is not built yet stand in NOT_YET, a list that can only shrink.
+the very start. Ids of requirements that are not implemented yet are in NOT_YET, a list that can
+only shrink.
 """
 
 from __future__ import annotations

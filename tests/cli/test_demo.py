@@ -56,7 +56,7 @@ def test_two_processes_race_and_nothing_is_lost(tmp_path: Path) -> None:
 def test_the_store_is_kept_on_request_and_can_be_inspected(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F2, F5: each writer left a barrier, and the rows of both stand in one order."""
+    """F2, F5: each writer left a barrier, and the rows of both are in one order."""
     monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
     ended = run("demo", "--keep", "--json")
     assert ended.exit_code == 0, ended.stderr

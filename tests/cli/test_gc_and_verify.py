@@ -38,7 +38,7 @@ def objects(folder: Path) -> set[str]:
 
 
 def test_gc_shows_what_it_would_remove_and_removes_it_when_told(folder: Path, run: Run) -> None:
-    """K3, scenario 67: a dry run changes nothing, and lists exactly what goes."""
+    """K3, scenario 67: a dry run changes nothing, and lists exactly what would be deleted."""
     before = objects(folder)
     shown = run("-C", folder, "gc")
     assert shown.exit_code == 0

@@ -183,7 +183,7 @@ class World:
             thread.join()
 
     def give(self, files: int) -> None:
-        """So many files more, one after another. What is killed all the time takes in little."""
+        """Allow `files` more files, one after another: a killed process reads few."""
         self._files.release(files)
 
     def finish(self) -> None:

@@ -38,7 +38,7 @@ def write(
 ) -> None:
     """Write one transaction after another to a sink, telling each before it is written.
 
-    With `together` so many of them in one commit, telling the last.
+    With `together` that many of them in one commit, reporting the last.
     """
     sink = Place(str(options["type"]), options, keyed=keyed).make()
     held = sink.last()
@@ -106,7 +106,7 @@ class Victims:
         self._process = process
 
     def kill(self, name: str, numbers: int, delay_s: float, **arguments: object) -> int:
-        """Start a call, kill it a while after it told so many numbers; the last one it told."""
+        """Start a call, kill it a while after it reported `numbers` numbers; return the last."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([name, numbers, delay_s, arguments]).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Sources and sinks are made from what stands in stepwell.yml, and mistakes are named."""
+"""Sources and sinks are created from stepwell.yml, and mistakes are named."""
 
 from __future__ import annotations
 

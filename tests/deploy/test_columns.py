@@ -181,7 +181,7 @@ def test_a_dropped_column_that_nothing_reads(
 
 
 def test_a_view_that_is_not_understood_is_rebuilt(lab: Lab) -> None:
-    """D7: when in doubt."""
+    """D7: if the analysis is uncertain."""
     odd = "CREATE MATERIALIZED VIEW odd REFRESH POLICY FULL AS SELECT customer FROM orders;\n"
     lab.write(ORDERS_TABLE + TEN + odd, YML)
     lab.deploy()

@@ -1,4 +1,4 @@
-"""Sources and sinks that are added, changed and removed; what goes on, and what is refused."""
+"""Sources and sinks that are added, changed and removed; what continues, and what is refused."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_what_is_deployed_is_opened_by_the_address_of_its_store(
 def test_opened_by_its_address_a_pipeline_discards_nothing(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """How much is kept stands in the project, and not in the store."""
+    """Retention is set in the project, and not in the store."""
     folder = write(YML + "checkpoint: {keep: 6}\n")
     monkeypatch.chdir(folder)
     for number in range(6):
@@ -109,7 +109,7 @@ def test_variables_are_those_of_the_project(
         pipeline.push("orders", [ROW])
     with pytest.raises(InvalidError, match="cannot be opened by its address") as caught:
         stepwell.open((folder / "state").as_uri())
-    assert "by its project" in str(caught.value.hint)
+    assert "through its project" in str(caught.value.hint)
 
 
 def test_a_journal_in_a_store_of_its_own_is_found_by_the_project_only(write: Write) -> None:
@@ -120,7 +120,7 @@ def test_a_journal_in_a_store_of_its_own_is_found_by_the_project_only(write: Wri
         pipeline.push("orders", [ROW])
     with pytest.raises(InvalidError, match=r"the journal of .* is not in") as caught:
         stepwell.open((folder / "state").as_uri())
-    assert "by its project" in str(caught.value.hint)
+    assert "through its project" in str(caught.value.hint)
     with stepwell.open(folder) as pipeline:
         assert pipeline.push("orders", [{**ROW, "id": 2}]) == 2
 

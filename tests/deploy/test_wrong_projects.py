@@ -1,9 +1,8 @@
 """Wrong projects, each in one way, and what is said about it (D10).
 
-A text is one more line at the end of stepwell.yml, line 7. A pair is something that stands in one
-of the two files, and what stands there instead.
+A text is one more line at the end of stepwell.yml, line 7. A pair is a text in one of the two files, and its replacement.
 """
-# ruff: noqa: E501 - messages stand here as they are printed, however long.
+# ruff: noqa: E501 - messages are as printed, however long.
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_a_wrong_place_is_refused(family: Family) -> None:
 
 
 def test_a_dry_run_counts_and_changes_nothing(family: Family) -> None:
-    """Scenario 59: what would go is what goes; a lease stays, for its holder."""
+    """Scenario 59: the dry run lists what is deleted; a lease stays, for its holder."""
     family.parent()
     store = family.store("parent")
     store.put_new(paths.LEASE, b"held")

@@ -476,7 +476,7 @@ class Gathering(MemoryStore):
 
 
 def test_many_files_of_an_outbox_are_written_at_once() -> None:
-    """J6: a flush stands in the way of pushes, and a request after another takes a minute."""
+    """J6: a flush blocks pushes, and one request after another takes a minute."""
     env = ManualEnv()
     store = Gathering(env, 8)
     box = outbox(CoalescingSink("s", "v", Shelf()), store)

@@ -110,7 +110,7 @@ def waking() -> tuple[World, Waking, FaultyStore, Pipeline]:
     return made, env, faulty, pipeline
 
 
-def test_an_outage_is_an_event_and_stands_in_the_status() -> None:
+def test_an_outage_is_an_event_and_is_in_the_status() -> None:
     """The status shows since when, until when, and why; the end is reported once."""
     made, env, faulty, pipeline = waking()
     began = env.now()

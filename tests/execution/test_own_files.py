@@ -1,4 +1,4 @@
-"""Spark's complaints are shown in the file that the statement stands in."""
+"""Spark's errors are shown in the file of the statement."""
 
 from __future__ import annotations
 

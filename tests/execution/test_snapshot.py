@@ -116,7 +116,7 @@ def by_spark(project: Project, spark: SparkSession) -> Snapshot:
 
 
 def same(ours: Answer, theirs: Answer, sql: str) -> None:
-    """Equal schemas, equal rows, and in the order that was asked for; ties stand in any order."""
+    """Equal schemas, equal rows, and in the order that was asked for; ties are in any order."""
     assert ours.transaction == theirs.transaction
     assert ours.rows.schema.equals(theirs.rows.schema), (
         f"{sql}\n{ours.rows.schema}\n{theirs.rows.schema}"
@@ -434,7 +434,7 @@ def test_many_rows_are_read_file_by_file(
         "SELECT COUNT(*) FROM t",
     ):
         same(query_runs(project, SystemEnv(), sql), by_spark.query(sql), sql)
-    with pytest.raises(SparkNeededError, match="some are gone again"):
+    with pytest.raises(SparkNeededError, match="some of them retracted"):
         query_runs(project, SystemEnv(), "SELECT id FROM t")
     with pytest.raises(SparkNeededError, match="many rows"):
         query_runs(project, SystemEnv(), "SELECT x FROM bag")

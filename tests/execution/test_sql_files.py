@@ -1,6 +1,6 @@
 """The traps of incremental SQL, each with at least one case in tests/sql_cases/*.sql.
 
-A case says what goes in and, by hand, what a view then holds. Besides, after every batch, each
+A case lists the input and, by hand, the expected rows of a view. Besides, after every batch, each
 view is compared with Spark's own answer, and its changes with the difference they made. The format
 of the files is described in tests/sql_files.py.
 """

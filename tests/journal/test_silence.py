@@ -446,8 +446,8 @@ def test_a_barrier_that_all_three_clocks_call_old_goes() -> None:
 
 
 def test_the_last_barriers_stay_whatever_their_age() -> None:
-    """F8, F12, scenario 98: no clock decides about them: so many takeovers during one append are
-    needed, and three wrong clocks.
+    """F8, F12, scenario 98: no clock decides about them: it takes 32 takeovers during one append,
+    and three wrong clocks.
     """
     watched = Watched.begun()
     for number in range(3):

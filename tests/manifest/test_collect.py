@@ -1,4 +1,5 @@
-"""Collection: what goes, what stays, next to any other process, wherever it is stopped."""
+"""Garbage collection: what is deleted, what stays, next to any other process, wherever it is
+stopped."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The table of mutants: a patch to one file of the package, and the tests that must fail under it.
 
-The rows stand in `rows/`, one file for each part of the package, and are gathered from there. The
+The rows are in `rows/`, one file for each part of the package, and are gathered from there. The
 old text of a row occurs exactly once in its file; otherwise the row is stale.
 """
 

@@ -173,7 +173,7 @@ def test_equalities_are_told_by_what_they_mean() -> None:
 
 
 def test_expressions_are_equal_if_they_are_written_the_same() -> None:
-    """S4: a stage that stands in a plan twice is computed once only if it is known again."""
+    """S4: a stage that occurs twice in a plan is computed once only if it is recognised."""
     assert build("a = b", a=A, b=B) == equal("a", "b")
     assert len({equal("a", "b"), parse("a = b", "ab"), equal("b", "a")}) == 2
     assert column("a") != parse("a", ())

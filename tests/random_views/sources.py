@@ -1,4 +1,4 @@
-"""What stands in FROM and WHERE: relations, joins, generators, subqueries."""
+"""The contents of FROM and WHERE: relations, joins, generators, subqueries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.random_views.kinds import (
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What can stand in FROM, before it has an alias there."""
+    """An item of FROM, before it has an alias."""
 
     sql: str
     columns: tuple[Column, ...]
@@ -53,7 +53,7 @@ class Sources(Calls):
 
     @abstractmethod
     def query(self, depth: int, exact: bool) -> Relation:
-        """What stands in parentheses."""
+        """The text in parentheses."""
 
     def relation(self, depth: int, exact: bool) -> Relation:
         """A table or view by its name, or a query in parentheses."""

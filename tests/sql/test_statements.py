@@ -699,7 +699,7 @@ SOUP = st.lists(st.sampled_from(WORDS) | st.text(max_size=3), max_size=15)
 
 @given(SOUP.map(" ".join) | SOUP.map("".join) | st.text())
 def test_any_text_is_read_or_refused_at_a_place(text: str) -> None:
-    """Whatever stands in a file, the answer is its statements or a line and a column of it."""
+    """Any file gives its statements, or an error with a line and a column."""
     error = None
     try:
         statements = parse(text)

@@ -57,7 +57,7 @@ def test_a_bucket_is_reached_with_the_environment_of_this_process(
 
 
 def test_secrets_are_in_no_text() -> None:
-    """S1: it may stand in a traceback, a log, a plan."""
+    """S1: it may appear in a traceback, a log, a plan."""
     environ = {"AWS_SECRET_ACCESS_KEY": SECRET}
     address = address_at("s3://acme/orders", environ, {"secret_access_key": SECRET})
     assert SECRET not in f"{address!r} {address}"

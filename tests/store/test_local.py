@@ -93,7 +93,7 @@ def store(disk: RecordingDisk) -> LocalStore:
     return LocalStore(disk.root, ENV, disk)
 
 
-def rubbish(root: str | Path) -> list[str]:
+def garbage(root: str | Path) -> list[str]:
     """Every file that is neither an object nor a lock."""
     files = [name for _, _, names in os.walk(root) for name in names]
     return [name for name in files if name.startswith(".") and not name.endswith(".lock")]
@@ -230,7 +230,7 @@ def test_nothing_is_left_behind_by_success_and_conflict(
     found = store.get("a/b")
     assert found is not None
     store.replace_if("a/b", b"4", found.etag)
-    assert rubbish(disk.root) == []
+    assert garbage(disk.root) == []
     assert [item.path for item in store.list()] == ["a/b"]
     assert open_files() == files
 
@@ -256,7 +256,7 @@ def test_a_failed_write_is_unavailable_and_leaves_nothing_behind(
             write()
         assert os.strerror(number) in caught.value.message
         assert (caught.value.hint is None) == (number == errno.EIO)
-    assert rubbish(disk.root) == []
+    assert garbage(disk.root) == []
     assert open_files() == files
     disk.fail = {}
     # A failed directory sync comes after the name was given: applied, and unknown.
@@ -408,4 +408,4 @@ def test_of_two_processes_exactly_one_creates_an_object(tmp_path: Path, unnamed:
             found = store.get(f"journal/{number}")
             assert found is not None
             assert found.data == name.encode() * 100
-    assert rubbish(root) == []
+    assert garbage(root) == []

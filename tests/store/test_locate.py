@@ -110,7 +110,7 @@ def test_an_unknown_address_says_what_is_known(address: str, hint: str) -> None:
 )
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
 def test_an_address_with_a_secret_is_refused_and_not_repeated(scheme: str, rest: str) -> None:
-    """What stands in an address ends in messages, logs and manifests."""
+    """The text of an address ends up in messages, logs and manifests."""
     with pytest.raises(ConfigError) as caught:
         open_store(f"{scheme}://{rest}", ENV)
     assert "hunter2" not in str(caught.value)

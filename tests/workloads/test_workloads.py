@@ -104,7 +104,7 @@ def test_the_tables_of_nexmark_have_the_columns_of_its_schema() -> None:
 
 
 def test_no_query_is_missing() -> None:
-    """Two of Nexmark's are not views, for reasons that stand in its schema.sql."""
+    """Two of Nexmark's are not views, for reasons given in its schema.sql."""
     assert list(views(_tpch.SQL)) == [f"q{number:02}" for number in range(1, 23)]
     left_out = (10, 12)
     expected = [f"q{number}" for number in range(23) if number not in left_out]
