@@ -102,7 +102,7 @@ def test_what_holds_is_found_to_hold() -> None:
         ([*JOURNAL, ("B", 2)], "1 of them twice"),
         ([("A", 2), ("A", 1), *JOURNAL[2:]], "in the order of acknowledgement, A's before B's"),
         ([*JOURNAL[:2], ("B", 1), ("A", 3), ("B", 2)], "in the order of acknowledgement"),
-        ([*JOURNAL[:3], ("A", 4), *JOURNAL[3:]], "beside them: row 4 of A"),
+        ([*JOURNAL[:3], ("A", 4), *JOURNAL[3:]], "besides them: row 4 of A"),
         ([], "5 rows were acknowledged, but not in the journal"),
     ],
 )
