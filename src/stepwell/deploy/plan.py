@@ -344,9 +344,7 @@ class _Planner:
                 if stored:
                     return Step(new.key, Action.REBIND, self._rebound(moved), difference)
                 self._touched[new.key] = (
-                    "is written differently but means the same"
-                    if moved is None
-                    else self._change_below(moved)
+                    "is only reworded" if moved is None else self._change_below(moved)
                 )
                 return self._in_other_words(old, new, difference)
             reason, cause = self._otherwise(old, new, moved if not said else None)
@@ -370,14 +368,12 @@ class _Planner:
 
     def _in_other_words(self, old: Resource, new: Resource, difference: tuple[str, ...]) -> Step:
         if difference:
-            return Step(
-                new.key, Action.UPDATE, "it is written differently but means the same", difference
-            )
+            return Step(new.key, Action.UPDATE, "it is only reworded", difference)
         return self._kept(old, new)
 
     def _rebound(self, moved: str | None) -> str:
         if moved is None or moved not in self._deployed:
-            return "its query is written differently but means the same; its rows stay"
+            return "its query is only reworded; its rows stay"
         return f"it reads no changed column of {shown(moved)}; its rows stay"
 
     def _otherwise(self, old: Resource, new: Resource, moved: str | None) -> tuple[str, str | None]:
@@ -425,11 +421,7 @@ class _Planner:
         if _PLACE & set(changed):
             reason = f"{named} changed; it starts over there, with the whole view"
             waiting = self._facts.undelivered.get(new.name, 0)
-            lost = (
-                f"{waiting:,} transactions that the old location has not received"
-                if waiting
-                else None
-            )
+            lost = f"{waiting:,} transactions not sent to the old location" if waiting else None
             return Step(new.key, Action.REBUILD, reason, difference, lost=lost)
         left = set(changed) - _HARMLESS - {"view"}
         refused = None
