@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stepwell.execution.local.offline import programs_of
-from stepwell.plan.program import Full, Program
+from stepwell.execution.local.offline import Prediction
+from stepwell.plan.program import Full
 from stepwell.sql.statements import parse_statements
 from stepwell.text import Source
 
@@ -14,9 +14,10 @@ TABLES = "CREATE TABLE a (k INT, s STRING); CREATE TABLE b (y INT);"
 
 def details(query: str) -> list[str]:
     sql = f"{TABLES} CREATE MATERIALIZED VIEW v AS {query}"
-    made = programs_of(parse_statements(Source("v.sql", sql)), lambda _: ("k", "found"))["v"]
-    assert isinstance(made, Program)
-    return [block.reason.detail for block in made.blocks if isinstance(block, Full)]
+    prediction = Prediction(lambda _: ("k", "found"))
+    prediction.all(parse_statements(Source("v.sql", sql)))
+    [program] = prediction.programs
+    return [block.reason.detail for block in program.blocks if isinstance(block, Full)]
 
 
 @pytest.mark.parametrize(
