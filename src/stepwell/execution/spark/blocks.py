@@ -28,6 +28,7 @@ from stepwell.execution.spark.evaluate import (
     WRITTEN_ROWS,
     Evaluator,
     Reading,
+    SparkBackend,
     TooLargeError,
 )
 from stepwell.execution.spark.frames import Frames
@@ -231,7 +232,8 @@ class Blocks:
             moved = self._relations.in_memory(block.relation, found.table)
             return self._show_change(block, moved, program, known, outputs)
         if program is None:
-            return self._evaluator.part_of(block.relation, node, lookups, reading, known)
+            spark = SparkBackend(self._evaluator, block.relation, known, reading)
+            return spark.run(node, lookups, types)
         return self._presented(block, (node, lookups, reading), program, known, outputs)
 
     def _rows_stay(self, block: Top) -> bool:

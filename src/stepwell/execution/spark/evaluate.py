@@ -20,7 +20,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from stepwell.execution.backend import Declined, Fallback, No, NotSupported, Support, Yes
+from stepwell.execution.backend import Backend, Declined, Fallback, No, NotSupported, Support, Yes
 from stepwell.execution.local.backend import LocalBackend
 from stepwell.execution.local.expressions import Computing
 from stepwell.execution.local.lookup import LookUps
@@ -202,38 +202,24 @@ class Evaluator:
 
         Spark writes a result that may have more rows than `most`.
         """
-        reduced = self.reduced(node, deltas)
+        plan, lookups, reading = self.reduced(node, deltas)
+        spark: Backend[LookUps] = SparkBackend(self, relation, deltas, reading, most)
         known = self._relations[relation].types if relation in self._relations else None
-        found = self.run_locally(*reduced[:2], known)
+        found = self.run_locally(plan, lookups, known)
         if found is None:
-            return self.part_of(relation, *reduced, deltas, most)
+            return spark.run(plan, lookups, known)
         return found if known is None else self._relations.in_memory(relation, found.table)
-
-    def part_of(
-        self,
-        relation: str,
-        node: Node,
-        lookups: LookUps,
-        reading: Reading,
-        deltas: Mapping[str, Part],
-        most: int | None = None,
-    ) -> Part:
-        """Like `part`, for a plan that is already reduced."""
-        sql = render(node, self.table(deltas, lookups), single=reading.small).sql
-        self.check_size(sql)
-        return self.result(relation, sql, self.rows(node, deltas, lookups), most, reading)
 
     def added(self, node: Node, deltas: Mapping[str, Part]) -> Part:
         """The change of sums: the rows of `Accumulate`."""
-        reduced = self.reduced(node, deltas)
-        found = self.run_locally(*reduced[:2])
-        return found or self.part_of(ADDED, *reduced, deltas, COLLECT_GROUPS_MAX)
+        return self.part(ADDED, node, deltas, COLLECT_GROUPS_MAX)
 
     def run_locally(
         self, plan: Node, lookups: LookUps, types: tuple[str, ...] | None = None
     ) -> Part | None:
         """The change set of a reduced plan; None if Spark has to run it."""
-        return self._attempt(self._support, lambda: self.local.run(plan, lookups, types))
+        local: Backend[LookUps] = self.local
+        return self._attempt(self._support, lambda: local.run(plan, lookups, types))
 
     def shown(self, moved: Part, program: Program, support: Support) -> Part | None:
         """The view's change set for a change of its relation; None if Spark has to compute it."""
@@ -401,3 +387,24 @@ class Evaluator:
     def usual(self) -> None:
         """Restore the session's own settings."""
         self._prepare(MUCH)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkBackend:
+    """Implements `Backend`: runs a reduced plan as one Spark query."""
+
+    evaluator: Evaluator
+    relation: str
+    """The stored relation or the stage that the result belongs to."""
+    deltas: Mapping[str, Part]
+    reading: Reading = MUCH
+    most: int | None = None
+    """Spark writes a result that may have more rows."""
+
+    def run(self, plan: Node, inputs: LookUps, types: tuple[str, ...] | None = None) -> Part:
+        """The change set of a plan. A stored relation has the types that it was declared with."""
+        table = self.evaluator.table(self.deltas, inputs)
+        sql = render(plan, table, single=self.reading.small).sql
+        self.evaluator.check_size(sql)
+        rows = self.evaluator.rows(plan, self.deltas, inputs)
+        return self.evaluator.result(self.relation, sql, rows, self.most, self.reading)
