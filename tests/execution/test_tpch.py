@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import tests.workloads  # noqa: F401 - finds the folder of the benchmarks
 from stepwell.execution.spark.views import Change, Views
 from stepwell.lsm.limits import MemoryLimits
 from tests.comparing import difference, difference_of_rows, rows_of
+from tests.workloads import tpch_explain
 
-SCALE = 0.01
+SCALE = tpch_explain.SCALE
 QUICK = ["q02", "q04", "q09", "q13", "q15", "q21"]
 """Joins of many tables, subqueries, an outer join, first rows, existence."""
 
@@ -32,6 +34,23 @@ def test_all_queries_of_tpch_follow_changes_of_every_table(
 ) -> None:
     """S5: joins of eight tables, nested subqueries and outer joins, under all kinds of changes."""
     follow(spark, tmp_path, None, batches=3, runs=runs)
+
+
+def test_a_small_change_of_tpch_is_computed_as_explain_says(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """X3: as predicted without Spark, and without a Spark query for 0.1 % of the orders."""
+    import _tpch
+
+    _tpch.generate(tmp_path, SCALE)
+    tables = _tpch.load(tmp_path, SCALE)
+    views = Views.open(spark, tpch_explain.sql(), tables=tables)
+    for predicted in tpch_explain.explained():
+        assert str(views.explain(predicted.view)) == str(predicted)
+    costs = tpch_explain.costs(views, _tpch.Changes(tables, 1))
+    for orders in ("new orders", "deleted orders"):
+        assert costs[orders]["queries"] == {}, "no view needs Spark"
+    assert costs == json.loads(tpch_explain.COSTS.read_text(encoding="utf-8"))
 
 
 def follow(
