@@ -39,7 +39,7 @@ def test_all_queries_of_tpch_follow_changes_of_every_table(
 def test_a_small_change_of_tpch_is_computed_as_explain_says(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """X3: as predicted without Spark, and without a Spark query for 0.1 % of the orders."""
+    """As predicted without Spark, and without a Spark query for 0.1 % of the orders."""
     import _tpch
 
     _tpch.generate(tmp_path, SCALE)

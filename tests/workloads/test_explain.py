@@ -1,4 +1,4 @@
-"""X3: which blocks of the TPC-H views run locally, what they look up, and why others do not."""
+"""Which blocks of the TPC-H views run locally, what they look up, and why others do not."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_text_of_tpch_says_what_the_document_says(views: list[Explained]) ->
 
 
 def test_a_combination_of_changes_runs_where_its_parts_run() -> None:
-    """X3: a transaction decides nothing. It derives the backend from each input and from all."""
+    """A transaction decides nothing. It derives the backend from each input and from all."""
     statements = parse_statements(Source("tpch.sql", sql()))
     by_name = {fold(statement.name): statement for statement in statements}
     prediction = Prediction(lambda name: column_names(name, by_name.get))
