@@ -1,4 +1,4 @@
-"""Spark cannot start: real processes, and what they tell their user."""
+"""Spark cannot start, or runs out of memory: real processes, and what they tell their user."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from stepwell.testing import EXECUTOR_VARIABLE
@@ -61,3 +63,13 @@ def test_a_spark_home_that_is_none_is_named(folder: Path) -> None:
 def test_arguments_that_spark_does_not_know_are_named(folder: Path) -> None:
     said = run_once(folder, PYSPARK_SUBMIT_ARGS="--no-such-option pyspark-shell")
     assert "PYSPARK_SUBMIT_ARGS is '--no-such-option pyspark-shell': unset it" in said
+
+
+def test_too_little_memory_for_a_large_load_says_what_to_change(folder: Path) -> None:
+    """Nothing was changed, and with more memory the same input is taken in."""
+    texts = [f"{number:06d}" * 800 for number in range(60_000)]
+    table = pa.table({"id": range(len(texts)), "t": texts})
+    pq.write_table(table, folder / "data" / "a.parquet", compression="zstd")
+    said = run_once(folder)
+    assert "out of memory" in said
+    assert "spark.driver_memory in stepwell.yml" in said

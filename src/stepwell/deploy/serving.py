@@ -115,8 +115,9 @@ class RunningPipeline(ProjectPipeline):
             often = f", {times} times within {LOST_S / 60:g} minutes" if times > 1 else ""
             raise ExecutorLostError(
                 why + often,
-                hint="what was acknowledged is in the journal, and the next run replays it. Has "
-                "the machine run out of memory? Check the system's log",
+                hint="what was acknowledged is in the journal, and the next run replays it. If "
+                "Spark ran out of memory, give it more: spark.driver_memory in stepwell.yml; if "
+                "the machine did, the system's log says so",
             )
         session, program = self._session, self._session.manifest.program
         session.events.emit(ExecutorLost(why, times, LOST_MAX))

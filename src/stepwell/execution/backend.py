@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeAlias, TypeVar
 
+from stepwell.errors import NotApplicable
 from stepwell.lsm.part import Part
 from stepwell.plan.nodes import Leaf, Node
 
@@ -48,7 +49,7 @@ class Fallback(Enum):
     ROWS_ELSEWHERE = "rows that cannot be looked up here"
 
 
-class CannotRunError(Exception):
+class CannotRunError(NotApplicable):
     """This backend does not run this plan."""
 
 

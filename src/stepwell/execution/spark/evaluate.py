@@ -20,6 +20,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from stepwell.errors import NotApplicable
 from stepwell.execution.backend import Backend, Declined, Fallback, No, NotSupported, Support, Yes
 from stepwell.execution.local.backend import LocalBackend
 from stepwell.execution.local.expressions import Computing
@@ -110,7 +111,7 @@ NO_ROWS = -1
 """A limit for look-ups that nothing satisfies."""
 
 
-class TooLargeError(Exception):
+class TooLargeError(NotApplicable):
     """The query is too large to be worth running on Spark."""
 
 

@@ -12,6 +12,7 @@ the end; a crash leaves them behind, named `spark-*`, `blockmgr-*` and `stepwell
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import shutil
@@ -41,6 +42,8 @@ from stepwell.sql.settings import DEFAULTS, SUBSTITUTE, Value, changes_meaning, 
 
 SPARK = "4.3"
 LOOPBACK = "127.0.0.1"
+_OUT_OF_MEMORY = 52
+"""The exit code with which Spark ends Java when the heap is full."""
 _END_WAIT_S_MAX = 1.0
 
 # For masters on other machines, whose number of cores is known only after a while.
@@ -146,7 +149,10 @@ def has_ended(java: Popen[bytes] | None) -> str | None:
     code = None if java is None else java.poll()
     if java is None or code is None:
         return None
-    how = f"was killed by signal {-code}" if code < 0 else f"has ended with exit code {code}"
+    if code == _OUT_OF_MEMORY:
+        how = "ran out of memory"
+    else:
+        how = f"was killed by signal {-code}" if code < 0 else f"has ended with exit code {code}"
     return f"Spark's Java, process {java.pid}, {how}"
 
 
@@ -163,8 +169,17 @@ def _forget_dead_java() -> None:
             gateway.shutdown()
 
 
+def _leave_out_py4j(record: logging.LogRecord) -> bool:
+    """Filter for the root logger, where Py4J writes a traceback for each lost connection to Java.
+
+    The command that lost it reports the error in its own words.
+    """
+    return record.module != "java_gateway"
+
+
 def open_session(settings: SessionSettings) -> SparkSession:
     """Start Spark in this process, or join the one that was started with the same settings."""
+    logging.getLogger().addFilter(_leave_out_py4j)
     _check_request(settings, os.environ)
     _forget_dead_java()
     running = SparkContext._active_spark_context
