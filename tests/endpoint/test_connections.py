@@ -328,15 +328,34 @@ def test_a_client_of_a_dead_peer_is_told(place: None) -> None:
     ids=["query", "status", "tail"],
 )
 def test_a_request_that_reads_has_a_deadline_although_the_process_is_alive(
-    endpoint: Endpoint, ask: Callable[[Client], object]
+    endpoint: Endpoint, ask: Callable[[Client], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R1: a worker may hang while the thread next to it sends heartbeats."""
+    monkeypatch.setattr("stepwell.endpoint.client.QUERY_S_MAX", 1.0)
     client = connect(URI, 1.5)
     assert client is not None
     with client, pytest.raises(UnavailableError, match=r"not answered within 1\.5 s") as told:
         ask(client)
     assert f"process {os.getpid()} on host" in told.value.message
-    assert "--timeout 10m waits longer" in str(told.value.hint)
+    assert "--timeout 1h waits longer" in str(told.value.hint)
+
+
+def test_a_query_may_take_longer_than_the_timeout(place: None) -> None:
+    """Heartbeats tell a process that computes from one that does not answer."""
+    served: Any = Answering()
+    endpoint = Endpoint(served, URI, SystemEnv())
+    released = threading.Timer(3.0, served.go.set)
+    try:
+        client = connect(URI, 2.0)
+        assert client is not None
+        released.start()
+        with client:
+            client._connection.settimeout(30)  # A busy machine sends heartbeats late.
+            assert client.query("later").to_pylist() == [{"n": 1}]
+    finally:
+        released.cancel()
+        served.go.set()
+        endpoint.close()
 
 
 def test_a_push_is_waited_for_as_long_as_the_process_makes_progress(

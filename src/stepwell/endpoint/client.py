@@ -4,7 +4,8 @@ No call waits forever. A process that works on a request sends a heartbeat every
 that has been silent for `timeout_s` is stopped or hangs, and the error names it. A process that
 sends heartbeats may hang all the same:
 
-    a request that only reads           is answered within `timeout_s`, once the pipeline is open
+    a request that only reads           is answered within `timeout_s`, once the pipeline is open; a
+                                        query, which may compute for long, within `QUERY_S_MAX`
     one that changes the pipeline,      may take any time while the heartbeats report progress, and
     or waits until it is open           at most `STALLED_S_MAX` without any
 """
@@ -41,6 +42,8 @@ from stepwell.lsm.dead_letter import BadRow
 from stepwell.model import Transaction
 
 TIMEOUT_S = 30.0
+QUERY_S_MAX = 600.0
+"""Longest wait for the answer to a query, unless `timeout_s` is longer."""
 STALLED_S_MAX = 3600.0
 """Longest wait without progress; one part of a large view may take long to compute."""
 PUSH_AGAIN = "push again with the same key: rows that are already committed are not added twice"
@@ -98,9 +101,10 @@ class Client:
     def query(self, sql: str) -> Answer:
         """Answer one SELECT over tables and views, as of the last transaction.
 
-        Raises `UnavailableError` if the answer takes longer than the timeout of this client.
+        Raises `UnavailableError` if the answer takes longer than ten minutes, or than the timeout
+        of this client if that is longer.
         """
-        answer = self._ask({"op": "query", "sql": sql}, reads=True)
+        answer = self._ask({"op": "query", "sql": sql}, reads=True, s_max=QUERY_S_MAX)
         return Answer(Transaction(int(answer.header["transaction"])), answer.tables[0])
 
     def explain(self, view: str) -> tuple[str, Mapping[str, object]]:
@@ -194,10 +198,12 @@ class Client:
         """Disconnect."""
         self._connection.close()
 
-    def _ask(self, request: Mapping[str, object], *, reads: bool = False) -> Message:
+    def _ask(
+        self, request: Mapping[str, object], *, reads: bool = False, s_max: float = 0
+    ) -> Message:
         try:
             send(self._connection, request)
-            return self._answer(reads=reads)
+            return self._answer(reads=reads, s_max=s_max)
         except Silent as silent:
             raise self._unanswered(silent) from silent
         except Gone as gone:
@@ -206,9 +212,17 @@ class Client:
             ) from gone
 
     def _answer(
-        self, building: Callable[[str], None] = lambda name: None, *, reads: bool = False
+        self,
+        building: Callable[[str], None] = lambda name: None,
+        *,
+        reads: bool = False,
+        s_max: float = 0,
     ) -> Message:
-        """Return the answer; `reads` says that the request changes nothing."""
+        """Return the answer; `reads` says that the request changes nothing.
+
+        An answer to a request that reads is waited for as long as `s_max`, or the timeout if that
+        is longer.
+        """
         moved_at, before = self._env.uptime(), None
         while True:
             answer = receive(self._connection, ANSWER_BYTES_MAX)
@@ -226,9 +240,9 @@ class Client:
             if progress != before:
                 moved_at, before = self._env.uptime(), progress
             only_reads = reads and self.opening is None
-            s_max = self._timeout_s if only_reads else max(self._timeout_s, STALLED_S_MAX)
-            if self._env.uptime() - moved_at >= s_max:
-                raise Stalled(_stalled(reads, s_max))
+            most = max(self._timeout_s, s_max if only_reads else STALLED_S_MAX)
+            if self._env.uptime() - moved_at >= most:
+                raise Stalled(_stalled(reads, most))
 
     def _lost(self, gone: Gone) -> str:
         if isinstance(gone, Silent):
@@ -240,7 +254,7 @@ class Client:
         if isinstance(silent, Stalled):
             return UnavailableError(
                 f"{_process(pid)}, which runs the pipeline, {silent}",
-                hint=f"--timeout 10m waits longer; stepwell status shows what it does; {_END_IT}",
+                hint=f"--timeout 1h waits longer; stepwell status shows what it does; {_END_IT}",
             )
         return _unanswered(pid, self._timeout_s)
 
