@@ -340,3 +340,28 @@ CREATE MATERIALIZED VIEW among AS SELECT i FROM a WHERE i IN (SELECT s FROM b);
 nothing
 -- expect full_join
 (1, NULL), (2, NULL)
+
+-- trap 12: a map whose keys come from a table that is empty, or that no row matches
+CREATE TABLE t (id INT PRIMARY KEY, k INT);
+CREATE TABLE u (k INT, x INT);
+CREATE MATERIALIZED VIEW v AS SELECT id, map(u.k, x) AS m FROM t JOIN u ON t.k = u.k;
+-- put t
+(1, 7), (2, NULL)
+-- apply
+-- expect v
+nothing
+-- put u
+(8, 1)
+-- apply
+-- expect v
+nothing
+-- put u
+(7, 2), (NULL, 3)
+-- apply
+-- expect v
+(1, map(7, 2))
+-- delete t
+(1)
+-- apply
+-- expect v
+nothing

@@ -9,6 +9,8 @@ relation has the same parts. `SharedRows` holds results for the length of a tran
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import is_
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -79,8 +81,7 @@ class SharedRows:
     """The results of the look-ups of one transaction."""
 
     def __init__(self) -> None:
-        self._known: dict[object, LookedUpRows] = {}
-        self._rows = 0
+        self._known: dict[str, _Results] = {}
         self.rows_read = 0
         """Rows that were read from relations."""
         self.rows_shared = 0
@@ -93,23 +94,34 @@ class SharedRows:
 
         None if there are more than `most`, or if they are not in memory and have no index.
         """
-        # A result holds its parts, so no other part can get their ids.
-        key = (
-            relation.name,
-            tuple(map(id, relation.parts)),
-            tuple((place, _digest(sought[place])) for place in sorted(sought)),
-        )
-        known = self._known.get(key)
+        results = self._known.get(relation.name)
+        if results is None or not results.of(relation):
+            results = self._known[relation.name] = _Results(tuple(relation.parts))
+        key = tuple((place, _digest(sought[place])) for place in sorted(sought))
+        known = results.by_values.get(key)
         if known is not None:
             self.rows_shared += known.rows
             return known if known.rows <= most else None
         result = _look_up(indexes, relation, sought, most)
         if result is not None:
             self.rows_read += result.rows
-            if self._rows + result.rows <= SHARED_ROWS_MAX:
-                self._known[key] = result
-                self._rows += result.rows
+            if sum(r.rows for r in self._known.values()) + result.rows <= SHARED_ROWS_MAX:
+                results.by_values[key] = result
+                results.rows += result.rows
         return result
+
+
+@dataclass(slots=True)
+class _Results:
+    """The results of look-ups in one relation, while it has these parts."""
+
+    parts: tuple[Part, ...]
+    by_values: dict[object, LookedUpRows] = field(default_factory=dict)
+    rows: int = 0
+
+    def of(self, relation: Relation) -> bool:
+        same = len(self.parts) == len(relation.parts)
+        return same and all(map(is_, self.parts, relation.parts))
 
 
 def _look_up(

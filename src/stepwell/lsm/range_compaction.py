@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from stepwell.lsm import run_file as files
@@ -24,10 +23,6 @@ from stepwell.lsm.run_file import RunFiles
 
 SKEW_MAX = 4
 """Maximum size of a range as a multiple of `FILE_ROWS`; many rows may share one key."""
-
-_CHECKED = ds.ParquetFileFormat(
-    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-)
 
 
 @dataclass(slots=True)
@@ -98,22 +93,26 @@ def _summed(
     known: Sequence[_File], column: str, borders: Sequence[pa.Scalar], schema: pa.Schema
 ) -> Iterator[pa.Table]:
     for low, high in itertools.pairwise([None, *borders, None]):
-        wanted = _wanted(ds.field(column), low, high)
+        wanted = _wanted(pc.field(column), low, high)
         yield _together([f.path for f in known if f.within(low, high)], wanted, schema)
 
 
 def _wanted(
-    value: ds.Expression, low: pa.Scalar | None, high: pa.Scalar | None
-) -> ds.Expression | None:
+    value: pc.Expression, low: pa.Scalar | None, high: pa.Scalar | None
+) -> pc.Expression | None:
     if low is None:
         return None if high is None else (value < high) | value.is_null()
     return value >= low if high is None else (value >= low) & (value < high)
 
 
-def _together(paths: Sequence[Path], wanted: ds.Expression | None, schema: pa.Schema) -> pa.Table:
+def _together(paths: Sequence[Path], wanted: pc.Expression | None, schema: pa.Schema) -> pa.Table:
+    # Imported late: it loads pandas, for which no command should have to wait.
+    import pyarrow.dataset as ds
+
+    options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+    checked = ds.ParquetFileFormat(default_fragment_scan_options=options)
     # One by one: files written by Spark and by us may declare different columns nullable.
     parts = [
-        ds.dataset(str(path), format=_CHECKED).to_table(filter=wanted).cast(schema)
-        for path in paths
+        ds.dataset(str(path), format=checked).to_table(filter=wanted).cast(schema) for path in paths
     ]
     return consolidated(pa.concat_tables([schema.empty_table(), *parts]))

@@ -148,7 +148,7 @@ def _check_clones(store: Store, manifest: Manifest, forget: Collection[str]) -> 
             f"{store.uri} has clones that need its files: {names}; nothing was deleted",
             hint=(
                 "destroy the clones first. For a clone that was deleted by hand: --forget "
-                "{needing[0].clone}"
+                f"{needing[0].clone}"
             ),
         )
 

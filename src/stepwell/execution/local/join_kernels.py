@@ -26,8 +26,9 @@ Columns = Sequence[pa.ChunkedArray]
 
 PRODUCT_ROWS_MAX = 100_000
 """Maximum size of a cross product. Joins without an equality often have a one-row sum as a side."""
-_CODES_MAX = 2**31
-"""Codes of several columns are multiplied, and renumbered above this limit."""
+_CODES_MAX = 1024
+"""Codes of several columns are multiplied. Above this limit, and four times the number of rows,
+they are renumbered: kernels allocate an entry for each code."""
 
 
 def product_of(places: list[np.ndarray], rows: int) -> list[np.ndarray] | None:
@@ -121,7 +122,7 @@ def _codes(left: Columns, right: Columns, *, null_safe: bool) -> tuple[Positions
         missing = (codes < 0) | (column < 0)
         codes, count = codes * distinct + column, count * distinct
         codes[missing] = -1
-        if count > max(_CODES_MAX // (rows + 1), 4 * len(codes)):
+        if count > _CODES_MAX + 4 * len(codes):
             found, codes = np.unique(codes, return_inverse=True)
             empty = int(len(found) > 0 and found[0] < 0)
             codes, count = codes - empty, len(found) - empty

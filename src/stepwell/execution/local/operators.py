@@ -236,9 +236,13 @@ class Linear:
 
     def _union(self, node: Union, needed: frozenset[str]) -> Rows:
         places = [place for place, name in enumerate(node.columns) if name in needed]
-        # Most terms of a small change are empty. If all are, none is left out: so `support`, which
-        # runs plans over no rows, sees every operator.
-        inputs = [child for child in node.inputs if not self._is_empty(child)] or node.inputs
+        # Most terms of a small change are empty, and left out. If none certainly has rows, all are
+        # computed: so `support`, which runs plans over no rows, sees every operator.
+        counts = [self._row_count(child) for child in node.inputs]
+        inputs: Sequence[Node] = node.inputs
+        if any(counts):
+            both = zip(node.inputs, counts, strict=True)
+            inputs = [child for child, count in both if count != 0]
         parts: list[Rows] = []
         for child in inputs:
             wanted = frozenset(child.columns[place] for place in places)
@@ -255,14 +259,12 @@ class Linear:
             columns[node.columns[place]] = Value(_concatenated(arrays), values[0].type)
         return Rows(columns, _concatenated([part.weight for part in parts]))
 
-    def _is_empty(self, node: Node) -> bool:
-        """Whether a branch has no rows, as far as its leaf shows."""
+    def _row_count(self, node: Node) -> int | None:
+        """The number of rows of the leaf below a branch; None if there is no single one here."""
         while isinstance(node, Filter | Project | Negate):
             node = node.input
-        if not isinstance(node, Leaf):
-            return False
-        found = self._read(node)
-        return found is not None and not found[0].num_rows
+        found = self._read(node) if isinstance(node, Leaf) else None
+        return None if found is None else int(found[0].num_rows)
 
     def _signed(self, accumulator: Accumulator, rows: Rows, signed: bool) -> pa.ChunkedArray:
         """The contribution of each row; NULL contributes nothing."""

@@ -50,7 +50,6 @@ from stepwell.lsm.change import Change, Rejected
 from stepwell.lsm.dead_letter import ERRORS, LETTER, LETTER_TYPES, Letter, Letters, letters_of
 from stepwell.lsm.index import Indexes
 from stepwell.lsm.limits import MemoryLimits
-from stepwell.lsm.lookup import SharedRows
 from stepwell.lsm.part import Part, Relation
 from stepwell.lsm.relations import Relations
 from stepwell.lsm.run_file import WEIGHT
@@ -270,14 +269,14 @@ class Views:
 
     def build(self, name: str) -> None:
         """Recompute a materialized view and everything stored for it."""
-        with translated():
+        with translated(), self._evaluator.sharing():
             for block in self._programs[name.lower()].blocks:
                 self._relations[block.relation].parts = []
                 self._compute(block)
 
     def fill(self, given: str, rows: pa.Table) -> tuple[Rejected, ...]:
         """Insert rows into a table without changing views."""
-        with translated():
+        with translated(), self._evaluator.sharing():
             name, delta, rejected = self._taken(given, Change(put=rows))
             if delta.num_rows:
                 self._relations.append(name, self._relations.taken_in(name, delta))
@@ -370,10 +369,10 @@ class Views:
         before = self._time
         self._time = now = time or self._env.now()
         try:
-            executed, deltas = self._execute(changes)
+            with self._evaluator.sharing():
+                executed, deltas = self._execute(changes)
         finally:
             self._time = before
-            self._evaluator.shared = SharedRows()
         dead = (letters or letters_of(changes, now))(executed.rejected)
         errors = {t + ERRORS: self._errors(t, rows) for t, rows in dead.items() if rows}
         return replace(executed, pending=PendingParts(now, {**deltas, **errors}))
