@@ -156,9 +156,14 @@ def _once(part: Part) -> bool:
 
 
 def nothing(types: Sequence[str]) -> str:
-    """SQL for an empty table. Writing it in the query is faster than registering a view."""
-    columns = ", ".join(f"CAST(NULL AS {kind}) AS c{i}" for i, kind in enumerate(types))
-    return f"(SELECT {columns}, 1L AS {WEIGHT} WHERE FALSE)"
+    """SQL for an empty table. Writing it in the query is faster than registering a view.
+
+    Its columns are no constants: Spark would evaluate expressions over them while it plans, and
+    fail on a map with a NULL key.
+    """
+    columns = ", ".join(f"c{i}: {kind}" for i, kind in enumerate(types))
+    fields = f"STRUCT<{columns}{', ' if types else ''}{WEIGHT}: BIGINT>"
+    return f"(SELECT * FROM inline(CAST(array() AS ARRAY<{fields}>)))"
 
 
 def view_name(name: str, kind: str) -> str:
