@@ -37,19 +37,7 @@ from stepwell.lsm.relations import Relations
 from stepwell.lsm.run_file import WEIGHT
 from stepwell.plan.join_order import Estimates
 from stepwell.plan.maintain import STAGE, Maintenance
-from stepwell.plan.nodes import (
-    Accumulate,
-    Aggregate,
-    Leaf,
-    Merge,
-    Names,
-    Node,
-    Scan,
-    Values,
-    When,
-    Window,
-    walk,
-)
+from stepwell.plan.nodes import Leaf, Names, Node, When, Window, walk
 from stepwell.plan.plan_cache import PlanCache
 from stepwell.plan.program import Block, Program, may_depend_on_order
 from stepwell.plan.render import render
@@ -231,10 +219,6 @@ class Evaluator:
         self, plan: Node, lookups: LookUps, types: tuple[str, ...] | None = None
     ) -> Part | None:
         """The change set of a reduced plan; None if Spark has to run it."""
-        if types is not None and _is_empty(plan, lookups):
-            # Spark would not only take longer. It evaluates expressions over an empty table, whose
-            # columns are constant, while it plans: a map with a NULL key fails then.
-            return Part(types, 0, arrow_schema(types).empty_table())
         local: Backend[LookUps] = self.local
         return self._attempt(self._support, lambda: local.run(plan, lookups, types))
 
@@ -433,20 +417,3 @@ class SparkBackend:
         self.evaluator.check_size(sql)
         rows = self.evaluator.rows(plan, self.deltas, inputs)
         return self.evaluator.result(self.relation, sql, rows, self.most, self.reading)
-
-
-def _is_empty(plan: Node, lookups: LookUps) -> bool:
-    """Whether a plan has no rows because all relations it reads are empty."""
-    for node in walk(plan):
-        match node:
-            case Values() | Merge() | Scan():
-                return False
-            case Aggregate() | Accumulate() if not node.keys:
-                return False
-            case Leaf():
-                olds, delta = lookups.parts(node)
-                if any(part.rows for part in olds) or (delta is not None and delta.rows):
-                    return False
-            case _:
-                pass
-    return True

@@ -174,7 +174,7 @@ def _leave_out_py4j(record: logging.LogRecord) -> bool:
 
     The command that lost it reports the error in its own words.
     """
-    return record.module != "java_gateway"
+    return not (record.name == "root" and record.module == "java_gateway")
 
 
 def open_session(settings: SessionSettings) -> SparkSession:
