@@ -120,6 +120,18 @@ def test_a_relation_that_has_changed_is_looked_up_again(tmp_path: Path) -> None:
     assert shared.look_up(indexes, stored, sought, 10).rows == 2  # type: ignore[union-attr]
 
 
+def test_results_of_replaced_parts_are_dropped(tmp_path: Path) -> None:
+    """A refill adds part after part; an empty result must not keep the old ones in memory."""
+    indexes = Indexes(Cache(tmp_path / "cache", SystemEnv()))
+    stored = relation(tmp_path, [(1, "a", 10, 1)], [])
+    shared = SharedRows()
+    for number in range(5):
+        stored.parts = [Part(TYPES, 1, table([(number, "b", 20, 1)]))]
+        assert shared.look_up(indexes, stored, {0: pa.array([99], pa.int32())}, 10) is not None
+    assert shared._known["t"].parts == tuple(stored.parts)
+    assert len(shared._known["t"].by_values) == 1
+
+
 def test_results_are_shared_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a transaction holds in memory is bounded, whatever it looks up."""
     monkeypatch.setattr(lookup, "SHARED_ROWS_MAX", 1)
