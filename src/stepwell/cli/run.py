@@ -20,6 +20,7 @@ from stepwell.cli.pipeline_access import find_holder, latest
 from stepwell.cli.progress import Progress
 from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Screen
+from stepwell.deploy.last_error import note_error
 from stepwell.deploy.liveness import writer_liveness
 from stepwell.deploy.program import as_deployed, project_differences
 from stepwell.deploy.project import Project
@@ -65,7 +66,11 @@ def show(
     wanted = where.project(env)
     progress = Progress(env, json=where.json)
     with signals() as caught, progress, ExitStack() as stack:
-        pipeline, endpoint = _opened(wanted, env, progress, where.timeout_s, take_over)
+        try:
+            pipeline, endpoint = _opened(wanted, env, progress, where.timeout_s, take_over)
+        except StepwellError as error:
+            note_error(wanted.open_store(env), env, error)
+            raise
         if endpoint is not None:
             stack.callback(endpoint.close)
         with pipeline:

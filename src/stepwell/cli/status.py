@@ -11,6 +11,7 @@ import typer
 from stepwell.cli.pipeline_access import latest, opening_text, running
 from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Row, Screen, count, plain, size
+from stepwell.deploy.last_error import LastError, last_error
 from stepwell.deploy.liveness import writer_liveness
 from stepwell.deploy.program import as_deployed
 from stepwell.deploy.project import Project
@@ -101,6 +102,7 @@ def _status(
     status.update(_family(project, env, manifest))
     if live is not None:
         return {**status, **live}
+    status["last_error"] = _ended_by(last_error(project.open_store(env)))
     journal_store = project.open_journal_store(env) or project.open_store(env)
     position = Log(journal_store, manifest.lineage).last(manifest.replay.position)
     progress = manifest.progress
@@ -140,6 +142,18 @@ def _status(
             }
             for test in project.tests
         ],
+    }
+
+
+def _ended_by(error: LastError | None) -> dict[str, Any] | None:
+    """Return the error that ended the last run."""
+    if error is None:
+        return None
+    return {
+        "time": format_time(error.time),
+        "type": error.type,
+        "message": error.message,
+        "hint": error.hint,
     }
 
 
@@ -203,6 +217,7 @@ def _render(screen: Screen, status: Mapping[str, Any]) -> None:
     if status.get("hint"):
         facts.append(("hint", plain(status["hint"])))
     facts += _outages(status)
+    facts += _last_error(status)
     if "flushed" not in status:
         screen.facts(facts)
         return
@@ -259,6 +274,17 @@ def _outages(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not waiting and "store_error" in status:
         waiting = [f"the store does not answer: {status['store_error']}"]
     return [("outage", plain(text)) for text in waiting]
+
+
+def _last_error(status: Mapping[str, Any]) -> list[tuple[str, str]]:
+    error = status.get("last_error")
+    if error is None:
+        return []
+    lines = [f"{error['time']}: {error['message']}"]
+    lines += [f"hint: {error['hint']}"] if error["hint"] else []
+    # A message may quote lines of SQL, which keep their own lines.
+    lines = [line for text in lines for line in text.splitlines()]
+    return [("last error" if not at else "", plain(line)) for at, line in enumerate(lines)]
 
 
 def _relations(status: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 
 from stepwell.connectors.python_rows import pushed_rows
+from stepwell.deploy.last_error import forget_error, note_error
 from stepwell.deploy.program import check_program, program_of
 from stepwell.deploy.project import Project
 from stepwell.engine.answer import Answer
 from stepwell.engine.event_log import EventLog
-from stepwell.engine.events import Listener, all_of
+from stepwell.engine.events import Event, Flushed, Listener, all_of
 from stepwell.engine.metrics import Metrics
 from stepwell.engine.open import Seen
 from stepwell.engine.pipeline import Pipeline
@@ -66,7 +67,9 @@ class ProjectPipeline(Pipeline):
         self.project = project = project.patient()
         self.store = project.open_store(env)
         self._env = env
-        self._listener = all_of(EventLog(project.name), listener)
+        self._listener = all_of(EventLog(project.name), self._hear, listener)
+        self._succeeded = True
+        """Whether the last run, or the one in progress, has succeeded so far as to flush."""
         self._metrics = metrics
         self._spark = spark
         self._make = executor or make_executor
@@ -102,6 +105,34 @@ class ProjectPipeline(Pipeline):
         """
         with suppress(FencedError):
             super().close()
+
+    def run(self, *, once: bool = False, max_transactions: int | None = None) -> int:
+        """Ingest input from the sources; return the number of transactions.
+
+        With `once`, until no source has more input; otherwise until `stop` is called. Ends between
+        two transactions, and flushes. Other threads may push in the meantime. `stepwell status`
+        shows the error that ends it, until a run succeeds.
+        """
+        if self._running:
+            return super().run()  # Raises.
+        self._succeeded = False
+        try:
+            transactions = super().run(once=once, max_transactions=max_transactions)
+        except Exception as error:
+            if not self._closed:
+                note_error(self.store, self._env, error)
+            raise
+        self._succeed()
+        return transactions
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, Flushed) and self._running:
+            self._succeed()
+
+    def _succeed(self) -> None:
+        if not self._succeeded:
+            self._succeeded = True
+            forget_error(self.store)
 
     def push(
         self,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from stepwell.deploy.last_error import check_last_error
 from stepwell.deploy.lease import check_lease
 from stepwell.deploy.log import REPAIR, check_log
 from stepwell.deploy.program import read_program
@@ -75,6 +76,11 @@ def _findings(store: Store, env: Env) -> tuple[Finding, ...]:
         "at the next deploy, which waits until the lease has expired; not for the pipeline",
         "stepwell deploy rebuilds it",
     )
+    check(
+        lambda: _check_note(store),
+        "now: stepwell status does not show the error that ended the last run",
+        "nothing to do: the next run that succeeds removes it",
+    )
     return tuple(found)
 
 
@@ -83,6 +89,10 @@ def _check_record(store: Store, manifest: Manifest, has_ids: bool) -> None:
     if state.etag is None and has_ids and manifest.parent is None:
         where = f"{store.uri}/{paths.RESOURCES}"
         raise CorruptError(where, "missing, though this pipeline was deployed")
+
+
+def _check_note(store: Store) -> None:
+    check_last_error(store)
 
 
 def _decide(store: Store, manifest: Manifest, actual: dict[str, object]) -> None:

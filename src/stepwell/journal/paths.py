@@ -26,6 +26,7 @@ DEPLOY_LOG = "deploy/resources.json.wal/"
 DEPLOY_LOG_KEPT = "deploy/resources.json.wal.kept/"
 LEASE = "deploy/lease.json"
 PLACE = "place.txt"
+LAST_ERROR = "last_error.json"
 
 Kind = Literal[
     "manifest",
@@ -44,6 +45,7 @@ Kind = Literal[
     "deploy_kept",
     "lease",
     "place",
+    "last_error",
     "unknown",
 ]
 
@@ -106,6 +108,8 @@ def parse(path: str) -> Name:
         return Name("lease")
     if path == PLACE:
         return Name("place")
+    if path == LAST_ERROR:
+        return Name("last_error")
     if path.startswith(PROBE_PREFIX):
         return Name("probe")
     for kind, pattern in _PATTERNS:

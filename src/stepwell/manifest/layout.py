@@ -19,7 +19,7 @@ from stepwell.store.base import Store
 from stepwell.store.mark import mark_of, same_directory
 
 _LOOK = 1000
-_BEFORE = ("probe", "lease", "deploy_log", "spill", "place")
+_BEFORE = ("probe", "lease", "deploy_log", "spill", "place", "last_error")
 """Kinds of objects that may exist where a pipeline is about to begin."""
 _NOTE = b"This file tells its directory from a copy. Do not change or remove it.\n"
 
