@@ -279,7 +279,7 @@ class Manifests:
         except (StepwellError, TypeError, ValueError) as error:
             raise BugError(f"a manifest that could not be read again: {error}") from error
         ensure(readable, "a manifest is read as it was written")
-        return self._stored(self._sequence.create(id, manifest.claim.epoch, body))
+        return Stored(self._sequence.create(id, manifest.claim.epoch, body).id, manifest)
 
     def amend(self, change: Change, doing: str) -> Stored:
         """Commit a change without being the holder, such as a clone's pin or a dropped checkpoint.

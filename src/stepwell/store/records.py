@@ -103,6 +103,7 @@ class Record(Generic[T]):
         ensure(list(kinds) == [item.name for item in declared], f"{kind.__name__} is complete")
         self._kind = kind
         self._kinds = kinds
+        self._reads = [(name, kind.read, kind.omitted) for name, kind in kinds.items()]
         self._defaults: dict[str, Any] = {}
         for item in declared:
             if kinds[item.name].omitted:
@@ -123,14 +124,10 @@ class Record(Generic[T]):
         return body
 
     def read(self, body: Fields, **given: Any) -> T:
-        return self._kind(
-            **given,
-            **{
-                name: kind.read(body, name)
-                for name, kind in self._kinds.items()
-                if not kind.omitted or body.has(name)
-            },
-        )
+        for name, read, omitted in self._reads:
+            if not omitted or body.has(name):
+                given[name] = read(body, name)
+        return self._kind(**given)
 
 
 def one(record: Record[Any]) -> Kind:

@@ -94,26 +94,42 @@ def check_format(found: str, expected: str, object: str) -> None:
 class Fields:
     """A parsed JSON object whose fields are read by type; errors name the object and the field."""
 
-    def __init__(self, content: Json, object: str, path: str = "") -> None:
+    __slots__ = ("_content", "_index", "_parent", "_place", "object")
+
+    # A manifest has thousands of fields, so the path of each is put together only for an error, and
+    # the usual types are tested without further calls.
+
+    def __init__(
+        self,
+        content: Json,
+        object: str,
+        place: str = "",
+        parent: Fields | None = None,
+        index: int | None = None,
+    ) -> None:
         self.object = object
-        self._path = path
+        self._place = place
+        self._parent = parent
+        self._index = index
         if not isinstance(content, dict):
             raise CorruptError(
-                object, f"expected an object, found {_short(content)}", field=path or None
+                object, f"expected an object, found {_short(content)}", field=self._path or None
             )
         self._content = content
 
     def text(self, name: str) -> str:
-        return self._typed(name, str, "text")
+        value = self._content.get(name)
+        return value if type(value) is str else self._typed(name, str, "text")
 
     def flag(self, name: str) -> bool:
         return self._typed(name, bool, "true or false")
 
     def number(self, name: str, *, least: int = 0) -> int:
-        value = self._value(name)
-        if type(value) is not int or value < least:
-            raise self.wrong(name, f"a whole number of at least {least}")
-        return value
+        value = self._content.get(name)
+        if type(value) is int and value >= least:
+            return value
+        self._value(name)
+        raise self.wrong(name, f"a whole number of at least {least}")
 
     def numbers(self, name: str) -> tuple[int, ...]:
         items = self._typed(name, list, "a list")
@@ -146,13 +162,12 @@ class Fields:
         return self._value(name)
 
     def child(self, name: str) -> Fields:
-        return Fields(self._value(name), self.object, self._name(name))
+        return Fields(self._value(name), self.object, name, self)
 
     def children(self, name: str) -> tuple[Fields, ...]:
         items = self._typed(name, list, "a list")
         return tuple(
-            Fields(item, self.object, f"{self._name(name)}[{index}]")
-            for index, item in enumerate(items)
+            Fields(item, self.object, name, self, index) for index, item in enumerate(items)
         )
 
     def maybe(self, name: str, read: Callable[[str], T]) -> T | None:
@@ -182,8 +197,13 @@ class Fields:
             raise CorruptError(self.object, "missing", field=self._name(name))
         return self._content[name]
 
+    @property
+    def _path(self) -> str:
+        path = self._place if self._parent is None else self._parent._name(self._place)
+        return path if self._index is None else f"{path}[{self._index}]"
+
     def _name(self, name: str) -> str:
-        return f"{self._path}.{name}" if self._path else name
+        return f"{path}.{name}" if (path := self._path) else name
 
 
 def _short(value: Json) -> str:
