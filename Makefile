@@ -11,7 +11,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_BENCH := $(VENV)/.ready-bench
 # Work stealing, because a few parametrised files do most of the work and must be split.
-PYTEST := $(BIN)/python -m pytest
+# Tests start many processes, each of which would compile the package again if it were not kept.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 WORKING := -n $(WORKERS) --dist worksteal
 # Every process that runs tests marked spark starts its own Spark, so one process runs all of them,
 # in parallel with the others; its output is printed at the end. With WORKERS=0 there is one process.
