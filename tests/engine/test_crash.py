@@ -18,6 +18,9 @@ from tests.tiny import Tiny, collect, stored_rows
 SETTINGS = Settings(barrier_keep_s=3600, retry=Retry(patience_s=0.06))
 ROWS = [f"row-{number}" for number in range(6)]
 
+STRIDES = pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
+"""Every third call, and with `make test-all` every one."""
+
 
 def work(store: Store, env: ManualEnv, acknowledged: list[str], journal: Store | None) -> None:
     """Open, push, flush, close, collect, open again, and go on where the last one stopped."""
@@ -48,25 +51,27 @@ def finish(store: Store, journal: Store | None, acknowledged: list[str]) -> None
     assert stored_rows(store, env, journal) == ROWS
 
 
+@STRIDES
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_every_store_call_nothing_is_lost_or_doubled(when: str) -> None:
+def test_killed_at_every_store_call_nothing_is_lost_or_doubled(when: str, stride: int) -> None:
     """F1, F2, F7: every acknowledged row survives a crash at any call; the rest is written once."""
     watched = FaultyStore(MemoryStore(ManualEnv()))
     work(watched, ManualEnv(), [], None)
     assert len(watched.calls) > 60
-    for number in range(1, len(watched.calls) + 1):
+    for number in range(1 + (when == "after"), len(watched.calls) + 1, stride):
         store, acknowledged = MemoryStore(ManualEnv()), []
         with pytest.raises(Crash):
             work(FaultyStore(store, crash_at(number, when)), ManualEnv(), acknowledged, None)
         finish(store, None, acknowledged)
 
 
+@STRIDES
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_every_call_of_a_separate_journal_store(when: str) -> None:
+def test_killed_at_every_call_of_a_separate_journal_store(when: str, stride: int) -> None:
     """F1, F2: a journal store of its own has its own calls to die at."""
     watched = FaultyStore(MemoryStore(ManualEnv(), "journal"))
     work(MemoryStore(ManualEnv()), ManualEnv(), [], watched)
-    for number in range(1, len(watched.calls) + 1):
+    for number in range(1 + (when == "after"), len(watched.calls) + 1, stride):
         store, journal = MemoryStore(ManualEnv()), MemoryStore(ManualEnv(), "journal")
         acknowledged: list[str] = []
         dying = FaultyStore(journal, crash_at(number, when))
@@ -75,14 +80,15 @@ def test_killed_at_every_call_of_a_separate_journal_store(when: str) -> None:
         finish(store, journal, acknowledged)
 
 
+@STRIDES
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_request_that_fails_at_any_point_loses_nothing(when: str) -> None:
+def test_a_request_that_fails_at_any_point_loses_nothing(when: str, stride: int) -> None:
     """F7, F10: an error or a lost answer at any call ends in progress or a typed error."""
     from stepwell.errors import UnavailableError, UnknownOutcomeError
 
     watched = FaultyStore(MemoryStore(ManualEnv()))
     work(watched, ManualEnv(), [], None)
-    for number in range(1, len(watched.calls) + 1):
+    for number in range(1 + (when == "after"), len(watched.calls) + 1, stride):
         store, acknowledged = MemoryStore(ManualEnv()), []
         with suppress(UnavailableError, UnknownOutcomeError):
             work(FaultyStore(store, fail_at(number, when)), ManualEnv(), acknowledged, None)
@@ -115,14 +121,17 @@ class Plug:
         return counted
 
 
+@STRIDES
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_power_cut_at_every_system_call_loses_nothing_acknowledged(after: bool) -> None:
+def test_a_power_cut_at_every_system_call_loses_nothing_acknowledged(
+    after: bool, stride: int
+) -> None:
     """K8: everything not synced is gone or torn, and every acknowledged row is still there."""
     env = ManualEnv()
     plug = Plug(SimulatedDisk(env), None)
     work(LocalStore("/data/pipeline", env, plug), env, [], None)  # type: ignore[arg-type]
     assert plug.count > 250
-    for number in range(1, plug.count + 1):
+    for number in range(1 + after, plug.count + 1, stride):
         env = ManualEnv()
         disk = SimulatedDisk(env, seed=number)
         acknowledged: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from stepwell.model import Position
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Call, Crash, Fault, FaultyStore, When, crash_at
 from tests.engine.doubles import SETTINGS, Feed, ShelfSink, World, contents, everything, order
+from tests.engine.test_crash import STRIDES
 from tests.trimming import trim
 
 SPARSE = replace(SETTINGS, checkpoint_every_s=1e9)
@@ -156,6 +158,7 @@ def test_looking_at_what_would_be_undone_changes_nothing() -> None:
     assert {item.path: item.size for item in world.store.list()} == before
 
 
+@STRIDES
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
     ("restore_request", "settings"),
@@ -166,14 +169,12 @@ def test_looking_at_what_would_be_undone_changes_nothing() -> None:
     ],
 )
 def test_killed_at_every_call_of_a_restore(
-    when: When, restore_request: RestoreRequest, settings: Settings
+    when: When, restore_request: RestoreRequest, settings: Settings, stride: int
 ) -> None:
     """K1, scenario 44: the pipeline is as it was, or restored; restoring again gives the same."""
     wanted = restore_request.transaction or 1
     outcomes = set()
-    number = 0
-    while True:
-        number += 1
+    for number in count(1 + (when == "after"), stride):
         world, seen = history()
         faulty = FaultyStore(world.store, crash_at(number, when))
         try:

@@ -29,10 +29,7 @@ from stepwell.testing import (
     fail_at,
 )
 from tests.engine.doubles import SETTINGS, Feed, World, click, contents, everything, order
-from tests.engine.test_crash import Plug
-
-STRIDES = pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
-"""Every third call, and with `make test-all` every one."""
+from tests.engine.test_crash import STRIDES, Plug
 
 Acknowledged = list[tuple[str, tuple[object, ...]]]
 Relations = dict[str, list[tuple[object, ...]]]
@@ -140,15 +137,18 @@ def finish(made: World, expected: Outcome, acknowledged: Acknowledged, settings:
     assert outcome(made, settings) == expected
 
 
+@STRIDES
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_every_call_the_outcome_is_that_of_a_run_without_a_crash(when: When) -> None:
+def test_killed_at_every_call_the_outcome_is_that_of_a_run_without_a_crash(
+    when: When, stride: int
+) -> None:
     """Scenarios 26-30, 34, 73, 75, 83, 84, J1, J3, J4, J6, J7, J10: whatever call of the store, a
     sink, a source or the executor a process dies at, tables, views, dead letters and sinks are, to
     the number and the row, those of a run that did not die; nothing acknowledged is lost.
     """
     expected, calls = uninterrupted()
     assert calls > 110
-    for number in range(1, calls + 1):
+    for number in range(1 + (when == "after"), calls + 1, stride):
         made, acknowledged = world(), list[tuple[str, tuple[object, ...]]]()
         dying = FaultyStore(made.store, crash_at(number, when))
         with pytest.raises(Crash):
@@ -220,14 +220,15 @@ def test_flushing_at_every_transaction_or_never_makes_no_difference() -> None:
         assert outcome(made, SETTINGS) == expected
 
 
+@STRIDES
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_every_call_of_a_separate_journal_store(when: When) -> None:
+def test_killed_at_every_call_of_a_separate_journal_store(when: When, stride: int) -> None:
     """Scenarios 26, 27, J3: a journal store of its own has its own calls to die at."""
     expected, _ = uninterrupted()
     counted = world()
     counting = FaultyStore(MemoryStore(counted.env, "journal"))
     work(counted.open(journal_store=counting), [])
-    for number in range(1, len(counting.calls) + 1):
+    for number in range(1 + (when == "after"), len(counting.calls) + 1, stride):
         made, acknowledged = world(), list[tuple[str, tuple[object, ...]]]()
         journal = MemoryStore(made.env, "journal")
         dying = FaultyStore(journal, crash_at(number, when))
