@@ -35,6 +35,6 @@ def trim(
         barriers_kept=barriers_kept,
     )
     plan.begin(store)
-    store.delete(*(listed.path for listed in plan.doomed))
+    store.delete(*(listed.path for listed in plan.garbage))
     plan.end(store)
-    return tuple(Position(paths.parse(listed.path).number or 0) for listed in plan.doomed)
+    return tuple(Position(paths.parse(listed.path).number or 0) for listed in plan.garbage)

@@ -14,7 +14,7 @@ from stepwell.cli.pipeline_access import PipelineAccess
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.endpoint.client import connect
 from stepwell.endpoint.server import Endpoint
-from stepwell.endpoint.wire import Gone, Silent
+from stepwell.endpoint.wire import ConnectionLost, Silent
 from stepwell.env import SystemEnv
 from stepwell.errors import UnavailableError, UnknownOutcomeError
 from stepwell.lsm.change import Change
@@ -97,7 +97,7 @@ class Forgetful:
         found = self._inner.push(*arguments, **options)  # type: ignore[arg-type]
         if self._times:
             self._times -= 1
-            raise Gone("killed")
+            raise ConnectionLost("killed")
         return found
 
 
@@ -140,7 +140,7 @@ def test_a_process_that_fell_silent_is_not_asked_again(
     def then_gone(self: PipelineAccess, *arguments: object) -> object:
         asked.append(1)
         if len(asked) == 2:
-            raise UnknownOutcomeError("gone") from Gone("killed")
+            raise UnknownOutcomeError("gone") from ConnectionLost("killed")
         raise UnavailableError("nobody answers", not_applied=True)
 
     for answer, expected in ((push, "silent"), (then_gone, "gone")):

@@ -18,7 +18,7 @@ from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.endpoint import transactions
 from stepwell.endpoint.client import Client, connect
 from stepwell.endpoint.server import Endpoint
-from stepwell.endpoint.wire import Gone
+from stepwell.endpoint.wire import ConnectionLost
 from stepwell.engine.explicit import ExplicitTransaction
 from stepwell.env import SystemEnv
 from stepwell.errors import (
@@ -182,7 +182,7 @@ def test_a_lost_commit_is_unknown_and_a_lost_push_is_not(
     """J1: before the commit was asked for, nothing was taken in, for certain."""
 
     def gone(*arguments: object) -> bool:
-        raise Gone("killed")
+        raise ConnectionLost("killed")
 
     monkeypatch.setattr(transactions, "_answer", gone)
     transaction = client.transaction(key=key)
@@ -342,7 +342,7 @@ def test_a_lost_answer_of_the_command_is_asked_for_again(
     def commit(self: ExplicitTransaction) -> object:
         original(self)
         lost.append(1)
-        raise UnknownOutcomeError("nobody knows") from Gone("killed")
+        raise UnknownOutcomeError("nobody knows") from ConnectionLost("killed")
 
     monkeypatch.chdir(folder)
     with monkeypatch.context() as patch:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stepwell.connectors import file_parts, files, lines
-from stepwell.connectors.file_parts import Found, Piece, Place
+from stepwell.connectors.file_parts import FileListed, Piece, Place
 from stepwell.connectors.listing import Listing
 from stepwell.connectors.registry import make_source
 from stepwell.engine.ports import Intake, Lags, Limits, Naming, Settles, Source
@@ -403,7 +403,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_again(
     reader = s._reader  # type: ignore[attr-defined]
     take, taken_parts = reader.take, []
 
-    def take_and_replace(file: Found, place: Place, *limits: int, settled: bool) -> Piece:
+    def take_and_replace(file: FileListed, place: Place, *limits: int, settled: bool) -> Piece:
         piece = take(file, place, 100, *limits[1:], settled=settled)
         taken_parts.append(piece)
         if len(taken_parts) == 3:

@@ -109,7 +109,7 @@ def test_whatever_a_request_raises_ends_its_connection_only(
     monkeypatch.setattr("stepwell.endpoint.server.error_json", lambda error: _raise(raised))
     with raw(endpoint) as connection:
         wire.send(connection, {"op": "there is none"})
-        with pytest.raises(wire.Gone):
+        with pytest.raises(wire.ConnectionLost):
             wire.receive(connection, 1000)
     assert answers()
     assert endpoint.error is None

@@ -131,7 +131,7 @@ def test_every_single_damage_is_found_never_believed_and_never_leads_to_a_deleti
     wanted = needed(world)
     assert {paths.parse(path).kind for path in wanted} == {"run", "checkpoint", "outbox"}
     assert verify(store, world.env, deep=True).findings == ()
-    expired = {d.path for d in Collector(store, world.env, settings=AT_ONCE).plan().doomed}
+    expired = {d.path for d in Collector(store, world.env, settings=AT_ONCE).plan().garbage}
     missed, wrong = [], []
     refused = count = 0
     for name, damaged in damages(objects):

@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from sqlglot.errors import SqlglotError
 
 from stepwell.execution.backend import CannotRunError
-from stepwell.execution.local.expressions import Computing, Value
-from stepwell.execution.local.operators import Linear
+from stepwell.execution.local.expressions import ExpressionEvaluator, Value
+from stepwell.execution.local.operators import PlanEvaluator
 from stepwell.execution.spark.constants import constants
 from stepwell.execution.spark.frames import type_of
 from stepwell.lsm.arrow_types import arrow_schema
@@ -199,7 +199,7 @@ def test_what_is_computed_here_is_what_spark_computes(
     known: dict[str, Value] = {}
     spark.conf.set("spark.sql.ansi.enabled", str(ansi).lower())
     try:
-        ours = Computing(constants(spark))
+        ours = ExpressionEvaluator(constants(spark))
         for text in (draw.expression() for _ in range(EXPRESSIONS)):
             with suppress(CannotRunError, SqlglotError):
                 known[text] = ours.value(parse(text, TYPES), columns)
@@ -253,15 +253,15 @@ def for_spark(spark: SparkSession, text: str) -> None:
         for i, (name, type_) in enumerate(TYPES.items())
     }
     with pytest.raises(CannotRunError):
-        Computing(constants(spark)).value(parse(text, TYPES), columns)
+        ExpressionEvaluator(constants(spark)).value(parse(text, TYPES), columns)
 
 
 def test_decimals_that_have_other_digits_are_for_spark() -> None:
     """S3, S6: a session may say that no digits are lost, and then other digits are."""
     columns = {"p": Value(pa.array([Decimal("1.50")], pa.decimal128(15, 2)), "decimal(15,2)")}
-    other = Computing(lambda sql: None, decimals=False)
+    other = ExpressionEvaluator(lambda sql: None, decimals=False)
     for text in ("p * p", "p + 1", "p / p"):
-        assert Computing(lambda sql: None).value(parse(text, "p"), columns)
+        assert ExpressionEvaluator(lambda sql: None).value(parse(text, "p"), columns)
         with pytest.raises(CannotRunError):
             other.value(parse(text, "p"), columns)
     assert other.value(parse("p > 1", "p"), columns).data.to_pylist() == [True]
@@ -297,7 +297,9 @@ def test_a_sum_that_may_be_too_large_is_for_spark(
         )
         leaf = Leaf("t", ("v",), When.DELTA)
         plan = Accumulate(leaf, (), "n", (("s", Accumulator(column("v"), None, type_)),))
-        ours = Linear(lambda _, rows=rows: (rows, (type_,)), Computing(lambda sql: None))
+        ours = PlanEvaluator(
+            lambda _, rows=rows: (rows, (type_,)), ExpressionEvaluator(lambda sql: None)
+        )
         if fits or not weight:
             made, _ = ours.added(plan)
             assert [int(c[0].as_py()) for c in made.columns] == [2 * weight, 2 * weight * value, 1]

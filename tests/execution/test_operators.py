@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from stepwell.execution.backend import NotSupported
-from stepwell.execution.local.expressions import Computing
-from stepwell.execution.local.operators import Linear
+from stepwell.execution.local.expressions import ExpressionEvaluator
+from stepwell.execution.local.operators import PlanEvaluator
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.plan.expressions import column, parse
 from stepwell.plan.nodes import Leaf, Node, Project, Scan, Union, When
@@ -15,14 +15,14 @@ from stepwell.plan.nodes import Leaf, Node, Project, Scan, Union, When
 TYPES = ("int",)
 
 
-def linear(rows: dict[str, list[int]]) -> Linear:
+def linear(rows: dict[str, list[int]]) -> PlanEvaluator:
     """Over relations of one column, each with these rows."""
 
     def read(leaf: Leaf | Scan) -> tuple[pa.Table, tuple[str, ...]]:
         values = rows.get(leaf.relation, [])
         return pa.table([values, [1] * len(values)], schema=arrow_schema(TYPES)), TYPES
 
-    return Linear(read, Computing(lambda _: None))
+    return PlanEvaluator(read, ExpressionEvaluator(lambda _: None))
 
 
 def leaf(relation: str, name: str) -> Leaf:

@@ -99,7 +99,7 @@ def check(spark: SparkSession, seeds: Sequence[int]) -> None:
                 patch.setattr(evaluator, "SQL_LENGTH_MAX", 3_000)
             case "recompute":
                 patch.setattr(cost, "WORTH_ASKING", 0)
-                patch.setattr(cost.Costs, "cheaper_anew", True)
+                patch.setattr(cost.Costs, "recompute_is_cheaper", True)
             case _:
                 pass
         one = partial(check_one, spark, use=use, settings=settings, limits=limits)

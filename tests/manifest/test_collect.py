@@ -44,7 +44,7 @@ from tests.tiny import entries, flushed_rows, rows_of
 
 def reasons(plan: Plan) -> dict[str, int]:
     found: dict[str, int] = {}
-    for item in plan.doomed:
+    for item in plan.garbage:
         found[item.reason] = found.get(item.reason, 0) + 1
     return found
 
@@ -62,12 +62,12 @@ def test_a_dry_run_lists_what_will_be_deleted(separate: bool) -> None:
     assert plan.count("outbox") == (1, len(b"delivered"))
     done = world.collector().collect()
     assert done.plan == plan
-    assert done.deleted == len(plan.doomed)
+    assert done.deleted == len(plan.garbage)
     gone = before - world.paths() | beside - {item.path for item in world.journal.list()}
-    assert gone == {item.path for item in plan.doomed}
+    assert gone == {item.path for item in plan.garbage}
     assert {"notes/readme.txt", "runs/t/by-hand.parquet"} <= world.paths()
     world.check()
-    assert world.collector().plan().doomed == ()
+    assert world.collector().plan().garbage == ()
     world.tiny.push("f")
     assert world.open(seed=1).rows() == list("abcdef")
 
@@ -102,7 +102,7 @@ def test_what_was_spilled_for_workers_goes_when_it_is_old() -> None:
     world.store.put_new(young, b"rows")
     assert len(world.paths("spill/")) == 2
     world.env.advance(1)
-    assert not world.collector().plan().doomed, "the current writer may still use it"
+    assert not world.collector().plan().garbage, "the current writer may still use it"
     world.open()
     assert reasons(world.collector().plan())["spill"] == 1
     world.collector().collect()
@@ -127,13 +127,13 @@ def test_entries_stay_for_as_long_as_they_are_to_be_kept() -> None:
     world.tiny.push("f")
     first = world.collector(settings=replace(AT_ONCE, journal_keep_s=125.0)).plan()
     # a and b; c is not old enough, and the barrier stays.
-    assert [paths.parse(d.path).number for d in first.doomed if d.reason == "entry"] == [2, 3]
+    assert [paths.parse(d.path).number for d in first.garbage if d.reason == "entry"] == [2, 3]
     everything = world.collector(settings=replace(AT_ONCE, journal_keep_s=10**6)).plan()
     assert reasons(everything).get("entry") is None
     second = world.latest().manifest.checkpoints[1]
     Manifests(world.store, world.env).amend(dropping(second.id, ""), "drop")
     less = world.collector(settings=replace(AT_ONCE, journal_keep_s=125.0)).plan()
-    assert [paths.parse(d.path).number for d in less.doomed if d.reason == "entry"] == [2]
+    assert [paths.parse(d.path).number for d in less.garbage if d.reason == "entry"] == [2]
     # Only the last two checkpoints are there: replay would have to begin with nothing.
     few = World()
     few.env.advance(100)
@@ -355,13 +355,13 @@ def test_an_expired_checkpoint_is_dropped_first_and_then_deleted() -> None:
     graced = replace(AT_ONCE, grace_s=5.0)
     world.env.advance(6)
     world.collector(settings=graced).collect()
-    assert world.collector(settings=graced).plan().doomed == ()
+    assert world.collector(settings=graced).plan().garbage == ()
     world.env.advance(25)
     plan = world.collector(settings=graced).plan()
     assert [ref.id for ref in plan.expired] == [oldest.id]
     assert reasons(plan) == {"run": 1, "checkpoint": 1}
     done = world.collector(settings=graced).collect()
-    assert {item.path for item in done.plan.doomed} == {item.path for item in plan.doomed}
+    assert {item.path for item in done.plan.garbage} == {item.path for item in plan.garbage}
     assert oldest.id not in {ref.id for ref in world.latest().manifest.checkpoints}
     world.check("abcdef")
 

@@ -24,29 +24,31 @@ def test_a_small_change_is_never_weighed() -> None:
 def test_a_change_that_only_has_to_be_added_is_kept_until_it_is_as_large_as_the_table() -> None:
     """S6: nothing is looked up for it."""
     found = costs(sums(A), ROWS, {"a": 9_000_000})
-    assert found == Costs(keep=9_000_000, anew=10_005_000)
-    assert not found.cheaper_anew
+    assert found == Costs(incremental=9_000_000, recompute=10_005_000)
+    assert not found.recompute_is_cheaper
     more = costs(sums(A), ROWS, {"a": 11_000_000})
     assert more is not None
-    assert more.cheaper_anew
+    assert more.recompute_is_cheaper
 
 
 def test_looking_up_what_a_change_meets_costs_more_than_reading_past_it() -> None:
     """S6: with a join the border comes earlier."""
     few = costs(sums(JOINED), ROWS, {"b": 1_000_000})
-    assert few == Costs(keep=1_000_000 * (1 + LOOK_UP), anew=11_005_000)
-    assert not few.cheaper_anew
+    assert few == Costs(incremental=1_000_000 * (1 + LOOK_UP), recompute=11_005_000)
+    assert not few.recompute_is_cheaper
     many = costs(sums(JOINED), ROWS, {"b": 1_500_000})
-    assert many == Costs(keep=11_500_000, anew=11_005_000)
-    assert many.cheaper_anew
+    assert many == Costs(incremental=11_500_000, recompute=11_005_000)
+    assert many.recompute_is_cheaper
 
 
 def test_meeting_all_of_a_small_table_costs_no_more_than_reading_it() -> None:
     """S6: a large table may change a lot next to a small one."""
     found = costs(sums(JOINED), ROWS, {"a": 5_000_000})
-    assert found == Costs(keep=6_000_000, anew=11_005_000)
+    assert found == Costs(incremental=6_000_000, recompute=11_005_000)
     both = costs(sums(JOINED), ROWS, {"a": 5_000_000, "b": 100_000})
-    assert both == Costs(keep=5_100_000 + 1_000_000 + LOOK_UP * 100_000, anew=11_005_000)
+    assert both == Costs(
+        incremental=5_100_000 + 1_000_000 + LOOK_UP * 100_000, recompute=11_005_000
+    )
 
 
 def test_a_change_elsewhere_does_not_count() -> None:

@@ -185,7 +185,7 @@ class World:
         # The first pass begins to count the age of barriers.
         collecting.collect()
         self.checker.check()
-        if collecting.plan().doomed:
+        if collecting.plan().garbage:
             raise ViolationError("a collection left something to a second one")
         rows = Tiny(self.main, env, journal, SETTINGS).rows()
         if rows != [*before, "the end"]:

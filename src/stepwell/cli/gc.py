@@ -80,11 +80,11 @@ def _document(store: str, plan: Plan, confirmed: bool) -> dict[str, Any]:
         "store": store,
         "manifest": plan.read.id,
         "confirmed": confirmed,
-        "objects": len(plan.doomed),
+        "objects": len(plan.garbage),
         "bytes": plan.bytes,
         "reasons": {name: {"objects": n, "bytes": b} for name, (n, b) in found.items()},
         "expired": [ref.id for ref in plan.expired],
-        "paths": [item.path for item in plan.doomed],
+        "paths": [item.path for item in plan.garbage],
     }
 
 
@@ -100,18 +100,18 @@ def _render(screen: Screen, plan: Plan, confirmed: bool) -> None:
     screen.table(("what", ">objects", ">size", ""), rows)
     if not confirmed:
         for reason in REASONS:
-            doomed = [item.path for item in plan.doomed if item.reason == reason]
-            if doomed:
+            garbage = [item.path for item in plan.garbage if item.reason == reason]
+            if garbage:
                 screen.line()
-            for path in doomed[:_SHOWN]:
+            for path in garbage[:_SHOWN]:
                 screen.line(f"  {path}")
-            if len(doomed) > _SHOWN:
-                screen.line(f"  and {len(doomed) - _SHOWN:,} more")
+            if len(garbage) > _SHOWN:
+                screen.line(f"  and {len(garbage) - _SHOWN:,} more")
     screen.line()
     if plan.expired:
         names = ", ".join(ref.name or ref.id for ref in plan.expired)
         screen.line(f"{count(len(plan.expired), 'checkpoint')} expired: {names}")
-    what = f"{count(len(plan.doomed), 'object')}, {size(plan.bytes)}"
+    what = f"{count(len(plan.garbage), 'object')}, {size(plan.bytes)}"
     if confirmed:
         screen.line(f"Removed {what}.")
     else:

@@ -16,9 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from stepwell import __version__
-from stepwell.cli import deploy_commands as deploying
-from stepwell.cli import logs, transaction
-from stepwell.cli import state_commands as keeping
+from stepwell.cli import deploy_commands, logs, state_commands, transaction
 from stepwell.cli.choices import Changes, LogFormat, LogLevel, QueryFormat, Shell, Template
 from stepwell.cli.failure import Commands
 from stepwell.cli.lazy import runs
@@ -48,8 +46,8 @@ inspect = typer.Typer(
     help="Show stored objects and check every byte. Read-only; does not disturb writers.",
 )
 app.add_typer(inspect, name="inspect")
-keeping.add_to(app)
-deploying.add_to(app)
+state_commands.add_to(app)
+deploy_commands.add_to(app)
 transaction.add_to(app)
 
 

@@ -50,7 +50,7 @@ _TOGETHER = 1 << 23
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FileListed:
     """A file as it is now."""
 
     name: str
@@ -61,15 +61,15 @@ class Found:
     """Device, inode, and status change time, which cannot be set back."""
 
     @classmethod
-    def at(cls, name: str, path: Path) -> Found:
+    def at(cls, name: str, path: Path) -> FileListed:
         return cls.of(name, path, path.stat())
 
     @classmethod
-    def of(cls, name: str, path: Path, status: os.stat_result) -> Found:
+    def of(cls, name: str, path: Path, status: os.stat_result) -> FileListed:
         identity = (status.st_dev, status.st_ino, status.st_ctime_ns)
         return cls(name, path, status.st_size, status.st_mtime_ns, identity)
 
-    def grew_from(self, earlier: Found) -> bool:
+    def grew_from(self, earlier: FileListed) -> bool:
         """Whether it appears to be the same file, only longer."""
         return self.identity[:2] == earlier.identity[:2] and self.size > earlier.size
 
@@ -151,14 +151,14 @@ class PartReader(Protocol):
     unit: str
     """The unit in which records are counted: lines, or rows."""
 
-    def ends_whole(self, file: Found) -> bool:
+    def ends_whole(self, file: FileListed) -> bool:
         """Whether the file looks complete; if not, it is given time to become so."""
 
-    def proves_whole(self, file: Found) -> bool:
+    def proves_whole(self, file: FileListed) -> bool:
         """Whether a file that `ends_whole` cannot be a prefix of a longer one."""
 
     def take(
-        self, file: Found, place: Place, rows_max: int, bytes_max: int, *, settled: bool
+        self, file: FileListed, place: Place, rows_max: int, bytes_max: int, *, settled: bool
     ) -> Piece:
         """The next part; raises `NotReadyError` if it is unreadable and the file is not settled."""
 
@@ -174,7 +174,7 @@ class PartReader(Protocol):
     def texts(self, part: Part, path: Path, numbers: Sequence[int]) -> list[str | None]:
         """The text of some lines, or rows, of a part; raises as `again` does."""
 
-    def prefix(self, file: Found, end: int) -> str:
+    def prefix(self, file: FileListed, end: int) -> str:
         """The checksum of the file's present content up to an offset, as in `Piece.prefix`.
 
         Raises `OSError` or `ArrowException` if the content cannot be read.
@@ -215,10 +215,10 @@ class TextParts:
         """The last stream read, positioned where the next part most likely begins."""
         self._hashed: tuple[str, int, xxhash.xxh3_128] | None = None
         """A file, an offset in it, and the hash of the content taken up to there."""
-        self._small: tuple[Found, bytes] | None = None
+        self._small: tuple[FileListed, bytes] | None = None
         """A small file that was read to check its end; it is taken next without another read."""
 
-    def ends_whole(self, file: Found) -> bool:
+    def ends_whole(self, file: FileListed) -> bool:
         if file.path.suffix in COMPRESSIONS:
             return True  # Only reading it shows that; `take` does.
         with open(file.path, "rb") as opened:
@@ -233,11 +233,11 @@ class TextParts:
         except (ValueError, RecursionError):
             return False
 
-    def proves_whole(self, file: Found) -> bool:
+    def proves_whole(self, file: FileListed) -> bool:
         return file.path.suffix in COMPRESSIONS  # `take` reads the end of the compressed data.
 
     def take(
-        self, file: Found, place: Place, rows_max: int, bytes_max: int, *, settled: bool
+        self, file: FileListed, place: Place, rows_max: int, bytes_max: int, *, settled: bool
     ) -> Piece:
         try:
             return self._take(file, place, rows_max, bytes_max, settled=settled)
@@ -245,7 +245,7 @@ class TextParts:
             self._small = None
 
     def _take(
-        self, file: Found, place: Place, rows_max: int, bytes_max: int, *, settled: bool
+        self, file: FileListed, place: Place, rows_max: int, bytes_max: int, *, settled: bool
     ) -> Piece:
         if place.inside:
             return self._skip(file, place, bytes_max, settled=settled)
@@ -277,7 +277,7 @@ class TextParts:
         hashed.update(data)
         return Piece(part, batch, following, len(data), self._note(file, end, hashed))
 
-    def _skip(self, file: Found, place: Place, bytes_max: int, *, settled: bool) -> Piece:
+    def _skip(self, file: FileListed, place: Place, bytes_max: int, *, settled: bool) -> Piece:
         """Skip the rest of an overlong record, or some of it, one block at a time."""
         start, line = place.at, place.line
         hashed, digest, block = self._hash(file, start, None), xxhash.xxh3_128(), b""
@@ -301,7 +301,7 @@ class TextParts:
         prefix = self._note(file, end, hashed)
         return Piece(part, no_rows(self._shape), following, end - start, prefix)
 
-    def _hash(self, file: Found, start: int, head: bytes | None) -> xxhash.xxh3_128:
+    def _hash(self, file: FileListed, start: int, head: bytes | None) -> xxhash.xxh3_128:
         """The hash of the content taken of a file before an offset."""
         if head is not None and start == len(head):
             return xxhash.xxh3_128(head)
@@ -310,11 +310,11 @@ class TextParts:
             return made
         return _hash_of(file.path, start)
 
-    def _note(self, file: Found, end: int, hashed: xxhash.xxh3_128) -> str:
+    def _note(self, file: FileListed, end: int, hashed: xxhash.xxh3_128) -> str:
         self._hashed = (file.name, end, hashed)
         return str(hashed.hexdigest())
 
-    def prefix(self, file: Found, end: int) -> str:
+    def prefix(self, file: FileListed, end: int) -> str:
         made = _hash_of(file.path, end)
         self._hashed = (file.name, end, made)
         return made.hexdigest()
@@ -323,7 +323,7 @@ class TextParts:
         if part.start == part.end and part.wrong is not None:
             return self._decode(part, (), b"")
         try:
-            now = Found.at(part.name, path)
+            now = FileListed.at(part.name, path)
             if part.rest:
                 return self._skip_again(part, now)
             header, data, whole = self._data_again(part, now)
@@ -340,11 +340,11 @@ class TextParts:
         return self._decode(part, header, data)
 
     def texts(self, part: Part, path: Path, numbers: Sequence[int]) -> list[str | None]:
-        _, data, _ = self._data_again(part, Found.at(part.name, path))
+        _, data, _ = self._data_again(part, FileListed.at(part.name, path))
         records = {part.line + at: line for at, line in records_of(data, self._delimiter)}
         return [own_text(records[n]) if n in records else None for n in numbers]
 
-    def _data_again(self, part: Part, now: Found) -> tuple[tuple[str, ...], bytes, bool]:
+    def _data_again(self, part: Part, now: FileListed) -> tuple[tuple[str, ...], bytes, bool]:
         """The header, the verified content of a part, and whether it is the first of its file."""
         if now.size <= _SMALL and now.path.suffix not in COMPRESSIONS:
             self._small = (now, now.path.read_bytes())
@@ -393,7 +393,7 @@ class TextParts:
         half = len(files) // 2
         return self._decode_together(files[:half]) + self._decode_together(files[half:])
 
-    def _skip_again(self, part: Part, file: Found) -> Batch:
+    def _skip_again(self, part: Part, file: FileListed) -> Batch:
         digest, left = xxhash.xxh3_128(), part.end - part.start
         with self._reading(file, part.start) as stream:
             while left > 0 and (block := stream.take(min(_BLOCK, left))):
@@ -410,7 +410,7 @@ class TextParts:
             self._stream[1].close()
             self._stream = None
 
-    def _given_up(self, file: Found, start: int, line: int, reason: str) -> Piece:
+    def _given_up(self, file: FileListed, start: int, line: int, reason: str) -> Piece:
         part = Part(file.name, file.size, file.mtime_ns, start, start, line, "", reason)
         return Piece(part, self._decode(part, (), b""), None, 0)
 
@@ -455,7 +455,7 @@ class TextParts:
             first_line=line,
         )
 
-    def _head(self, file: Found) -> tuple[bytes, tuple[str, ...]]:
+    def _head(self, file: FileListed) -> tuple[bytes, tuple[str, ...]]:
         """The bytes before the first record (byte order mark, CSV header), and the columns."""
         small = self._small_file(file)
         opened = _opened(file.path) if small is None else small
@@ -476,7 +476,7 @@ class TextParts:
             stream.close()
 
     @contextmanager
-    def _reading(self, file: Found, start: int) -> Iterator[Stream]:
+    def _reading(self, file: FileListed, start: int) -> Iterator[Stream]:
         """Open the text at an offset. A compressed stream is kept open, because reaching the next
         offset again would mean decompressing everything before it.
         """
@@ -500,7 +500,7 @@ class TextParts:
             raise
         self._stream = ((file, stream.at), stream)
 
-    def _small_file(self, file: Found) -> BinaryIO | None:
+    def _small_file(self, file: FileListed) -> BinaryIO | None:
         """A small file that was just read."""
         if self._small is None or self._small[0] != file:
             return None

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from stepwell.connectors.file_parts import (
     PLACE,
-    Found,
+    FileListed,
     NotReadyError,
     Part,
     PartReader,
@@ -73,7 +73,7 @@ class UnknownColumns(Enum):
 class _Begun:
     """A partly read file."""
 
-    file: Found
+    file: FileListed
     """The file as it was before that part was read."""
     at: int
     since: float
@@ -260,7 +260,9 @@ class FilesSource:
     def close(self) -> None:
         self._reader.close()
 
-    def _take(self, file: Found, place: Place, rows: int, size: int, *, settled: bool) -> Piece:
+    def _take(
+        self, file: FileListed, place: Place, rows: int, size: int, *, settled: bool
+    ) -> Piece:
         if not self._listing.is_unreadable(file.name):
             return self._reader.take(file, place, rows, size, settled=settled)
         wrong = "the name of this file is not UTF-8, and cannot be recorded: rename it"
@@ -338,7 +340,7 @@ class FilesSource:
 
     def _waiting(
         self, after: Json, standing: _Standing, taken: Names, took: Collection[str]
-    ) -> Iterator[tuple[Found, Place]]:
+    ) -> Iterator[tuple[FileListed, Place]]:
         """Files to take and where to start: the partly read one, then new ones by name."""
         opened = standing.open
         self._passed_over = opened is not None
@@ -364,7 +366,7 @@ class FilesSource:
             if ready:
                 yield file, Place()
 
-    def _opened_file(self, opened: Json) -> Found:
+    def _opened_file(self, opened: Json) -> FileListed:
         """The partly read file, checked to still start with the content taken.
 
         Size and modification time prove nothing: `cp -p` and `rsync` set both. The status change
@@ -389,7 +391,7 @@ class FilesSource:
         self._begun = _Begun(file, at, since, certain=same and now - since > TICK_S)
         return file
 
-    def _compare(self, file: Found, part: Part, at: int, prefix: str) -> None:
+    def _compare(self, file: FileListed, part: Part, at: int, prefix: str) -> None:
         """Compare the content taken of a file with its present content."""
         try:
             found = self._reader.prefix(file, at)
@@ -403,7 +405,7 @@ class FilesSource:
             self._reader.again(part, file.path)  # This may raise a more precise error.
             raise changed(part, "was changed")
 
-    def _check_same(self, file: Found, parts: list[Part], prefix: str) -> None:
+    def _check_same(self, file: FileListed, parts: list[Part], prefix: str) -> None:
         """Check that a file was not replaced between the parts that this poll has taken."""
         now = self._listing.find(file.name)
         if now is None or now == file or not prefix:
@@ -413,14 +415,14 @@ class FilesSource:
                 f"{file.name} was changed while it was read", hint="it is read again in a moment"
             )
 
-    def _note_begun(self, file: Found, at: int) -> None:
+    def _note_begun(self, file: FileListed, at: int) -> None:
         begun = self._begun
         if begun is not None and begun.file == file:
             self._begun = replace(begun, at=at)
         else:
             self._begun = _Begun(file, at, self._env.uptime(), certain=False)
 
-    def _is_ready(self, file: Found) -> bool:
+    def _is_ready(self, file: FileListed) -> bool:
         """Whether a file is complete, as far as can be told without taking it.
 
         A file that once looked incomplete is being written in place. A complete last line at the

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stepwell.connectors.base_folder import split_pattern
-from stepwell.connectors.file_parts import Found, unavailable
+from stepwell.connectors.file_parts import FileListed, unavailable
 from stepwell.connectors.settling import TICK_S
 from stepwell.env import Env
 
@@ -70,7 +70,7 @@ class Listing:
         """Whether the file's real name is not UTF-8."""
         return name in self._unreadable
 
-    def find(self, name: str) -> Found | None:
+    def find(self, name: str) -> FileListed | None:
         """A file as it is now; None if there is none of that name."""
         path = self.folder / self._unreadable.get(name, name)
         try:
@@ -83,7 +83,7 @@ class Listing:
             raise unavailable(name, error) from error
         if not stat.S_ISREG(status.st_mode):
             return None
-        return Found.of(name, path, status)
+        return FileListed.of(name, path, status)
 
     def changed_ns(self) -> int | None:
         """When a name was last added or removed; None if unknown.

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stepwell.connectors.file_parts import (
-    Found,
+    FileListed,
     NotReadyError,
     Part,
     Piece,
@@ -51,7 +51,7 @@ _TEXTS = (pa.StringArray, pa.BinaryArray, pa.LargeStringArray, pa.LargeBinaryArr
 class _Group:
     """A row group being read; the rows in memory start at `first`."""
 
-    file: Found
+    file: FileListed
     number: int
     start: int
     """Its first row, counted from the start of the file."""
@@ -99,16 +99,16 @@ class ParquetParts:
         self._sums: tuple[str, list[str]] = ("", [])
         """A file, and the checksums of its row groups from the first one on, as they were taken."""
 
-    def ends_whole(self, file: Found) -> bool:
+    def ends_whole(self, file: FileListed) -> bool:
         with open(file.path, "rb") as opened:
             opened.seek(max(0, file.size - len(_MAGIC)))
             return opened.read() == _MAGIC
 
-    def proves_whole(self, file: Found) -> bool:
+    def proves_whole(self, file: FileListed) -> bool:
         return True  # The end of a Parquet file is written last, and only once.
 
     def take(
-        self, file: Found, place: Place, rows_max: int, bytes_max: int, *, settled: bool
+        self, file: FileListed, place: Place, rows_max: int, bytes_max: int, *, settled: bool
     ) -> Piece:
         start = place.at
         try:
@@ -134,13 +134,13 @@ class ParquetParts:
         size = int(sizes[rows.num_rows - 1]) if rows.num_rows else 0
         return Piece(part, self._decode(part, rows), following, size, prefix)
 
-    def _refused(self, file: Found, start: int, group: _Group) -> Piece:
+    def _refused(self, file: FileListed, start: int, group: _Group) -> Piece:
         """One dead letter for the rest of a row group; the file continues after it."""
         part = _part(file, start, group.end, group.checksum, group.refusal)
         following = None if group.end >= group.total else Place(group.end, group.end + 1)
         return Piece(part, self._decode(part, None), following, 0, self._extended(file, group))
 
-    def _extended(self, file: Found, group: _Group) -> str:
+    def _extended(self, file: FileListed, group: _Group) -> str:
         """The checksum of the row groups of a file up to this one."""
         name, sums = self._sums
         if group.number == 0:
@@ -154,7 +154,7 @@ class ParquetParts:
     def decode(self, found: Sequence[Batch | Undecoded]) -> list[tuple[int, Batch]]:
         return [(part, item) for part, item in enumerate(found) if isinstance(item, Batch)]
 
-    def prefix(self, file: Found, end: int) -> str:
+    def prefix(self, file: FileListed, end: int) -> str:
         with pq.ParquetFile(file.path) as opened:
             metadata, count, first = opened.metadata, 0, 0
         while first < end and count < metadata.num_row_groups:
@@ -175,7 +175,7 @@ class ParquetParts:
 
     def _rows_again(self, part: Part, path: Path) -> pa.Table:
         try:
-            file = Found.at(part.name, path)
+            file = FileListed.at(part.name, path)
             group = self._load(file, part.start)
         except FileNotFoundError:
             raise changed(part, "is gone") from None
@@ -194,7 +194,7 @@ class ParquetParts:
             self._group.close()
         self._group = None
 
-    def _load(self, file: Found, row: int) -> _Group:
+    def _load(self, file: FileListed, row: int) -> _Group:
         """The row group that holds a row, at its window; an empty one after the last."""
         group = self._group
         if (
@@ -210,7 +210,7 @@ class ParquetParts:
             group.advance(row)
         return group
 
-    def _open(self, file: Found, row: int) -> _Group:
+    def _open(self, file: FileListed, row: int) -> _Group:
         metadata = pq.read_metadata(file.path)
         first = 0
         for number, group in enumerate(_groups(metadata)):
@@ -375,7 +375,7 @@ def _shown(rows: pa.Table, at: int) -> str:
     return cut(json_row(rows, at, TEXT_MAX), TEXT_MAX)
 
 
-def _part(file: Found, start: int, end: int, digest: str, wrong: str | None = None) -> Part:
+def _part(file: FileListed, start: int, end: int, digest: str, wrong: str | None = None) -> Part:
     return Part(file.name, file.size, file.mtime_ns, start, end, start + 1, digest, wrong)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from stepwell.connectors.file_parts import Found
+from stepwell.connectors.file_parts import FileListed
 from stepwell.env import Env
 
 TICK_S = 2.0
@@ -44,7 +44,7 @@ class Settling:
         self._settle_s = settle_s
         self._observed: dict[str, _Observed] = {}
 
-    def look(self, file: Found) -> bool:
+    def look(self, file: FileListed) -> bool:
         """Observe a file; returns whether it is settled. The first observation never is."""
         if self._settle_s <= 0:
             return True
@@ -64,7 +64,7 @@ class Settling:
     def is_observed(self, name: str) -> bool:
         return name in self._observed
 
-    def is_settled(self, file: Found) -> bool:
+    def is_settled(self, file: FileListed) -> bool:
         """The result of the last observation, if the file has not changed since."""
         if self._settle_s <= 0:
             return True

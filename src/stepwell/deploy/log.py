@@ -48,7 +48,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LogContent:
     """A log left by a deploy. `header` is None if all it holds is one corrupt object."""
 
     header: Header | None
@@ -112,7 +112,7 @@ class DeployLog:
         self._written += 1
 
 
-def read_log(store: Store, committed: int = 0) -> Found | None:
+def read_log(store: Store, committed: int = 0) -> LogContent | None:
     """Read and check the log that a deploy left; None if there is none. Only reads.
 
     `committed` is the last saved serial. Raises `CorruptError` if a record is corrupt or missing
@@ -126,12 +126,12 @@ def read_log(store: Store, committed: int = 0) -> Found | None:
     known = [item for item in read if isinstance(item, Fields)]
     if known and all(item.number("serial") <= committed for item in known):
         header = Header(known[0].id("session"), "", known[0].number("serial"))
-        return Found(header, True, (), (), objects)
+        return LogContent(header, True, (), (), objects)
     read = [r for r in read if isinstance(r, CorruptError) or r.number("serial") > committed]
     if isinstance(read[-1], CorruptError):
         read.pop()  # A torn end was never acknowledged. One crash cannot tear two objects.
     if not read:
-        return Found(None, False, (), objects, objects)
+        return LogContent(None, False, (), objects, objects)
     first = read[0]
     if isinstance(first, CorruptError):
         raise _damaged(first)
@@ -152,7 +152,7 @@ def read_log(store: Store, committed: int = 0) -> Found | None:
         records += [_record(item) for item in fields.children("records")]
         own.add(fields.object)
     dropped = tuple(path for path in objects if f"{store.uri}/{path}" not in own)
-    return Found(header, False, tuple(records), dropped, objects)
+    return LogContent(header, False, tuple(records), dropped, objects)
 
 
 def check_log(store: Store) -> Iterator[tuple[str, str]]:

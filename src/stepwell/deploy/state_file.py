@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from stepwell import __version__
-from stepwell.deploy.log import REPAIR, Found, Record, read_log, remove_log
+from stepwell.deploy.log import REPAIR, LogContent, Record, read_log, remove_log
 from stepwell.env import Env
 from stepwell.errors import ConflictError, CorruptError, InvalidError
 from stepwell.journal import paths
@@ -51,7 +51,7 @@ class Recovery:
     state: DeployState
     """The state after recovery."""
     save: bool
-    log: Found | None
+    log: LogContent | None
     said: str | None
     adopted: tuple[str, ...] = ()
     """Keys of actions without a logged outcome that happened according to the manifest."""

@@ -26,7 +26,7 @@ from stepwell.endpoint.address import check_folder, socket_path
 from stepwell.endpoint.transactions import RemoteTransaction, push_request, read_receipt
 from stepwell.endpoint.wire import (
     ANSWER_BYTES_MAX,
-    Gone,
+    ConnectionLost,
     Message,
     Silent,
     Stalled,
@@ -131,7 +131,7 @@ class Client:
         try:
             send(self._connection, request, tables)
             answer = self._answer()
-        except Gone as gone:
+        except ConnectionLost as gone:
             raise UnknownOutcomeError(
                 self._lost(gone),
                 hint=PUSH_AGAIN if key is not None else _LOOK_FIRST,
@@ -151,8 +151,8 @@ class Client:
     def _exchange(self, request: Mapping[str, object], tables: Sequence[Any]) -> Message:
         try:
             send(self._connection, request, tables)
-        except Gone:
-            with suppress(Gone):
+        except ConnectionLost:
+            with suppress(ConnectionLost):
                 self._answer()  # The process may have said why it hung up.
             raise
         return self._answer()
@@ -180,7 +180,7 @@ class Client:
                     yield None
         except Silent as silent:
             raise self._unanswered(silent) from silent
-        except Gone:
+        except ConnectionLost:
             return
 
     def __enter__(self) -> Client:
@@ -206,7 +206,7 @@ class Client:
             return self._answer(reads=reads, s_max=s_max)
         except Silent as silent:
             raise self._unanswered(silent) from silent
-        except Gone as gone:
+        except ConnectionLost as gone:
             raise UnavailableError(
                 f"the process that runs the pipeline went away: {gone}", hint="try again"
             ) from gone
@@ -244,7 +244,7 @@ class Client:
             if self._env.uptime() - moved_at >= most:
                 raise Stalled(_stalled(reads, most))
 
-    def _lost(self, gone: Gone) -> str:
+    def _lost(self, gone: ConnectionLost) -> str:
         if isinstance(gone, Silent):
             return self._unanswered(gone).message
         return f"the process that runs the pipeline went away before it answered: {gone}"
@@ -273,7 +273,7 @@ def change_program(
     try:
         send(client._connection, {"op": "change", "program": program, "before": before})
         answer = client._answer(building)
-    except Gone as gone:
+    except ConnectionLost as gone:
         raise UnknownOutcomeError(
             client._lost(gone), hint="deploy again: it detects what was done"
         ) from gone

@@ -28,7 +28,7 @@ import pyarrow as pa
 from stepwell import threads
 from stepwell.endpoint.wire import (
     REQUEST_BYTES_MAX,
-    Gone,
+    ConnectionLost,
     Header,
     Message,
     encode,
@@ -254,7 +254,7 @@ class Connections:
             hint="try again in a moment",
             not_applied=True,
         )
-        with suppress(Gone, OSError, StepwellError):
+        with suppress(ConnectionLost, OSError, StepwellError):
             connection.socket.settimeout(0.1)
             connection.socket.recv(65536)
             send(connection.socket, {"error": error_json(error)})

@@ -26,7 +26,7 @@ from stepwell.endpoint.transactions import (
     receipt_json,
     serve_transaction,
 )
-from stepwell.endpoint.wire import Gone, Header, Message, encode, error_json
+from stepwell.endpoint.wire import ConnectionLost, Header, Message, encode, error_json
 from stepwell.engine.answer import Answer
 from stepwell.engine.pushed import Receipt
 from stepwell.engine.status import Status
@@ -203,7 +203,7 @@ class Endpoint:
             operations[name](connection, request)
         except StepwellError as error:
             connection.send({"error": error_json(error)})
-        except Gone:
+        except ConnectionLost:
             raise
         except Exception as error:  # noqa: BLE001 - reported to the client; the loop continues
             told = StepwellError(f"unexpected {type(error).__name__}: {error}")

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from stepwell.endpoint.connections import Connection
 from stepwell.endpoint.wire import (
     REQUEST_BYTES_MAX,
-    Gone,
+    ConnectionLost,
     Header,
     Message,
     Silent,
@@ -110,7 +110,7 @@ def serve_transaction(
 ) -> None:
     """Serve one transaction to its end, in the thread that holds its turn.
 
-    Raises `Gone`, after rolling the transaction back, if the connection is no longer usable.
+    Raises `ConnectionLost`, after rolling the transaction back, if the connection is unusable.
     `ending` tells whether the process is about to end; the process does not wait for a client.
     """
     transaction = begin()
@@ -131,7 +131,7 @@ def serve_transaction(
 
 
 def _next(connection: Connection, env: Env, until: float, ending: Callable[[], bool]) -> Message:
-    """Return the next request; `Gone` if none comes in time, after telling the client why."""
+    """The next request; if none comes in time, tell the client and raise `ConnectionLost`."""
     now = env.uptime()
     connection.enter("waiting", now)
     told: StepwellError
@@ -150,9 +150,9 @@ def _next(connection: Connection, env: Env, until: float, ending: Callable[[], b
     except StepwellError as error:
         # Not a message, or one that is too large: the bytes after it cannot be read either.
         told = error
-    with suppress(Gone, OSError):
+    with suppress(ConnectionLost, OSError):
         connection.send({"error": error_json(told)})
-    raise Gone(told.message)
+    raise ConnectionLost(told.message)
 
 
 def _has_come(connection: Connection) -> bool:
@@ -163,7 +163,7 @@ def _has_come(connection: Connection) -> bool:
     except TimeoutError:
         return False
     except OSError as error:
-        raise Gone(str(error)) from error
+        raise ConnectionLost(str(error)) from error
     return True
 
 
@@ -192,7 +192,7 @@ def _answer(connection: Connection, transaction: OpenTransaction, request: Messa
 # Client side
 
 Exchange = Callable[[Header, Sequence[Any]], Message]
-"""Sends a request and returns its answer; `Gone` if there is none; raises any error it carries."""
+"""Sends a request and returns its answer, or raises the error it carries or `ConnectionLost`."""
 
 
 class RemoteTransaction:
@@ -221,7 +221,7 @@ class RemoteTransaction:
         header, tables = push_request("transaction_push", table, (rows, delete, discard), bad)
         try:
             self._exchange(header, tables)
-        except Gone as gone:
+        except ConnectionLost as gone:
             self._end()
             raise _rolled_back(f"the process that runs the pipeline went away: {gone}") from gone
         except UnavailableError:
@@ -242,7 +242,7 @@ class RemoteTransaction:
         self._over = True
         try:
             answer = self._exchange({"op": "commit"}, ())
-        except Gone as gone:
+        except ConnectionLost as gone:
             self._hang_up()
             raise UnknownOutcomeError(
                 f"the process that runs the pipeline went away while it committed: {gone}",
@@ -256,7 +256,7 @@ class RemoteTransaction:
         self._over = True
         try:
             self._exchange({"op": "abort"}, ())
-        except Gone:
+        except ConnectionLost:
             self._hang_up()  # The server rolls it back anyway.
 
     def _check(self) -> None:

@@ -46,11 +46,11 @@ class Message:
     tables: tuple[pa.Table | None, ...] = ()
 
 
-class Gone(Exception):  # noqa: N818 - not an error: the other side has hung up
+class ConnectionLost(Exception):  # noqa: N818 - not an error: the other side has hung up
     """The connection ended between two messages, or inside one."""
 
 
-class Silent(Gone):
+class Silent(ConnectionLost):
     """The peer was silent until the timeout; the connection is no longer usable."""
 
 
@@ -69,7 +69,7 @@ def send(connection: socket.socket, header: Header, tables: Sequence[pa.Table | 
     except TimeoutError as error:
         raise Silent("it accepts nothing") from error
     except OSError as error:
-        raise Gone(str(error)) from error
+        raise ConnectionLost(str(error)) from error
 
 
 def encode(header: Header, sizes: Sequence[int] = ()) -> bytes:
@@ -81,7 +81,7 @@ def encode(header: Header, sizes: Sequence[int] = ()) -> bytes:
 
 
 def receive(connection: socket.socket, bytes_max: int) -> Message:
-    """Receive the next message; `Gone` if the connection has ended."""
+    """Receive the next message; `ConnectionLost` if the connection has ended."""
     (length,) = struct.unpack(">I", _read(connection, 4))
     if length > HEADER_BYTES_MAX:
         raise CorruptError("endpoint", f"a header of {length:,} bytes is too large")
@@ -158,8 +158,8 @@ def _read(connection: socket.socket, length: int) -> bytes:
         except TimeoutError as error:
             raise Silent("it is silent") from error
         except OSError as error:
-            raise Gone(str(error)) from error
+            raise ConnectionLost(str(error)) from error
         if not count:
-            raise Gone("the connection was closed")
+            raise ConnectionLost("the connection was closed")
         done += count
     return bytes(data)

@@ -45,6 +45,6 @@ def collect_once(
         events.emit(CollectFailed(str(getattr(error, "message", error))))
         return
     if done.deleted:
-        events.emit(Collected(done.deleted, sum(i.size for i in done.plan.doomed[: done.deleted])))
+        events.emit(Collected(done.deleted, sum(i.size for i in done.plan.garbage[: done.deleted])))
     if done.problem is not None:
         events.emit(CollectFailed(done.problem.message))

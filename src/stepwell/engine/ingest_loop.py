@@ -53,7 +53,7 @@ class IngestLoop:
             self.rest_s = session.settings.idle_s
             return None
         open = session.state.open
-        if open is not None and open.doomed:
+        if open is not None and open.failed:
             session.reach_boundary()
             open = None
         step = session.poll()
@@ -76,7 +76,7 @@ class IngestLoop:
         session = self._session
         done: Done | None = None
         open = session.state.open
-        if open is not None and not open.explicit and not open.doomed:
+        if open is not None and not open.explicit and not open.failed:
             done = self._counted(session.commit())
         session.delivery.deliver(self._stop.allows)
         session.checkpointer.flush()

@@ -195,7 +195,7 @@ class Open:
     recorded: int = 0
     """The step number of its last entry."""
     key: PushKey | None = None
-    doomed: bool = False
+    failed: bool = False
     """Whether it must be aborted; the ABORT entry could not be appended yet."""
     _names: dict[str, set[str]] = field(default_factory=dict)
     _counted: int = 0

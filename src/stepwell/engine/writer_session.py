@@ -438,7 +438,7 @@ class WriterSession:
         if open is None:
             ensure(last is not None, "a transaction that was not opened has a step to commit")
             return None if last is None else self._transact((last,))
-        ensure(not open.doomed, "a transaction that is to be aborted is not committed")
+        ensure(not open.failed, "a transaction that is to be aborted is not committed")
         steps = tuple(open.steps) if last is None else (*open.steps, last)
         if not steps:
             if open.explicit:
@@ -457,7 +457,7 @@ class WriterSession:
         """Roll back the open transaction, of which nothing was computed, and rewind its sources."""
         self.check()
         open = self._opened()
-        open.doomed = True
+        open.failed = True
         self._append(Draft(Kind.ABORT, open.transaction, open.recorded + 1, False, self.env.now()))
         self.state.open = None
         self.events.emit(RolledBack(open.transaction, len(open.steps)))
@@ -471,7 +471,7 @@ class WriterSession:
         open = self.state.open
         if open is None:
             return
-        if open.doomed:
+        if open.failed:
             self.abort()
         elif not open.explicit:
             try:

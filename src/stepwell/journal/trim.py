@@ -32,12 +32,12 @@ _BARRIER_BYTES_MAX = 3328
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """A planned trim: call `begin`, delete the `doomed` objects, then call `end`."""
+    """A planned trim: call `begin`, delete the `garbage` objects, then call `end`."""
 
     journal: str
     """The journal's id."""
     up_to: Position = Position(0)
-    doomed: tuple[Listed, ...] = ()
+    garbage: tuple[Listed, ...] = ()
     kept: tuple[Position, ...] = ()
     """The barriers up to `up_to` that stay."""
     known: Barriers = field(default_factory=Barriers)
@@ -46,7 +46,7 @@ class Trim:
 
     def begin(self, store: Store) -> None:
         """Before the first delete: write the note of barriers, then move the boundary."""
-        if self.doomed:
+        if self.garbage:
             write_barriers(store, self.journal, self.up_to, self.kept, self.known)
             Log(store).boundary.advance("journal", int(self.up_to))
 
@@ -79,7 +79,7 @@ def plan_trim(
     old = watch.old(now, barrier_keep_s) if watch else Position(0)
     known = read_barriers(store, listing, journal, trimmed)
     log = Log(store)
-    doomed: list[Listed] = []
+    garbage: list[Listed] = []
     kept: list[Position] = []
     for listed in sorted(listing, key=lambda item: item.path, reverse=True):
         name = paths.parse(listed.path)
@@ -88,12 +88,12 @@ def plan_trim(
             continue
         position = Position(name.number)
         if position <= old and len(kept) >= barriers_kept:
-            doomed.append(listed)
+            garbage.append(listed)
         elif _may_be_barrier(log, position, listed, known):
             kept.append(position)
         else:
-            doomed.append(listed)
-    return Trim(journal, up_to, tuple(reversed(doomed)), tuple(kept), known, noted)
+            garbage.append(listed)
+    return Trim(journal, up_to, tuple(reversed(garbage)), tuple(kept), known, noted)
 
 
 def _may_be_barrier(log: Log, position: Position, listed: Listed, known: Barriers) -> bool:

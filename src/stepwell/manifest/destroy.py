@@ -89,11 +89,11 @@ def destroy_pipeline(
         journal_store = None
     _check_journal(store, journal_store, manifest)
     _check_clones(store, manifest, forget)
-    doomed, left = _survey(store, journal_store)
+    objects, left = _survey(store, journal_store)
     result = Destroyed(
         manifest.lineage,
-        len(doomed),
-        sum(item.size for _, item in doomed),
+        len(objects),
+        sum(item.size for _, item in objects),
         left,
         manifest.pins,
     )
@@ -104,17 +104,17 @@ def destroy_pipeline(
     if parent is not None:
         release(parent, manifest, store)
     # Survey again, to include objects that the old writer added before it was fenced.
-    doomed, _ = _survey(store, journal_store)
+    objects, _ = _survey(store, journal_store)
     done = 0
-    for place, items in _at_once(doomed):
+    for place, items in _at_once(objects):
         place.delete(*(item.path for item in items))
         done += len(items)
-        deleted(done, len(doomed))
+        deleted(done, len(objects))
     return result
 
 
 def _at_once(
-    doomed: Sequence[tuple[Store, Listed]],
+    objects: Sequence[tuple[Store, Listed]],
 ) -> Iterator[tuple[Store, Sequence[Listed]]]:
     """Batches of objects whose order does not matter; the others one by one."""
 
@@ -123,7 +123,7 @@ def _at_once(
         kind = paths.parse(item.path).kind
         return id(place), "" if kind in _IN_NO_ORDER else item.path
 
-    for _, group in groupby(doomed, together):
+    for _, group in groupby(objects, together):
         for some in batched(group):
             yield some[0][0], [item for _, item in some]
 
@@ -173,12 +173,12 @@ def _survey(
     store: Store, journal_store: Store | None
 ) -> tuple[list[tuple[Store, Listed]], tuple[str, ...]]:
     """All objects to delete, in order, and the objects to leave alone."""
-    doomed: list[tuple[Store, Listed]] = []
+    objects: list[tuple[Store, Listed]] = []
     left: list[str] = []
     if journal_store is not None and journal_store.uri != store.uri:
         # The identity last: without it, the rest would have no owner.
         journal = sorted(journal_store.list(paths.JOURNAL), key=_is_identity)
-        doomed += [(journal_store, item) for item in journal if _is_ours(item)]
+        objects += [(journal_store, item) for item in journal if _is_ours(item)]
         left += [f"{journal_store.uri}/{item.path}" for item in journal if not _is_ours(item)]
     listing = store.list()
     left += [
@@ -189,9 +189,9 @@ def _survey(
     marker = [*manifests[:-1], *boundary, *manifests[-1:]]
     rest = [item for item in listing if _is_ours(item) and item not in marker]
     # In reverse order: a deploy log without its beginning or its record would look damaged.
-    doomed += [(store, item) for item in reversed(rest)]
-    doomed += [(store, item) for item in marker]
-    return doomed, tuple(left)
+    objects += [(store, item) for item in reversed(rest)]
+    objects += [(store, item) for item in marker]
+    return objects, tuple(left)
 
 
 def _is_ours(item: Listed) -> bool:

@@ -109,7 +109,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class Garbage:
     """An object to delete."""
 
     path: str
@@ -125,23 +125,23 @@ class Plan:
 
     read: Stored
     """The version from which the plan was computed."""
-    doomed: tuple[Doomed, ...]
+    garbage: tuple[Garbage, ...]
     expired: tuple[CheckpointRef, ...]
     """Checkpoints to drop first."""
     manifests_up_to: int
     trim: Trim
-    """The trim of the journal; its entries are among `doomed`."""
+    """The trim of the journal; its entries are among `garbage`."""
     frees: Parent | None
     """The parent whose files are no longer needed although its pin still exists."""
 
     def count(self, reason: Reason) -> tuple[int, int]:
         """Number of objects to delete for a reason, and their total size in bytes."""
-        sizes = [item.size for item in self.doomed if item.reason == reason]
+        sizes = [item.size for item in self.garbage if item.reason == reason]
         return len(sizes), sum(sizes)
 
     @property
     def bytes(self) -> int:
-        return sum(item.size for item in self.doomed)
+        return sum(item.size for item in self.garbage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class Collector:
         if found.manifests_up_to:
             self._manifests.boundary.advance("manifest", found.manifests_up_to)
         done = 0
-        for in_journal, items in groupby(found.doomed, lambda item: item.in_journal):
+        for in_journal, items in groupby(found.garbage, lambda item: item.in_journal):
             store = self._journal_store if in_journal else self._store
             for some in batched(items):
                 if stopping():
@@ -346,16 +346,16 @@ def plan(read: Read, env: Env, settings: Settings) -> Plan:
     # Dropping checkpoints adds a version.
     latest = read.latest.id + bool(over)
     manifests_up_to = _manifests_up_to(read, latest, settings)
-    doomed: list[Doomed] = []
+    garbage: list[Garbage] = []
     # Our clock may be ahead, so the latest time of the storage limits it.
     now = min([read.now, *(item.modified for item in _youngest(read.listing))])
     for item in read.listing:
         reason = _reason(item, manifest, named, manifests_up_to, now)
         if reason is not None:
-            doomed.append(Doomed(item.path, item.size, reason))
+            garbage.append(Garbage(item.path, item.size, reason))
     for item in read.beside:
         if _is_old_probe(item, now):
-            doomed.append(Doomed(item.path, item.size, "probe", True))
+            garbage.append(Garbage(item.path, item.size, "probe", True))
     trim = plan_trim(
         read.journal_store,
         env,
@@ -366,14 +366,14 @@ def plan(read: Read, env: Env, settings: Settings) -> Plan:
         barrier_keep_s=settings.barrier_keep_s,
         barriers_kept=settings.barriers_kept,
     )
-    doomed += [Doomed(item.path, item.size, "entry", True) for item in trim.doomed]
+    garbage += [Garbage(item.path, item.size, "entry", True) for item in trim.garbage]
     parent = manifest.parent
     frees = parent is not None and parent.pin is not None and all(f.root is None for f in files)
     return Plan(
         read.latest,
-        tuple(doomed),
+        tuple(garbage),
         over,
-        manifests_up_to if any(item.reason == "manifest" for item in doomed) else 0,
+        manifests_up_to if any(item.reason == "manifest" for item in garbage) else 0,
         trim,
         parent if frees else None,
     )

@@ -23,12 +23,12 @@ WORTH_ASKING = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    keep: int
-    anew: int
+    incremental: int
+    recompute: int
 
     @property
-    def cheaper_anew(self) -> bool:
-        return self.keep > self.anew
+    def recompute_is_cheaper(self) -> bool:
+        return self.incremental > self.recompute
 
 
 def costs(block: Block, rows: Mapping[str, int], changed: Mapping[str, int]) -> Costs | None:
@@ -40,7 +40,7 @@ def costs(block: Block, rows: Mapping[str, int], changed: Mapping[str, int]) -> 
     if sum(moved) < WORTH_ASKING:
         return None
     there = [rows.get(name, 0) for name in read]
-    keep = sum(moved)
+    incremental = sum(moved)
     for i, change in enumerate(moved):
-        keep += sum(min(LOOK_UP * change, all_of) for all_of in there[:i] + there[i + 1 :])
-    return Costs(keep=keep, anew=sum(there) + rows.get(block.relation, 0))
+        incremental += sum(min(LOOK_UP * change, all_of) for all_of in there[:i] + there[i + 1 :])
+    return Costs(incremental=incremental, recompute=sum(there) + rows.get(block.relation, 0))

@@ -137,7 +137,7 @@ class Maintenance:
             case Full():
                 raise TypeError("a recomputed view has no plan")
 
-    def anew(self, block: Block) -> Node | None:
+    def recomputed(self, block: Block) -> Node | None:
         """The change of a block's relation, by recomputing it and comparing with stored rows."""
         if isinstance(block, Full) or not self._changes(block.input):
             return None
@@ -198,7 +198,7 @@ class Maintenance:
             change = self.delta(block.input)
             return None if change is None else Consolidate(change)
         if not block.again:
-            return self.anew(block)
+            return self.recomputed(block)
         keys = self.touched(block.input, block.again)
         if keys is None:
             return None

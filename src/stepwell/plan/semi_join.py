@@ -47,7 +47,7 @@ from stepwell.plan.nodes import (
 Values: TypeAlias = object
 """A set of values of one column, opaque to this module."""
 
-Wanted: TypeAlias = "dict[str, Values]"
+Candidates: TypeAlias = "dict[str, Values]"
 """For some columns of a node, the values that can match."""
 
 
@@ -57,7 +57,7 @@ class Finder(Protocol):
     def find(
         self,
         leaf: Leaf,
-        wanted: Mapping[int, Values],
+        candidates: Mapping[int, Values],
         needed: frozenset[int] | None,
         conditions: Sequence[Expr],
     ) -> str | None:
@@ -103,7 +103,7 @@ class _Reduction:
     def _to(
         self,
         node: Node,
-        wanted: Wanted,
+        candidates: Candidates,
         needed: frozenset[str] | None = None,
         conditions: tuple[Expr, ...] = (),
     ) -> Node:
@@ -111,45 +111,45 @@ class _Reduction:
 
         `needed` are the columns read above; None means all. `conditions` are the filters above.
         """
-        if not wanted:
+        if not candidates:
             return self.of(node)
         match node:
             case Leaf():
-                return self._leaf(node, wanted, needed, conditions)
+                return self._leaf(node, candidates, needed, conditions)
             case Filter():
                 below = None if needed is None else needed | node.condition.columns
                 known = (*conditions, node.condition)
-                return replace(node, input=self._to(node.input, wanted, below, known))
+                return replace(node, input=self._to(node.input, candidates, below, known))
             case Project():
                 items = dict(node.items)
-                inside = {items[c].column: v for c, v in wanted.items()}
+                inside = {items[c].column: v for c, v in candidates.items()}
                 used = frozenset[str]().union(*(e.columns for e in items.values()))
                 # A name has the same meaning throughout the plan, so conditions on it do too.
                 return replace(node, input=self._to(node.input, _known(inside), used, conditions))
             case Generate():
-                inside = {c: v for c, v in wanted.items() if c in node.input.columns}
+                inside = {c: v for c, v in candidates.items() if c in node.input.columns}
                 return replace(node, input=self._to(node.input, _known(inside)))
             case Negate() | Consolidate() | Distinct() | Diff():
-                return replace(node, input=self._to(node.input, wanted))
+                return replace(node, input=self._to(node.input, candidates))
             case Keys():
                 columns = dict(node.items)
                 return replace(
-                    node, input=self._to(node.input, {columns[c]: v for c, v in wanted.items()})
+                    node, input=self._to(node.input, {columns[c]: v for c, v in candidates.items()})
                 )
             case Union():
-                return self._union(node, wanted)
+                return self._union(node, candidates)
             case Restrict():
-                return self._restrict(node, wanted, needed, conditions)
+                return self._restrict(node, candidates, needed, conditions)
             case Inner():
-                return self._inner(node, wanted)
+                return self._inner(node, candidates)
             case Join():
-                return self._join(node, wanted)
+                return self._join(node, candidates)
             case Window():
                 # A window function needs its whole partition.
-                inside = {c: v for c, v in wanted.items() if c in node.partition}
+                inside = {c: v for c, v in candidates.items() if c in node.partition}
                 return replace(node, input=self._to(node.input, _known(inside)))
             case Aggregate() | Accumulate():
-                inside = {c: v for c, v in wanted.items() if c in node.keys}
+                inside = {c: v for c, v in candidates.items() if c in node.keys}
                 return replace(node, input=self._to(node.input, _known(inside)))
             case _:
                 return self.of(node)
@@ -157,13 +157,13 @@ class _Reduction:
     def _leaf(
         self,
         leaf: Leaf,
-        wanted: Wanted,
+        candidates: Candidates,
         needed: frozenset[str] | None,
         conditions: tuple[Expr, ...],
     ) -> Leaf:
         if leaf.when is When.DELTA:
             return leaf
-        places = {leaf.columns.index(c): v for c, v in wanted.items()}
+        places = {leaf.columns.index(c): v for c, v in candidates.items()}
         used = None
         if needed is not None:
             used = frozenset(i for i, c in enumerate(leaf.columns) if c in needed)
@@ -171,22 +171,22 @@ class _Reduction:
         found = self._finder.find(leaf, places, used, mine)
         return leaf if found is None else replace(leaf, relation=found)
 
-    def _union(self, node: Union, wanted: Wanted) -> Node:
+    def _union(self, node: Union, candidates: Candidates) -> Node:
         inputs = []
         for child in node.inputs:
             names = dict(zip(node.columns, child.columns, strict=True))
-            inputs.append(self._to(child, {names[c]: v for c, v in wanted.items()}))
+            inputs.append(self._to(child, {names[c]: v for c, v in candidates.items()}))
         return replace(node, inputs=tuple(inputs))
 
     def _restrict(
         self,
         node: Restrict,
-        wanted: Wanted,
+        candidates: Candidates,
         needed: frozenset[str] | None,
         conditions: tuple[Expr, ...] = (),
     ) -> Node:
         keys = self.of(node.keys)
-        more = dict(wanted)
+        more = dict(candidates)
         for c, k in node.on:
             values = self.values(keys, k)
             if values is not None:
@@ -194,15 +194,15 @@ class _Reduction:
         below = None if needed is None else needed | {c for c, _ in node.on}
         return replace(node, input=self._to(node.input, more, below, conditions), keys=keys)
 
-    def _inner(self, node: Inner, wanted: Wanted) -> Node:
+    def _inner(self, node: Inner, candidates: Candidates) -> Node:
         """Propagate values along equalities, from the inputs with known values to the others."""
         pairs = [pair for pair in map(equal_columns, node.on) if pair is not None]
         sources = {c: child for child in node.inputs for c in child.columns}
         same = _classes(
             [(a, b) for a, b, _ in pairs if self._alike((sources[a], a), (sources[b], b))]
         )
-        known: Wanted = {}
-        for name, values in wanted.items():
+        known: Candidates = {}
+        for name, values in candidates.items():
             self._learn(known, same.get(name, name), values)
         inputs: list[Node | None] = [None] * len(node.inputs)
         waiting = list(range(len(node.inputs)))
@@ -221,17 +221,17 @@ class _Reduction:
                         self._learn(known, same[name], values)
         return replace(node, inputs=tuple(i for i in inputs if i is not None))
 
-    def _learn(self, known: Wanted, name: str, values: Values) -> None:
+    def _learn(self, known: Candidates, name: str, values: Values) -> None:
         before = known.get(name)
         known[name] = values if before is None else self._finder.common(before, values)
 
-    def _join(self, node: Join, wanted: Wanted) -> Node:
+    def _join(self, node: Join, candidates: Candidates) -> Node:
         if node.side is Side.FULL:
             # A row without a match has NULL in the other side's columns, and NULL may be looked up.
             return replace(node, left=self.of(node.left), right=self.of(node.right))
-        mine = {c: v for c, v in wanted.items() if c in node.left.columns}
+        mine = {c: v for c, v in candidates.items() if c in node.left.columns}
         made = self._to(node.left, mine)
-        matching: Wanted = {}
+        matching: Candidates = {}
         for a, b in node.equal:
             values = self.values(made, a)
             if values is not None:
@@ -285,8 +285,8 @@ def _origins(node: Node, column: str) -> list[tuple[Leaf, int]]:
             return []
 
 
-def _known(wanted: Mapping[str | None, Values]) -> Wanted:
-    return {c: v for c, v in wanted.items() if c is not None}
+def _known(candidates: Mapping[str | None, Values]) -> Candidates:
+    return {c: v for c, v in candidates.items() if c is not None}
 
 
 def _classes(links: list[tuple[str, str]]) -> dict[str, str]:
@@ -300,6 +300,6 @@ def _classes(links: list[tuple[str, str]]) -> dict[str, str]:
     return names
 
 
-def _among(columns: tuple[str, ...], same: Mapping[str, str], known: Wanted) -> Wanted:
+def _among(columns: tuple[str, ...], same: Mapping[str, str], known: Candidates) -> Candidates:
     """The known values of some columns."""
     return {c: known[same.get(c, c)] for c in columns if same.get(c, c) in known}

@@ -218,9 +218,9 @@ class Sequence:
         self._boundary.advance(self.name, up_to)
         # Not up to the boundary, which another collector may have moved: only that collector knows
         # which versions beyond `up_to` to keep.
-        doomed = tuple(id for id in self.ids() if id <= up_to and id not in keep)
-        self.store.delete(*map(self.path, doomed))
-        return doomed
+        garbage = tuple(id for id in self.ids() if id <= up_to and id not in keep)
+        self.store.delete(*map(self.path, garbage))
+        return garbage
 
     def _version(self, id: int, fields: Fields) -> Version:
         if fields.number("id") != id:

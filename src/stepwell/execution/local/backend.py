@@ -7,10 +7,10 @@ show      the output of a view over rows in memory
 from __future__ import annotations
 
 from stepwell.execution.backend import Declined, NotSupported
-from stepwell.execution.local.expressions import Computing
-from stepwell.execution.local.joins import flattened
+from stepwell.execution.local.expressions import ExpressionEvaluator
+from stepwell.execution.local.joins import fold_joins
 from stepwell.execution.local.lookup import LookUps
-from stepwell.execution.local.operators import Linear, from_lookups
+from stepwell.execution.local.operators import PlanEvaluator, from_lookups
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.part import Part
 from stepwell.plan.nodes import Accumulate, Node
@@ -20,24 +20,24 @@ from stepwell.plan.semi_join import reduced
 class LocalBackend:
     """Runs plans over rows that are in memory or were looked up."""
 
-    def __init__(self, computing: Computing) -> None:
-        self._computing = computing
+    def __init__(self, expressions: ExpressionEvaluator) -> None:
+        self._expressions = expressions
 
     def reduced(self, plan: Node, inputs: LookUps) -> Node:
         """An equivalent plan that reads little: rows are looked up, and joins folded.
 
         The results are registered in `inputs`. A join that is not supported stays in the plan.
         """
-        return flattened(reduced(plan, inputs), inputs, self._linear(inputs))
+        return fold_joins(reduced(plan, inputs), inputs, self._evaluator(inputs))
 
     def run(self, plan: Node, inputs: LookUps, types: tuple[str, ...] | None = None) -> Part:
         """The change set of a reduced plan. Raises `CannotRunError`."""
-        linear = self._linear(inputs)
+        evaluator = self._evaluator(inputs)
         try:
             if isinstance(plan, Accumulate):
-                table, kinds = linear.added(plan)
+                table, kinds = evaluator.added(plan)
             else:
-                table, kinds = linear.changes(plan, types)
+                table, kinds = evaluator.changes(plan, types)
         except NotSupported as error:
             # The plan still has a join that was not folded, because its rows are not here.
             if inputs.declined is not None:
@@ -47,9 +47,9 @@ class LocalBackend:
 
     def show(self, rows: Part, output: Node, types: tuple[str, ...]) -> Part:
         """The rows of a view, given those of the relation it shows. Raises `CannotRunError`."""
-        linear = Linear(lambda _: (rows.table, rows.types), self._computing)
-        table = linear.shown(output, types)
+        evaluator = PlanEvaluator(lambda _: (rows.table, rows.types), self._expressions)
+        table = evaluator.shown(output, types)
         return Part(types, table.num_rows, table)
 
-    def _linear(self, inputs: LookUps) -> Linear:
-        return Linear(from_lookups(inputs), self._computing)
+    def _evaluator(self, inputs: LookUps) -> PlanEvaluator:
+        return PlanEvaluator(from_lookups(inputs), self._expressions)

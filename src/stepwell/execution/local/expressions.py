@@ -119,7 +119,7 @@ def certain() -> Iterator[None]:
         raise Declined(Fallback.ARITHMETIC) from error
 
 
-class Computing:
+class ExpressionEvaluator:
     """Computes expressions over named columns."""
 
     def __init__(self, constants: Constants, *, decimals: bool = True) -> None:

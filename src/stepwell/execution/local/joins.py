@@ -34,7 +34,7 @@ from stepwell.execution.local.join_kernels import (
     product_of,
 )
 from stepwell.execution.local.lookup import LookUps
-from stepwell.execution.local.operators import Linear
+from stepwell.execution.local.operators import PlanEvaluator
 from stepwell.lsm.consolidate import grouped
 from stepwell.lsm.run_file import WEIGHT
 from stepwell.lsm.values import comparable
@@ -64,15 +64,15 @@ FAN_OUT = 10
 _BEFORE, _AFTER = "w0", "w1"
 
 
-def flattened(node: Node, lookups: LookUps, linear: Linear) -> Node:
+def fold_joins(node: Node, lookups: LookUps, evaluator: PlanEvaluator) -> Node:
     """An equivalent plan with fewer joins for Spark."""
-    return _Flattening(lookups, linear).of(node)
+    return _JoinFolding(lookups, evaluator).of(node)
 
 
-class _Flattening:
-    def __init__(self, lookups: LookUps, linear: Linear) -> None:
+class _JoinFolding:
+    def __init__(self, lookups: LookUps, evaluator: PlanEvaluator) -> None:
         self._lookups = lookups
-        self._linear = linear
+        self._evaluator = evaluator
 
     def of(self, node: Node) -> Node:
         node = with_children(node, tuple(self.of(child) for child in children(node)))
@@ -217,7 +217,7 @@ class _Flattening:
             return None
         try:
             # The rows present decide which rows have a match, so they must be exact.
-            right, types = self._linear.changes(Consolidate(node.right))
+            right, types = self._evaluator.changes(Consolidate(node.right))
         except NotSupported:
             return None
         except Declined as declined:
@@ -303,7 +303,7 @@ class _Flattening:
                 known, at = Value(rows.column(place), kinds[place]), pairs[0]
             columns[name] = replace(known, data=known.data.take(pa.array(at)))
         try:
-            kept = self._linear.holds(node.also, columns, len(pairs[0]))
+            kept = self._evaluator.holds(node.also, columns, len(pairs[0]))
         except NotSupported:
             return None
         except Declined as declined:

@@ -64,7 +64,7 @@ class LookUps:
     def find(
         self,
         leaf: Leaf,
-        wanted: Mapping[int, Values],
+        candidates: Mapping[int, Values],
         needed: frozenset[int] | None,
         conditions: Sequence[Expr],
     ) -> str | None:
@@ -73,7 +73,7 @@ class LookUps:
         relation = self._relations[leaf.relation]
         if not relation.parts:
             return None
-        whole = self.rows(relation, wanted, needed)
+        whole = self.rows(relation, candidates, needed)
         changed = self._deltas.get(leaf.relation) if leaf.when is not When.OLD else None
         if whole is None or (changed is not None and changed.table is None):
             return None
@@ -81,7 +81,7 @@ class LookUps:
         # row that seems never to have existed.
         delta = None
         if changed is not None:
-            delta = among(changed.table, self._sought(relation, wanted))
+            delta = among(changed.table, self._sought(relation, candidates))
         for condition in conditions:
             whole = fulfilling(whole, leaf.columns, relation.types, condition)
             if delta is not None:
@@ -173,14 +173,14 @@ class LookUps:
     def rows(
         self,
         relation: Relation,
-        wanted: Mapping[int, Values | None],
+        candidates: Mapping[int, Values | None],
         needed: frozenset[int] | None = None,
     ) -> pa.Table | None:
         """The stored rows that have such values; None if they cannot be looked up here."""
         if relation.rows > INDEX_ROWS_MAX:
             return None
-        sought = self._sought(relation, wanted)
-        if wanted and not sought:
+        sought = self._sought(relation, candidates)
+        if candidates and not sought:
             return None
         result = self._shared.look_up(self._indexes, relation, sought, self._most)
         if result is None:
@@ -189,12 +189,12 @@ class LookUps:
         return result.table(None if needed is None else needed | sought.keys())
 
     def _sought(
-        self, relation: Relation, wanted: Mapping[int, Values | None]
+        self, relation: Relation, candidates: Mapping[int, Values | None]
     ) -> dict[int, pa.Array]:
-        """The values that can be looked up, of those that are wanted."""
+        """The values that can be looked up, of those that are candidates."""
         schema = arrow_schema(relation.types)
         sought = {}
-        for place, values in wanted.items():
+        for place, values in candidates.items():
             kind = schema.field(place).type
             if not comparable(relation.types[place]) or not isinstance(values, pa.Array):
                 continue

@@ -16,7 +16,7 @@ from sqlglot import exp, parse_one
 
 from stepwell.execution.backend import CannotRunError, NotSupported
 from stepwell.execution.local.backend import LocalBackend
-from stepwell.execution.local.expressions import Computing, Value, arrow_of, certain
+from stepwell.execution.local.expressions import ExpressionEvaluator, Value, arrow_of, certain
 from stepwell.execution.local.support import Decisions
 from stepwell.plan.column_names import ColumnNames
 from stepwell.plan.explain import Explained
@@ -71,11 +71,11 @@ class Prediction:
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
-        self._computing = Computing(_constant)
+        self._expressions = ExpressionEvaluator(_constant)
         self._names = ColumnNames()
         self.programs: list[Program] = []
         self.decisions = Decisions(
-            LocalBackend(self._computing), self._types_of, lambda: self._unique, self._names
+            LocalBackend(self._expressions), self._types_of, lambda: self._unique, self._names
         )
         self._types: dict[str, tuple[str, ...]] = {}
         self._stored: dict[str, tuple[str, ...]] = {}
@@ -174,7 +174,7 @@ class Prediction:
                 return self._of(node.input)
             case Project():
                 values = self._empty(node.input)
-                return tuple(self._computing.value(expr, values).type for _, expr in node.items)
+                return tuple(self._expressions.value(expr, values).type for _, expr in node.items)
             case Inner():
                 return tuple(kind for child in node.inputs for kind in self._of(child))
             case Join():
@@ -209,7 +209,7 @@ class Prediction:
         if not isinstance(call, exp.Sum | exp.Min | exp.Max | exp.Avg):
             raise NotSupported(f"the type of {expr.sql}")
         argument = call.this.expressions[0] if isinstance(call.this, exp.Distinct) else call.this
-        kind = self._computing.type_of(argument, self._empty(node))
+        kind = self._expressions.type_of(argument, self._empty(node))
         if isinstance(call, exp.Min | exp.Max):
             return kind
         return _summed(kind) if isinstance(call, exp.Sum) else _averaged(kind)
@@ -230,13 +230,13 @@ def _constant(sql: str) -> Value | None:
     literals = [tree.left, tree.right]
     if not all(isinstance(literal, exp.Literal) for literal in literals):
         return None
-    computing = Computing(lambda _: None)
-    values = [computing.value(Expr(literal), {}) for literal in literals]
+    expressions = ExpressionEvaluator(lambda _: None)
+    values = [expressions.value(Expr(literal), {}) for literal in literals]
     if values[0].type[:7] != values[1].type[:7]:  # Integers, or decimals of any width.
         return None
     over = type(tree)(this=column("a").tree.copy(), expression=column("b").tree.copy())
     with suppress(CannotRunError):
-        return computing.value(Expr(over, frozenset("ab")), dict(zip("ab", values, strict=True)))
+        return expressions.value(Expr(over, frozenset("ab")), dict(zip("ab", values, strict=True)))
     return None
 
 

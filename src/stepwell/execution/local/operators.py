@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from stepwell.execution.backend import Declined, Fallback, NotSupported
-from stepwell.execution.local.expressions import SURE_DIGITS, Computing, Value, certain
+from stepwell.execution.local.expressions import SURE_DIGITS, ExpressionEvaluator, Value, certain
 from stepwell.execution.local.lookup import LookUps
 from stepwell.execution.local.top_n import first_rows
 from stepwell.lsm.arrow_types import arrow_schema
@@ -99,12 +99,12 @@ def from_lookups(lookups: LookUps) -> Read:
     return read
 
 
-class Linear:
+class PlanEvaluator:
     """Runs plans over rows in memory."""
 
-    def __init__(self, read: Read, computing: Computing) -> None:
+    def __init__(self, read: Read, expressions: ExpressionEvaluator) -> None:
         self._read = read
-        self._computing = computing
+        self._expressions = expressions
 
     def rows(self, node: Node, needed: frozenset[str]) -> Rows:
         """The rows of a plan, with the needed columns only. Raises `NotSupported`."""
@@ -114,12 +114,12 @@ class Linear:
             case Filter():
                 condition = node.condition
                 rows = self.rows(node.input, needed | condition.columns)
-                return rows.where(self._computing.mask(condition, rows.columns, rows.count))
+                return rows.where(self._expressions.mask(condition, rows.columns, rows.count))
             case Project():
                 items = [(name, expr) for name, expr in node.items if name in needed]
                 below = frozenset[str]().union(*(expr.columns for _, expr in items))
                 rows = self.rows(node.input, below)
-                made = {name: self._computing.value(e, rows.columns) for name, e in items}
+                made = {name: self._expressions.value(e, rows.columns) for name, e in items}
                 return Rows(made, rows.weight)
             case Union():
                 return self._union(node, needed)
@@ -172,7 +172,7 @@ class Linear:
         """Mask of the rows for which all conditions hold. Raises `NotSupported`."""
         kept = np.ones(rows, dtype=bool)
         for condition in conditions:
-            mask = self._computing.mask(condition, columns, rows)
+            mask = self._expressions.mask(condition, columns, rows)
             kept &= np.asarray(mask, dtype=bool)
         return kept
 
@@ -272,14 +272,14 @@ class Linear:
         if accumulator.argument is None:
             made = weight
         else:
-            value = self._computing.value(accumulator.argument, rows.columns)
+            value = self._expressions.value(accumulator.argument, rows.columns)
             data = _summand(value, accumulator.type).column(rows.count)
             if signed:
                 made = pc.if_else(pc.less(weight, 0), pc.negate(data), data)
             else:
                 made = _times(data, weight)
         if accumulator.present is not None:
-            mask = self._computing.mask(accumulator.present, rows.columns, rows.count)
+            mask = self._expressions.mask(accumulator.present, rows.columns, rows.count)
             made = pc.if_else(mask, made, pa.scalar(None, made.type))
         return made
 

@@ -28,7 +28,7 @@ from sqlglot import exp
 
 from stepwell.errors import ConfigError
 from stepwell.execution.local.accumulate import WEIGHT
-from stepwell.execution.local.expressions import Computing, Value, certain
+from stepwell.execution.local.expressions import ExpressionEvaluator, Value, certain
 from stepwell.lsm.arrow_types import arrow_type
 from stepwell.lsm.consolidate import consolidated
 from stepwell.lsm.values import comparable
@@ -90,7 +90,7 @@ class _Answering:
         self._query = query
         self._shown = shown
         self._read = read
-        self._computing = Computing(_constant)
+        self._expressions = ExpressionEvaluator(_constant)
         self._places = {name.lower(): i for i, name in enumerate(shown.columns)}
         if len(self._places) < len(shown.columns):
             raise NotSimple("columns whose names differ in case only")
@@ -182,7 +182,7 @@ class _Answering:
             }
             rows = _Rows(shown, rows.weight)
             if self._where is not None:
-                rows = rows.where(self._computing.mask_of(self._where, rows.columns, rows.count))
+                rows = rows.where(self._expressions.mask_of(self._where, rows.columns, rows.count))
             yield rows
 
     def _computed(self, node: Node, stored: _Rows, needed: set[str]) -> _Rows:
@@ -190,12 +190,12 @@ class _Answering:
         match node:
             case Filter():
                 rows = self._computed(node.input, stored, needed | node.condition.columns)
-                return rows.where(self._computing.mask(node.condition, rows.columns, rows.count))
+                return rows.where(self._expressions.mask(node.condition, rows.columns, rows.count))
             case Project():
                 items = [(name, expr) for name, expr in node.items if name in needed]
                 below = set[str]().union(*(expr.columns for _, expr in items))
                 rows = self._computed(node.input, stored, below)
-                made = {name: self._computing.value(expr, rows.columns) for name, expr in items}
+                made = {name: self._expressions.value(expr, rows.columns) for name, expr in items}
                 return _Rows(made, rows.weight)
             case _:
                 return stored

@@ -112,7 +112,7 @@ class Blocks:
         if recompute.weighed:
             moved = {name: part.rows for name, part in deltas.items()}
             estimate = costs(block, self._relations.rows, moved)
-            if estimate is not None and estimate.cheaper_anew:
+            if estimate is not None and estimate.recompute_is_cheaper:
                 part = self._recomputed(block, deltas, program, outputs)
                 if part is not None:
                     recompute.cheaper = recompute.cheaper or estimate
@@ -134,7 +134,7 @@ class Blocks:
         outputs: dict[str, pa.Table],
     ) -> Part | None:
         """The change set of a block's relation, by recomputing it and taking the difference."""
-        change = self._evaluator.maintenance(block, deltas).anew(block)
+        change = self._evaluator.maintenance(block, deltas).recomputed(block)
         if change is None:
             return None
         with self._evaluator.recomputing():

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from stepwell.errors import NotApplicable
 from stepwell.execution.backend import Backend, Declined, Fallback, No, NotSupported, Support, Yes
 from stepwell.execution.local.backend import LocalBackend
-from stepwell.execution.local.expressions import Computing
+from stepwell.execution.local.expressions import ExpressionEvaluator
 from stepwell.execution.local.lookup import LookUps
 from stepwell.execution.spark.constants import constants
 from stepwell.execution.spark.failures import translated
@@ -134,7 +134,7 @@ class Evaluator:
         self.names = Names(prefix="_m")
         self._plans = PlanCache(self.names, unique)
         usual = all(spark.conf.get(key, "true") == "true" for key in _DECIMALS)
-        self.local = LocalBackend(Computing(constants(spark), decimals=usual))
+        self.local = LocalBackend(ExpressionEvaluator(constants(spark), decimals=usual))
         self._use = use
         self._support: Support | None = None
         """The decision for the block that is computed; None if it was not decided."""

@@ -24,7 +24,7 @@ from stepwell.sql.statements import Table, View
 from stepwell.text import quote_name
 
 
-class Showing:
+class TempViews:
     def __init__(
         self, spark: SparkSession, relations: Relations, frames: Frames, evaluator: Evaluator
     ) -> None:

@@ -43,7 +43,7 @@ from stepwell.execution.spark.reading import in_pieces, rows_at_most
 from stepwell.execution.spark.row_order import OrderDependentError, in_fixed_order
 from stepwell.execution.spark.runs import LocalRuns, Runs
 from stepwell.execution.spark.session import SessionSettings, adopt
-from stepwell.execution.spark.temp_views import Showing, quoted
+from stepwell.execution.spark.temp_views import TempViews, quoted
 from stepwell.lsm.arrow_types import empty_change
 from stepwell.lsm.cache import Cache
 from stepwell.lsm.change import Change, Rejected
@@ -129,10 +129,10 @@ class Views:
             self._behind,
         )
         self._compiler = Compiler(self._spark, self._relations)
-        self._showing = Showing(self._spark, self._relations, self._frames, self._evaluator)
-        self._tables = self._showing.tables
-        self._defined = self._showing.defined
-        self._order = self._showing.views
+        self._temp_views = TempViews(self._spark, self._relations, self._frames, self._evaluator)
+        self._tables = self._temp_views.tables
+        self._defined = self._temp_views.defined
+        self._order = self._temp_views.views
         self._trees: dict[str, exp.Query] = {}
         """Parsed queries of views that are not stored, if Spark reads them as we do."""
         self._programs: dict[str, Program] = {}
@@ -222,7 +222,7 @@ class Views:
         self._columns.add_table(table.name, [column.name for column in table.columns])
         self._relations.add(Relation(table.name, types, key))
         self._relations.add(Relation(table.name + ERRORS, LETTER_TYPES, ()))
-        self._showing.empty(table.name, [c.name for c in table.columns], types)
+        self._temp_views.empty(table.name, [c.name for c in table.columns], types)
 
     def _add_view(self, view: View) -> None:
         analysed = self._compiler.analyse(view, self._names())
@@ -252,7 +252,7 @@ class Views:
         self._compiler.declare(view.name, program.types)
         self._views[view.name.lower()] = view
         self._order[view.name.lower()] = program
-        self._showing.empty(view.name, program.columns, program.types)
+        self._temp_views.empty(view.name, program.columns, program.types)
 
     def _compute(self, block: Block) -> None:
         """Compute the rows of an empty relation from its inputs."""
@@ -476,7 +476,7 @@ class Views:
 
     def _text(self, block: Full, deltas: Mapping[str, Part]) -> Part:
         """The change set of a recomputed view: the result of its text minus the stored rows."""
-        self._showing.named_in(block.text, self._time, deltas)
+        self._temp_views.named_in(block.text, self._time, deltas)
         names = tuple(f"c{i}" for i in range(len(block.fields)))
         text = at_time(block.text, self._time)
         frame = in_fixed_order(self._spark.sql(text), signs=True)
@@ -520,7 +520,7 @@ class Views:
 
     def query(self, sql: str) -> pa.Table:
         """The answer to one query over the current tables, views and dead letters."""
-        self._showing.named_in(sql, self._time, {})
+        self._temp_views.named_in(sql, self._time, {})
         letters = [table.name + ERRORS for table in self._tables.values()]
         for name in letters:
             if name.lower() in sql.lower():
@@ -560,12 +560,12 @@ class Views:
         if name.endswith(ERRORS):
             self._show_letters(name)
         else:
-            self._showing.named_in(quoted(name), self._time, {})
+            self._temp_views.named_in(quoted(name), self._time, {})
         return self._spark.table(quoted(name))
 
     def _show_letters(self, name: str) -> None:
         columns = self._evaluator.names.several(len(LETTER))
-        self._showing.rows(name, Leaf(name, columns, When.OLD), LETTER, {})
+        self._temp_views.rows(name, Leaf(name, columns, When.OLD), LETTER, {})
 
     def recompute(self, name: str) -> pa.Table:
         """Spark's answer to a view's query over the current tables.
@@ -573,7 +573,7 @@ class Views:
         With LIMIT several answers may be right; this returns the first rows in a fixed order.
         """
         view = self._views[name.lower()]
-        self._showing.named_in(view.query, self._time, {})
+        self._temp_views.named_in(view.query, self._time, {})
         with translated():
             frame = self._spark.sql(at_time(view.query, self._time))
             if "limit" in view.query.lower():
