@@ -91,7 +91,8 @@ def test_validate_lists_what_a_project_declares(run: Run, folder: Path) -> None:
         "sink               revenue_out  revenue -> files\n"
         "\n"
         "orders: 4 resources\n"
-        "valid as far as the files show; types are checked by Spark: stepwell validate --spark\n"
+        "valid as far as the files show, types included; Spark knows more: "
+        "stepwell validate --spark\n"
     )
     document = json.loads(run("-C", folder, "validate", "--json").stdout)
     assert document["resources"][0] == {"kind": "table", "name": "orders", "from": "pipeline.sql:1"}

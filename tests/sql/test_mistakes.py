@@ -185,10 +185,5 @@ def test_no_legal_view_of_the_other_tests_is_called_wrong() -> None:
 
 @pytest.mark.parametrize("call", ["abs(id, 2)", "upper()", "month(at, 1)", "nullif(id)"])
 def test_a_wrong_number_of_arguments_is_found(call: str) -> None:
-    """D10: as `docs/guides/deploying.md` says; their types are left to Spark."""
+    """D10: as `docs/guides/deploying.md` says; `test_type_mistakes` has their types."""
     assert unreadable(view_of(f"SELECT {call} AS x FROM t")) is not None
-
-
-def test_types_are_left_to_spark() -> None:
-    """D10: our own types are not complete, and a false complaint would stop a valid project."""
-    assert unreadable(view_of("SELECT month(xs) AS x FROM t")) is None

@@ -27,7 +27,13 @@ from stepwell.errors import ConfigError, InvalidError
 from stepwell.process import Liveness
 
 ERROR, CHANGES = 1, 2
-OFFLINE = "checked without Spark, which checks types: stepwell validate --spark asks it now"
+OFFLINE = (
+    "checked without Spark, types as far as they are known: stepwell validate --spark asks it now"
+)
+NO_TYPES = (
+    "checked without Spark, but not the types: spark.conf changes their rules. Ask Spark: "
+    "stepwell validate --spark"
+)
 SIGNS = {
     Action.CREATE: ("+", "green"),
     Action.UPDATE: ("~", "yellow"),
@@ -46,11 +52,11 @@ def show_plan(
     plan = plan_project(project, env, renames or ())
     warn([*likely_mistakes(project), *unmatched_sources(project, env)])
     if where.json:
-        screen.json({**plan.to_json(), "checked": "offline"})
+        screen.json({**plan.to_json(), "checked": "offline", "types": project.types_checked})
     else:
         render(screen, plan)
         if plan.changes:
-            screen.line(OFFLINE)
+            screen.line(OFFLINE if project.types_checked else NO_TYPES)
     if plan.refusals:
         if out is not None:
             say(f"{out} was not written: this cannot be deployed")

@@ -17,7 +17,13 @@ from stepwell.sql.mistakes import unknown_calls, unreadable
 from stepwell.sql.statements import MaterializedView, Statement, Table, fold
 from stepwell.store.memory import MemoryStore
 
-OFFLINE = "valid as far as the files show; types are checked by Spark: stepwell validate --spark"
+OFFLINE = (
+    "valid as far as the files show, types included; Spark knows more: stepwell validate --spark"
+)
+NO_TYPES = (
+    "valid as far as the files show, but not the types: spark.conf changes their rules. "
+    "Spark checks all: stepwell validate --spark"
+)
 SPARK = "valid, and Spark accepts every query"
 
 
@@ -41,6 +47,7 @@ def show(where: ProjectOptions, *, spark: bool) -> None:
                 "target": project.target,
                 "store": project.store,
                 "checked": "spark" if spark else "offline",
+                "types": spark or project.types_checked,
                 "warnings": [{"message": w.message, "hint": w.hint} for w in warnings],
                 "resources": [
                     {"kind": kind, "name": name, "from": place}
@@ -55,7 +62,7 @@ def show(where: ProjectOptions, *, spark: bool) -> None:
     warn(warnings)
     found = f", {count(len(warnings), 'warning')}" if warnings else ""
     screen.line(f"{project.name}: {count(len(rows), 'resource')}{found}")
-    screen.line(SPARK if spark else OFFLINE)
+    screen.line(SPARK if spark else OFFLINE if project.types_checked else NO_TYPES)
 
 
 def warn(warnings: Sequence[StepwellError]) -> None:

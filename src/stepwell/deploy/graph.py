@@ -1,7 +1,8 @@
 """Dependency graph of the views: their order, and mistakes in their names.
 
 Works offline, on the text alone (D10). It therefore reports only certain mistakes: an undeclared
-relation, a cycle, a column that no relation in scope has, and the findings of `sql/mistakes.py`.
+relation, a cycle, a column that no relation in scope has, and the findings of `sql/mistakes.py` and
+`sql/type_mistakes.py`.
 Spark checks the query itself when the pipeline is opened.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from sqlglot import exp, parse_one
@@ -18,6 +20,7 @@ from stepwell.errors import SqlError
 from stepwell.sql.mistakes import mistakes, span_of
 from stepwell.sql.scope import DIALECT
 from stepwell.sql.statements import MaterializedView, Statement, Table, View, fold
+from stepwell.sql.type_mistakes import Columns, table_columns, type_mistakes
 from stepwell.text import Span, did_you_mean, unquote_name
 
 # Columns that Spark generates, for generators and windows; and functions without parentheses.
@@ -48,8 +51,11 @@ class Ordered:
     reads: Mapping[str, tuple[str, ...]]
 
 
-def in_order(statements: Sequence[Statement]) -> Ordered:
-    """Sort statements behind those they read, otherwise in their given order. Checks every name."""
+def in_order(statements: Sequence[Statement], *, types: bool = True) -> Ordered:
+    """Sort statements behind those they read, otherwise in their given order. Checks every name.
+
+    Without `types`, the types of expressions are not checked: they follow other rules.
+    """
     declared = {fold(statement.name): statement for statement in statements}
     trees = {fold(view.name): _parsed(view) for view in statements if not isinstance(view, Table)}
     reads: dict[str, list[_Read]] = {}
@@ -61,6 +67,8 @@ def in_order(statements: Sequence[Statement]) -> Ordered:
     for name in declared:
         _place(name, declared, reads, ordered, [])
     _check_columns(ordered, trees)
+    if types:
+        _check_types(ordered, trees)
     named = {
         name: tuple(dict.fromkeys(read.name for read in found)) for name, found in reads.items()
     }
@@ -136,9 +144,25 @@ def _check_columns(ordered: Mapping[str, Statement], trees: Mapping[str, exp.Exp
         tree = trees[name]
         if tree is not None:
             _check_query(statement, tree, columns)
-            for mistake in mistakes(statement, tree):
-                raise mistake
+            with suppress(RecursionError):  # Too deep for us; Spark has the last word.
+                for mistake in mistakes(statement, tree):
+                    raise mistake
         columns[name] = _columns(statement, tree)
+
+
+def _check_types(ordered: Mapping[str, Statement], trees: Mapping[str, exp.Expr | None]) -> None:
+    """Reject an expression that Spark certainly refuses because of its types."""
+    columns: dict[str, Columns] = {}
+    for name, statement in ordered.items():
+        if isinstance(statement, Table):
+            columns[name] = table_columns(statement)
+            continue
+        tree = trees[name]
+        if tree is not None:
+            with suppress(RecursionError):
+                columns[name], found = type_mistakes(statement, tree, columns)
+                for mistake in found:
+                    raise mistake
 
 
 def column_names(name: str, find: Callable[[str], Statement | None]) -> tuple[str, ...] | None:

@@ -36,6 +36,7 @@ from stepwell.engine.settings import Settings
 from stepwell.env import Env
 from stepwell.errors import ConfigError
 from stepwell.manifest.manifest import Manifest, Manifests
+from stepwell.sql.settings import has_usual_types
 from stepwell.sql.statements import (
     MaterializedView,
     Statement,
@@ -151,6 +152,11 @@ class Project:
             for item in attached
         ]
 
+    @property
+    def types_checked(self) -> bool:
+        """Whether the types of expressions were checked without Spark."""
+        return has_usual_types(self.sections.spark.conf)
+
     def sinks_off(self, env: Env) -> tuple[str, ...]:
         """Return the sinks that are off: in a clone its parent's, in a copy its original's."""
         manifest = self._manifest(env) if self.sinks else None
@@ -215,7 +221,7 @@ def load_project(
     _check_journal_store(folder, entries, sections, env)
     texts = _sql_files(folder)
     tested = with_tests(entries.get("tests"), _statements(texts))
-    ordered = in_order(tested.statements)
+    ordered = in_order(tested.statements, types=has_usual_types(sections.spark.conf))
     statements = ordered.statements
     sql, sql_name = _joined(texts, statements)
     connections = Connections(folder, env, references, statements)

@@ -72,6 +72,18 @@ def meaning(conf: Mapping[str, Value]) -> dict[str, str]:
     }
 
 
+def has_usual_types(conf: Mapping[str, Value]) -> bool:
+    """Whether Spark computes with types as `plan/coercion` says: as it does by default, under ANSI.
+
+    >>> has_usual_types({"spark.sql.session.timeZone": "Europe/Berlin"})
+    True
+    >>> has_usual_types({"spark.sql.legacy.setopsPrecedence.enabled": True})
+    False
+    """
+    changed = set(meaning(conf)) - {"spark.sql.session.timeZone"}
+    return not changed and "spark.sql.extensions" not in conf
+
+
 def default_of(name: str) -> str:
     """The default value of a setting."""
     return DEFAULTS.get(name, "as Spark has it")
