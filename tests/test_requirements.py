@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,7 @@ def required_ids() -> list[str]:
     return re.findall(rf"^\| *({ID}) *\|", text, flags=re.MULTILINE)
 
 
+@cache
 def proofs() -> dict[str, list[str]]:
     """The tests that name each id."""
     found: dict[str, list[str]] = {}

@@ -178,10 +178,11 @@ def f(x):
 
 def found_in(text: str) -> list[str]:
     """The abandoned words of a text, each with the wording to use instead."""
+    line = joined(text)
     return [
         f"{match.group().strip()!r}: say {instead}"
         for pattern, instead in INSTEAD.items()
-        for match in re.finditer(pattern, joined(text))
+        for match in re.finditer(pattern, line)
     ]
 
 
