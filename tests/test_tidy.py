@@ -70,7 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 ONLY_IMPORTED_BY = {"pyspark": "execution.spark", "obstore": "store", "typer": "cli", "rich": "cli"}
 
 # Libraries that are installed under another name than they are imported by. Spark's is half of it.
-DISTRIBUTION_OF = {"py4j": "pyspark", "yaml": "pyyaml"}
+DISTRIBUTION_OF = {"confluent_kafka": "confluent-kafka", "py4j": "pyspark", "yaml": "pyyaml"}
 
 # What a pure layer has no use for.
 INPUT_OUTPUT = {

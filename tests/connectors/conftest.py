@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from tests.connectors import database
+from tests.connectors import database, kafka_broker
 from tests.connectors.sinks import Place
 
 NUMBERS = count(1)
 PLACES = [
     *("files-json", "files-csv", "files-parquet"),
     *("delta-key", "delta-bag", "delta-changes", "postgres-key", "postgres-changes"),
+    *("kafka-key", "kafka-changes"),
 ]
 
 
@@ -22,6 +24,13 @@ PLACES = [
 def postgres() -> Iterator[str]:
     with database.server() as dsn:
         yield dsn
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[str]:
+    """The address of a Kafka broker."""
+    with kafka_broker.broker() as broker:
+        yield broker.address
 
 
 @pytest.fixture(params=PLACES)
@@ -38,6 +47,10 @@ def make_place(word: str, request: pytest.FixtureRequest, folder: Path) -> Place
     if kind == "files":
         options = {"type": kind, "path": str(folder / "out"), "format": mode}
         return Place(kind, dict(options))
+    if kind == "kafka":
+        at = {"brokers": request.getfixturevalue("kafka"), "topic": f"s-{os.urandom(6).hex()}"}
+        by_key = {"key": ["customer"]} if mode == "key" else {}
+        return Place(kind, {"type": kind, **at, **by_key}, keyed=mode == "key")
     given: dict[str, object] = {"type": kind, "mode": "changes" if mode == "changes" else "table"}
     if mode == "key":
         given["key"] = ["customer"]

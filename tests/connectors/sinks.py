@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -170,4 +171,20 @@ def _postgres(options: dict[str, object]) -> Iterable[tuple[object, ...]]:
         yield from connection.execute(query.format(sql.Identifier(str(options["table"]))))
 
 
-_READ = {"files": _files, "delta": _delta, "postgres": _postgres}
+def _kafka(options: dict[str, object]) -> Iterable[tuple[object, ...]]:
+    from tests.connectors.kafka_topics import Topics  # Needs an optional package.
+
+    topics, rows = Topics(str(options["brokers"])), {}
+    for message in topics.read(str(options["topic"])):
+        row = json.loads(message.value() or "null", parse_float=str)
+        if "key" not in options:
+            yield row["_transaction"], row["customer"], row["total"], row["n"], row["_w"]
+        elif row is None:
+            rows.pop(message.key(), None)  # It may have come and gone in one commit.
+        else:
+            assert json.loads(message.key()) == {"customer": row["customer"]}
+            rows[message.key()] = (row["customer"], row["total"], row["n"])
+    yield from rows.values()
+
+
+_READ = {"files": _files, "delta": _delta, "postgres": _postgres, "kafka": _kafka}

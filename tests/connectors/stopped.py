@@ -52,6 +52,16 @@ CALLS: dict[str, list[tuple[Any, str]]] = {
 }
 
 
+def calls_of(kind: str) -> list[tuple[Any, str]]:
+    if kind != "kafka":
+        return CALLS[kind]
+    from stepwell.connectors.kafka import Cluster  # Needs an optional package.
+    from stepwell.connectors.kafka_transactions import Transactions
+
+    reads: list[tuple[Any, str]] = [(Cluster, n) for n in ("topics", "ends", "read", "create")]
+    return [*reads, *((Transactions, n) for n in ("claim", "begin", "send", "commit"))]
+
+
 class Stopped:
     """The process, seen from the test."""
 
@@ -166,7 +176,7 @@ def count_calls(kind: str, stop_at: int) -> None:
 
         return stopping
 
-    for owner, name in CALLS[kind]:
+    for owner, name in calls_of(kind):
         setattr(owner, name, counted(getattr(owner, name)))
 
 

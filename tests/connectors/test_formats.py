@@ -23,6 +23,8 @@ ORDER = shape_of(table(ORDERS))
 NOTE = shape_of(table(NOTES))
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
+PLACE = json_lines._Place(lambda line: f"line {line}", number_puts=False)
+
 
 @pytest.fixture(params=["fast", "slow"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +300,7 @@ def test_the_fast_way_and_the_slow_way_agree(
     for declared in (ORDERS, ORDERS.replace("PRIMARY KEY", "")):
         shape = shape_of(table(declared), ignore_unknown=ignore)
         data = "\n".join(lines).encode()
-        slow = json_lines._decode_slowly(data, shape, changes, "", 1)
-        fast = json_lines._decode_fast(data, shape, changes, "", 1) or slow
+        slow = json_lines._decode_slowly(data, shape, changes, PLACE, 1)
+        fast = json_lines._decode_fast(data, shape, changes, PLACE, 1) or slow
         assert rows(fast.operations) == rows(slow.operations)
         assert (fast.rows, fast.bad) == (slow.rows, slow.bad)

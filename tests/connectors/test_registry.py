@@ -72,6 +72,7 @@ def test_deletes_need_a_key() -> None:
     [
         ("delta", "deltalake", "pip install 'stepwell[delta]'"),
         ("postgres", "psycopg", "pip install 'stepwell[postgres]'"),
+        ("kafka", "confluent_kafka", "pip install 'stepwell[kafka]'"),
     ],
 )
 def test_a_library_that_is_missing_is_named_with_its_command(
@@ -100,7 +101,8 @@ def test_connectors_need_neither_spark_nor_their_extras_to_be_imported() -> None
     script = """
 import sys
 import stepwell.connectors.registry, stepwell.connectors.push
-print(sorted({"pyspark", "pandas", "deltalake", "psycopg"} & set(sys.modules)))
+heavy = {"pyspark", "pandas", "deltalake", "psycopg", "confluent_kafka", "fastavro"}
+print(sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
@@ -112,11 +114,14 @@ def test_every_type_and_option_is_documented() -> None:
         assert (DOCS / f"{type}.md").exists()
     files, datagen = (DOCS / "files.md").read_text(), (DOCS / "datagen.md").read_text()
     delta, postgres = (DOCS / "delta.md").read_text(), (DOCS / "postgres.md").read_text()
+    kafka = (DOCS / "kafka.md").read_text()
     for page, options in (
         (files, "path format changes delimiter unknown settle"),
         (datagen, "seed rate rows keys deletes"),
         (delta, "path mode key storage"),
         (postgres, "dsn table schema mode key timeout"),
+        (kafka, "brokers topic format changes key start journal metadata columns unknown config"),
+        (kafka, "timeout mode partitions evolve"),
     ):
         for option in options.split():
             assert f"| `{option}`" in page

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
@@ -22,6 +23,10 @@ from tests.connectors.tables import Keyed, rows, table
 
 NUMBERS = table("CREATE TABLE numbers (id BIGINT PRIMARY KEY, word STRING)")
 COUNT = 1_000
+
+
+if TYPE_CHECKING:
+    from tests.connectors.kafka_topics import Topics
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,45 @@ def datagen(folder: Path) -> Case:
 CASES = [plain_json, bad_json, gz_json, bz2_json, zstd_json, csv, parquet, datagen]
 
 
-@pytest.fixture(params=CASES, ids=lambda make: make.__name__)
+def kafka_json(topics: Topics) -> Case:
+    """Three partitions, and three bad records."""
+    name = topics.create(3)
+    for number, part in enumerate([chunks()[0] + chunks()[1], chunks()[2], chunks()[3]]):
+        values = [json.dumps(row) for row in part]
+        topics.send(name, *values, '{"id":1', partition=number)
+    return replace(read_kafka(topics, name), bad=3)
+
+
+def kafka_csv(topics: Topics) -> Case:
+    name = topics.create()
+    topics.send(name, *(f"{row['id']},{row['word']}" for part in chunks() for row in part))
+    return read_kafka(topics, name, format="csv")
+
+
+def kafka_rows(topics: Topics) -> Case:
+    """A transactional topic: offsets have gaps."""
+    name = topics.create()
+    given = [(True, [json.dumps(row) for row in part]) for part in chunks()]
+    lost = (False, ['{"id":-1}'] * 300)
+    topics.send_in_transactions(name, [lost, *given[:2], lost, *given[2:], lost])
+    return read_kafka(topics, name)
+
+
+def read_kafka(topics: Topics, name: str, **options: object) -> Case:
+    given = {"type": "kafka", "brokers": topics.brokers, "topic": name, **options}
+    return made(Path("."), **given)
+
+
+KAFKA = [kafka_json, kafka_csv, kafka_rows]
+
+
+@pytest.fixture(params=[*CASES, *KAFKA], ids=lambda make: make.__name__)
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
+    if request.param in KAFKA:
+        from tests.connectors.kafka_topics import Topics
+
+        made: Case = request.param(Topics(request.getfixturevalue("kafka")))
+        return made
     make: Callable[[Path], Case] = request.param
     return make(tmp_path)
 

@@ -18,7 +18,9 @@ from tests.connectors.conftest import make_place
 from tests.connectors.sinks import Place, in_turn, mark, put_together
 from tests.connectors.stopped import Stopped, stopping
 
-PLACES = ["files-json", "delta-key", "delta-changes", "postgres-key", "postgres-changes"]
+PLACES = [
+    *("files-json", "delta-key", "delta-changes", "postgres-key", "postgres-changes", "kafka-key"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +87,7 @@ def check(place: Place, last: int, stop_at: int) -> None:
 COALESCING = [
     *("files-coalesce", "delta-key", "postgres-key"),
     *(pytest.param(f"{kind}-changes", marks=pytest.mark.slow) for kind in ("delta", "postgres")),
+    pytest.param("kafka-key", marks=pytest.mark.slow),
 ]
 
 
@@ -138,7 +141,12 @@ def take_over(place: Place, first: int, last: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "goes_to"), [*((word, 5) for word in PLACES), ("files-json", 3), ("delta-key", 3)]
+    ("word", "goes_to"),
+    [
+        *((word, 5) for word in PLACES),
+        *(("files-json", 3), ("delta-key", 3)),
+        pytest.param("kafka-changes", 5, marks=pytest.mark.slow),
+    ],
 )
 def test_a_writer_stopped_inside_its_delivery_is_too_late_when_it_wakes_up(
     word: str,
@@ -236,7 +244,9 @@ def test_a_hidden_folder_of_a_living_writer_is_left_alone(
     assert seen > 5
 
 
-@pytest.mark.parametrize("word", ["files-json", "delta-key", "postgres-key", "postgres-changes"])
+@pytest.mark.parametrize(
+    "word", ["files-json", "delta-key", "postgres-key", "postgres-changes", "kafka-key"]
+)
 def test_of_two_writers_at_once_one_wins(
     word: str, stopped: Stopped, other: Stopped, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

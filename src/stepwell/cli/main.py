@@ -202,6 +202,13 @@ def run(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Fence the process that runs it, or may run it.")
     ] = False,
+    skip_expired: Annotated[
+        bool,
+        typer.Option(
+            "--skip-expired",
+            help="Continue behind input that expired unread; each loss becomes a dead letter.",
+        ),
+    ] = False,
     timeout: Timeout = TIMEOUT,
     json: Json = False,
 ) -> None:

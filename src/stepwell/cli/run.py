@@ -13,6 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from types import FrameType
 
 from stepwell import threads
@@ -59,11 +60,16 @@ _PROGRESS = (Checkpointed, Committed, Flushed, OpeningAt, RolledBack, Transactio
 
 
 def show(
-    where: ProjectOptions, *, once: bool, max_transactions: int | None, take_over: bool = False
+    where: ProjectOptions,
+    *,
+    once: bool,
+    max_transactions: int | None,
+    take_over: bool = False,
+    skip_expired: bool = False,
 ) -> int:
     """Run the pipeline and report how it ended; return the exit code."""
     env = SystemEnv()
-    wanted = where.project(env)
+    wanted = replace(where.project(env), skip_expired=skip_expired)
     progress = Progress(env, json=where.json)
     with signals() as caught, progress, ExitStack() as stack:
         try:

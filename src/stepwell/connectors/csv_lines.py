@@ -16,6 +16,7 @@ import pyarrow.csv as arrow_csv
 
 from stepwell.connectors.columns import is_utf8
 from stepwell.connectors.formats import Batch, ChangeFormat, Records, batch_of
+from stepwell.connectors.json_lines import Where
 from stepwell.connectors.lines import (
     check_utf8,
     hide_quoted_line_ends,
@@ -52,9 +53,16 @@ def decode_csv(
     delimiter: str = ",",
     name: str = "",
     first_line: int = 2,
+    where: Where | None = None,
+    number_puts: bool = False,
 ) -> Batch:
-    """Decode complete records, without the header, into operations."""
+    """Decode complete records, without the header, into operations.
+
+    `where` says instead of `name` where a line comes from; with `number_puts`, rows that are put
+    are numbered, too.
+    """
     lines = _Lines(data, delimiter, f"{name}, " if name else "", first_line)
+    told = lines.where if where is None else lambda at: where(lines.number(at))
     given = _read(data, header, delimiter, lines)
     if given is None:
         given = _read_sound(header, delimiter, lines)
@@ -69,12 +77,13 @@ def decode_csv(
         columns,
         text=True,
         record=record,
-        where=lambda at: lines.where(places[at]),
+        where=lambda at: told(places[at]),
         shown=lambda at: lines.text(places[at]),
         number=lambda at: lines.number(places[at]),
+        number_puts=number_puts,
     )
     batch = batch_of(records, shape, format)
-    bad = [BadRow(lines.where(at), reason, lines.text(at)) for at, reason in wrong]
+    bad = [BadRow(told(at), reason, lines.text(at)) for at, reason in wrong]
     return Batch(batch.operations, columns.num_rows + len(wrong), (*batch.bad, *bad))
 
 

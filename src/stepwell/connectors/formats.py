@@ -62,6 +62,8 @@ class Records:
     """The line, or row, number of the record at an index."""
     doubt: pa.Array | None = None
     """Records that are doubtful from the start."""
+    number_puts: bool = False
+    """Whether operations that put a row have the number of their record, too."""
 
 
 def batch_of(records: Records, shape: Shape, format: ChangeFormat) -> Batch:
@@ -77,7 +79,10 @@ def batch_of(records: Records, shape: Shape, format: ChangeFormat) -> Batch:
             places = _places(side, count).filter(side_doubt)
             doubt = either(doubt, pc.is_in(pa.array(range(count), pa.int64()), places))
     if doubt is None and len(parts) == 1 and sides[0].places is None:
-        return Batch(parts[0][1], count)
+        put = parts[0][1]
+        return Batch(
+            _with_numbers(put, range(count), records) if records.number_puts else put, count
+        )
     again = [] if doubt is None else pc.indices_nonzero(pc.fill_null(doubt, False)).to_pylist()
     doubtful = pa.array(again, pa.int64())
     tables, order = [], []
@@ -85,11 +90,8 @@ def batch_of(records: Records, shape: Shape, format: ChangeFormat) -> Batch:
         places = _places(side, count)
         sure = pc.invert(pc.is_in(places, doubtful))
         fitted = fitted.filter(sure)
-        if not side.put and fitted.num_rows:
-            numbers = [records.number(place) for place in places.filter(sure).to_pylist()]
-            last = fitted.num_columns - 1
-            field = fitted.schema.field(last)
-            fitted = fitted.set_column(last, field, pa.array(numbers, pa.int64()))
+        if (records.number_puts or not side.put) and fitted.num_rows:
+            fitted = _with_numbers(fitted, places.filter(sure).to_pylist(), records)
         tables.append(fitted)
         # A record that deletes one row and puts another does so in this order.
         order.append(pc.add(pc.multiply(places.filter(sure), 2), int(side.put)))
@@ -114,12 +116,20 @@ def read_one_by_one(
             for put, row in operations_of(records.record(place), shape, format):
                 rows.append(row)
                 puts.append(put)
-                numbers.append(None if put else records.number(place))
+                unnumbered = put and not records.number_puts
+                numbers.append(None if unnumbered else records.number(place))
                 order.append(2 * place + put)
         except Unfit as unfit:
             bad.append(BadRow(records.where(place), str(unfit), records.shown(place)))
     table = operations_table(rows, puts, shape, numbers)
     return table, tuple(bad), pa.array(order, pa.int64())
+
+
+def _with_numbers(operations: pa.Table, places: Sequence[int], records: Records) -> pa.Table:
+    """The operations with the numbers of their records, which are at these places."""
+    numbers = pa.array([records.number(place) for place in places], pa.int64())
+    last = operations.num_columns - 1
+    return operations.set_column(last, operations.schema.field(last), numbers)
 
 
 def operations_table(

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 
 import pyarrow as pa
@@ -40,11 +41,26 @@ _DEPTH_MAX = 500
 """Arrow's reader overflows its stack on objects nested some ten thousand deep."""
 
 
+Where = Callable[[int], str]
+"""The position of a record in messages, by the number of its line."""
+
+
 def decode_json(
-    data: bytes, shape: Shape, format: ChangeFormat, *, name: str = "", first_line: int = 1
+    data: bytes,
+    shape: Shape,
+    format: ChangeFormat,
+    *,
+    name: str = "",
+    first_line: int = 1,
+    where: Where | None = None,
+    number_puts: bool = False,
 ) -> Batch:
-    """Decode complete lines into operations. `name` and `first_line` say where they come from."""
-    place = f"{name}, " if name else ""
+    """Decode complete lines into operations. `name` and `first_line` say where they come from.
+
+    `where` says it instead of `name`; with `number_puts`, rows that are put are numbered, too.
+    """
+    prefix = f"{name}, " if name else ""
+    place = _Place(where or (lambda line: f"{prefix}line {line}"), number_puts)
     if data.count(b"\n") <= _FEW_LINES:
         return _decode_slowly(data, shape, format, place, first_line)
     batch = _decode_fast(data, shape, format, place, first_line)
@@ -57,6 +73,14 @@ def decode_json(
             batch = _decode_slowly(piece, shape, format, place, line)
         batches.append(batch)
     return joined(batches, shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where records come from, and whether all operations are numbered."""
+
+    where: Where
+    number_puts: bool
 
 
 def joined(batches: list[Batch], shape: Shape) -> Batch:
@@ -89,7 +113,7 @@ def _refuse(constant: str) -> object:
 
 
 def _decode_fast(
-    data: bytes, shape: Shape, format: ChangeFormat, place: str, first_line: int
+    data: bytes, shape: Shape, format: ChangeFormat, place: _Place, first_line: int
 ) -> Batch | None:
     lines = _plain_lines(data)
     schema = _reader_schema(data, shape, format) if lines else None
@@ -120,7 +144,7 @@ def _decode_fast(
     return batch_of(_records(data, columns, place, first_line), shape, format)
 
 
-def _records(data: bytes, columns: pa.Table, place: str, first_line: int) -> Records:
+def _records(data: bytes, columns: pa.Table, place: _Place, first_line: int) -> Records:
     lines: list[bytes] = []
 
     def line(at: int) -> bytes:
@@ -132,14 +156,15 @@ def _records(data: bytes, columns: pa.Table, place: str, first_line: int) -> Rec
         columns,
         text=False,
         record=lambda at: read_record(line(at)),
-        where=lambda at: f"{place}line {first_line + at}",
+        where=lambda at: place.where(first_line + at),
         shown=lambda at: own_text(line(at)),
         number=lambda at: first_line + at,
+        number_puts=place.number_puts,
     )
 
 
 def _decode_slowly(
-    data: bytes, shape: Shape, format: ChangeFormat, place: str, first_line: int
+    data: bytes, shape: Shape, format: ChangeFormat, place: _Place, first_line: int
 ) -> Batch:
     records = _records(data, pa.Table.from_arrays([], names=[]), place, first_line)
     filled = [at for at, line in enumerate(data.split(b"\n")) if line.strip()]

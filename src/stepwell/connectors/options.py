@@ -33,6 +33,13 @@ class Options:
             raise self.wrong(name, "a text", value)
         return value
 
+    def character(self, name: str, default: str) -> str:
+        """A single character that can separate fields."""
+        value = self.text(name, default)
+        if len(value) != 1 or not value.isascii() or value in '"\r\n':
+            raise self.wrong(name, "one character", value)
+        return value
+
     def flag(self, name: str, default: bool) -> bool:
         value = self._take(name, default)
         if not isinstance(value, bool):

@@ -63,9 +63,6 @@ def _chosen(what: str, type: str, known: Mapping[str, T]) -> T:
 
 
 def _files_source(name: str, table: Table, env: Env, options: Options) -> Source:
-    delimiter = options.text("delimiter", ",")
-    if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
-        raise options.wrong("delimiter", "one character", delimiter)
     return FilesSource(
         name,
         table,
@@ -73,7 +70,7 @@ def _files_source(name: str, table: Table, env: Env, options: Options) -> Source
         path=options.place("path"),
         format=options.choice("format", FileFormat),
         changes=options.choice("changes", ChangeFormat, ChangeFormat.ROWS),
-        delimiter=delimiter,
+        delimiter=options.character("delimiter", ","),
         unknown=options.choice("unknown", UnknownColumns, UnknownColumns.BAD),
         settle_s=options.seconds("settle", "1s"),
         follow_links=options.flag("follow_links", False),
@@ -91,6 +88,14 @@ def _datagen_source(name: str, table: Table, env: Env, options: Options) -> Sour
     if settings.deletes >= 1:
         raise options.wrong("deletes", "less than 1", settings.deletes)
     return DatagenSource(name, table, env, settings)
+
+
+def _kafka_source(name: str, table: Table, env: Env, options: Options) -> Source:
+    # Imported late, because it needs optional packages.
+    from stepwell.connectors.kafka_options import source_settings
+    from stepwell.connectors.kafka_source import KafkaSource
+
+    return KafkaSource(name, table, env, source_settings(table, options))
 
 
 def _files_sink(name: str, view: str, env: Env, options: Options) -> Sink:
@@ -114,6 +119,24 @@ def _delta_sink(name: str, view: str, env: Env, options: Options) -> Sink:
     )
 
 
+def _kafka_sink(name: str, view: str, env: Env, options: Options) -> Sink:
+    from stepwell.connectors.kafka_options import KafkaMode, address, message_writer, topic_name
+    from stepwell.connectors.kafka_sink import KafkaSink
+
+    key = options.names("key")
+    mode = options.choice("mode", KafkaMode, KafkaMode.UPSERT if key else KafkaMode.CHANGES)
+    return KafkaSink(
+        name,
+        view,
+        env,
+        address=address(options),
+        topic=topic_name(options, options.text("topic")),
+        writer=message_writer(name, view, mode, key, options),
+        compacted=mode is KafkaMode.UPSERT,
+        partitions=options.count("partitions", 0),
+    )
+
+
 def _postgres_sink(name: str, view: str, env: Env, options: Options) -> Sink:
     from stepwell.connectors.postgres import PostgresMode, PostgresSink
 
@@ -131,9 +154,14 @@ def _postgres_sink(name: str, view: str, env: Env, options: Options) -> Sink:
     )
 
 
-SOURCES: Mapping[str, MakeSource] = {"files": _files_source, "datagen": _datagen_source}
+SOURCES: Mapping[str, MakeSource] = {
+    "files": _files_source,
+    "datagen": _datagen_source,
+    "kafka": _kafka_source,
+}
 SINKS: Mapping[str, MakeSink] = {
     "files": _files_sink,
     "delta": _delta_sink,
+    "kafka": _kafka_sink,
     "postgres": _postgres_sink,
 }

@@ -40,9 +40,11 @@ from stepwell.sql.statements import MaterializedView, Statement, Table, View, fo
 from stepwell.store.sealed import Json, seal, unseal
 
 FORMAT = "stepwell-plan/1"
-_PLACE = frozenset({"type", "path", "table", "schema"})
+_PLACE = frozenset({"type", "path", "table", "schema", "topic"})
 """Options of a sink that determine its location; at another location the sink starts over."""
-_HARMLESS = frozenset({"dsn", "timeout", "storage", "coalesce", "evolve"})
+_HARMLESS = frozenset(
+    {"dsn", "timeout", "storage", "coalesce", "evolve", "brokers", "config", "partitions"}
+)
 """Options of a sink that determine how it is reached and how it continues."""
 
 

@@ -31,7 +31,7 @@ from stepwell.deploy.sections import (
     with_store_mapping,
 )
 from stepwell.deploy.variables import resolved_variables
-from stepwell.engine.ports import Sink, Source
+from stepwell.engine.ports import Expires, Sink, Source
 from stepwell.engine.settings import Settings
 from stepwell.env import Env
 from stepwell.errors import ConfigError
@@ -80,6 +80,8 @@ class Project:
     """Whether the store differs from the one in stepwell.yml."""
     patience_s: float = LOOK_S
     """Longest wait for a store that does not answer; the default suits processes that only read."""
+    skip_expired: bool = False
+    """Whether sources continue behind input that expired unread, and record the loss."""
 
     @property
     def tables(self) -> Mapping[str, Table]:
@@ -136,10 +138,14 @@ class Project:
         """Make new sources each time; the pipeline opened with them closes them."""
         for item in self.sources:
             check_complete(item.options)
-        return [
+        made = [
             make_source(item.name, item.options, self.table(item.relation), env, base=self.folder)
             for item in self.sources
         ]
+        for source in made:
+            if self.skip_expired and isinstance(source, Expires):
+                source.skip_expired()
+        return made
 
     def make_sinks(self, env: Env) -> list[Sink]:
         """Make all sinks except those that are off."""

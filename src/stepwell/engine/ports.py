@@ -126,6 +126,17 @@ class Settles(Protocol):
         """
 
 
+@runtime_checkable
+class Expires(Protocol):
+    """A source whose input may expire before it is read.
+
+    It then raises `ReplayMismatchError`, until it is told to continue.
+    """
+
+    def skip_expired(self) -> None:
+        """From now on, continue behind expired input, and record each loss as a dead letter."""
+
+
 class Sink(Protocol):
     """Receives one view's changes, one batch per transaction that changed it."""
 
