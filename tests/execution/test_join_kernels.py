@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -46,39 +47,48 @@ def chunked(columns: list[list[Any]], kinds: list[pa.DataType]) -> list[pa.Chunk
     return made
 
 
-def expected(left: list[list[Any]], right: list[list[Any]], *, null_safe: bool) -> set[Any]:
+def expected(
+    left: list[list[Any]], right: list[list[Any]], null_safe: Sequence[bool]
+) -> set[tuple[int, int]]:
     rows = [list(zip(*side, strict=True)) for side in (left, right)]
     return {
         (i, j)
         for i, one in enumerate(rows[0])
         for j, two in enumerate(rows[1])
-        if one == two and (null_safe or None not in one)
+        if one == two and all(v is not None or safe for v, safe in zip(one, null_safe, strict=True))
     }
 
 
 @pytest.mark.parametrize("codes_max", [None, -1000])
-@given(case=sides())
-def test_pairs_are_those_of_a_nested_loop(case: Any, codes_max: int | None) -> None:
-    """S3: also with NULLs, duplicates, several columns, and codes that must be renumbered."""
+@given(case=sides(), safe=st.lists(st.booleans(), min_size=3, max_size=3))
+def test_pairs_are_those_of_a_nested_loop(
+    case: Any, safe: list[bool], codes_max: int | None
+) -> None:
+    """S3: also with NULLs, duplicates, several columns, and codes that must be renumbered. NULL
+    equals NULL in the columns that are compared by `<=>`."""
     left, right, kinds = case
+    null_safe = safe[: len(kinds)]
     with pytest.MonkeyPatch.context() as patch:
         if codes_max is not None:
             patch.setattr(join_kernels, "_CODES_MAX", codes_max)
         columns = chunked(left, kinds), chunked(right, kinds)
-        pairs = pairs_of(*columns, 1000)
+        pairs = pairs_of(*columns, 1000, null_safe)
         assert pairs is not None
-        wanted = expected(left, right, null_safe=False)
+        wanted = expected(left, right, null_safe)
         found = list(zip(*(side.tolist() for side in pairs), strict=True))
         assert sorted(found) == sorted(wanted)
         if wanted:
-            assert pairs_of(*columns, len(wanted) - 1) is None
-        assert np.flatnonzero(matched(*columns)).tolist() == sorted({i for i, _ in wanted})
+            assert pairs_of(*columns, len(wanted) - 1, null_safe) is None
+        for with_null in (False, True):
+            known = {i for i, _ in expected(left, right, [with_null] * len(kinds))}
+            mask = matched(*columns, null_safe=with_null)
+            assert np.flatnonzero(mask).tolist() == sorted(known)
 
 
 def test_codes_of_many_columns_are_as_few_as_the_rows() -> None:
     """Twenty rows with six columns of distinct values have 64 million combinations."""
     columns = [pa.chunked_array([range(20)]) for _ in range(6)]
-    _, _, count = join_kernels._codes(columns, columns, null_safe=False)
+    _, _, count = join_kernels._codes(columns, columns, [False] * 6)
     assert count <= join_kernels._CODES_MAX + 4 * 40
     pairs = pairs_of(columns, columns, 100)
     assert pairs is not None
@@ -90,7 +100,7 @@ def test_rows_among_others_compare_null_as_equal(case: Any) -> None:
     left, right, kinds = case
     mask = among_rows(chunked(left, kinds), chunked(right, kinds))
     assert mask is not None
-    wanted = {i for i, _ in expected(left, right, null_safe=True)}
+    wanted = {i for i, _ in expected(left, right, [True] * len(kinds))}
     assert [i for i, found in enumerate(mask.to_pylist()) if found] == sorted(wanted)
 
 

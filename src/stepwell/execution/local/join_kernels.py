@@ -42,26 +42,26 @@ def product_of(places: list[np.ndarray], rows: int) -> list[np.ndarray] | None:
 
 
 def comparable_pair(
-    one: pa.ChunkedArray, two: pa.ChunkedArray, types: tuple[str, str], null_safe: bool
+    one: pa.ChunkedArray, two: pa.ChunkedArray, types: tuple[str, str]
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray] | None:
-    """Two columns on which Arrow's equality is Spark's; None if it may not be."""
+    """Two columns on which Arrow's equality is Spark's; None if their types do not allow it."""
     if not all(map(comparable, types)):
         return None
     if one.type != two.type:
         if not (pa.types.is_integer(one.type) and pa.types.is_integer(two.type)):
             return None
         one, two = one.cast(pa.int64()), two.cast(pa.int64())
-    if null_safe and one.null_count and two.null_count:
-        return None
     return one, two
 
 
-def pairs_of(left: Columns, right: Columns, most: int) -> tuple[Positions, Positions] | None:
+def pairs_of(
+    left: Columns, right: Columns, most: int, null_safe: Sequence[bool] = ()
+) -> tuple[Positions, Positions] | None:
     """Positions of rows with equal values on both sides; None if there are more than `most`.
 
-    NULL equals nothing.
+    `null_safe` says for each column whether NULL equals NULL in it, by default in none.
     """
-    mine, theirs, count = _codes(left, right, null_safe=False)
+    mine, theirs, count = _codes(left, right, null_safe or [False] * len(left))
     # Group the right side by code: `starts` are the bounds of each group in `by_code`.
     known = np.flatnonzero(theirs >= 0)
     by_code = known[np.argsort(theirs[known])]
@@ -80,7 +80,7 @@ def pairs_of(left: Columns, right: Columns, most: int) -> tuple[Positions, Posit
 
 def matched(left: Columns, right: Columns, *, null_safe: bool = False) -> Mask:
     """Mask of the rows on the left whose values occur on the right."""
-    mine, theirs, count = _codes(left, right, null_safe=null_safe)
+    mine, theirs, count = _codes(left, right, [null_safe] * len(left))
     # One more place, for rows without a code.
     there = np.zeros(count + 1, dtype=bool)
     there[theirs[theirs >= 0]] = True
@@ -110,15 +110,17 @@ def among_rows(columns: Columns, values: Columns) -> pa.Array | None:
     return pa.array(matched(columns, values, null_safe=True))
 
 
-def _codes(left: Columns, right: Columns, *, null_safe: bool) -> tuple[Positions, Positions, int]:
+def _codes(
+    left: Columns, right: Columns, null_safe: Sequence[bool]
+) -> tuple[Positions, Positions, int]:
     """A code for the key of each row, from 0, or -1 for NULL unless `null_safe`; and their count.
 
     Rows of both sides have the same code exactly if their keys are equal.
     """
     rows = len(left[0])
     codes, count = np.zeros(rows + len(right[0]), dtype=np.int64), 1
-    for one, two in zip(left, right, strict=True):
-        column, distinct = _encoded(one, two, null_safe)
+    for one, two, with_null in zip(left, right, null_safe, strict=True):
+        column, distinct = _encoded(one, two, with_null)
         missing = (codes < 0) | (column < 0)
         codes, count = codes * distinct + column, count * distinct
         codes[missing] = -1

@@ -247,18 +247,18 @@ class _JoinFolding:
             if one is None:
                 return None
             pair = rows.column(one), right.column(two)
-            keys.append(comparable_pair(*pair, (kinds[one], types[two]), node.null_safe))
+            keys.append(comparable_pair(*pair, (kinds[one], types[two])))
         known = [both for both in keys if both is not None]
         if len(known) < len(keys):
             return None
         sides = [one for one, _ in known], [two for _, two in known]
         if node.side is Side.LEFT or node.also:
-            pairs = pairs_of(*sides, ROWS_MAX)
+            pairs = pairs_of(*sides, ROWS_MAX, [node.null_safe] * len(known))
             if pairs is None:
                 self._lookups.decline(Fallback.TOO_MANY_ROWS)
                 return None
         else:
-            at = np.flatnonzero(matched(*sides))
+            at = np.flatnonzero(matched(*sides, null_safe=node.null_safe))
             pairs = at, at
         if node.also:
             columns = {
@@ -323,6 +323,7 @@ class _JoinFolding:
     ) -> list[np.ndarray] | None:
         """Join one more table: the positions in each joined table."""
         left, right = [], []
+        with_null: list[bool] = []
         for a, b, null_safe in equal:
             for here, there in ((a, b), (b, a)):
                 mine = chains[i].place(there)
@@ -333,15 +334,16 @@ class _JoinFolding:
                 j, place = other
                 one, two = rows[j].column(place), rows[i].column(mine)
                 kinds = self._lookups.types(chains[j].leaf), self._lookups.types(chains[i].leaf)
-                both = comparable_pair(one, two, (kinds[0][place], kinds[1][mine]), null_safe)
+                both = comparable_pair(one, two, (kinds[0][place], kinds[1][mine]))
                 if both is None:
                     continue
                 left.append(both[0].take(pa.array(places[joined.index(j)])))
                 right.append(both[1])
+                with_null.append(null_safe)
                 break
         if not left:
             return None
-        pairs = pairs_of(left, right, most)
+        pairs = pairs_of(left, right, most, with_null)
         if pairs is None:
             return None
         at_left, at_right = pairs
