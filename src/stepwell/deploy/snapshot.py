@@ -361,7 +361,7 @@ def _shown(
             hint=did_you_mean(query.relation.value, names)
             or "there are: " + ", ".join(sorted(names)),
         )
-    known = read_description(manifest.described, project.store).get(name)
+    known = read_description(manifest.described, project.store).views.get(name)
     if known is None or known.output is None:
         raise NotSimple(f"the view {name}")
     if not table_runs(manifest.runs):

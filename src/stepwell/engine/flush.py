@@ -75,7 +75,7 @@ def flush(
     progress = _progress(state, store, env)
     # None if nothing was computed: the manifest's description still fits the runs.
     described = state.executor.described()
-    is_described = described is None or before.described is not None
+    is_described = described in (None, before.described)
     held = is_described and _holds(before, state, cursor, progress)
     if checkpoint is None and not always and held:
         return None

@@ -79,6 +79,7 @@ from stepwell.manifest.checkpoint import (
 from stepwell.manifest.manifest import CheckpointRef, Manifest, Run
 from stepwell.manifest.progress import Delivered, Progress, Undelivered, mark_without_entry
 from stepwell.model import Transaction
+from stepwell.plan.described import with_kept
 
 _ROWS_MAX = 100_000
 """Rows of a table that are converted at once."""
@@ -275,6 +276,9 @@ class _Swap:
         floor = session.env.new_id()
         tables = {table.lower(): table for table in self._new.tables()}
         origin = None if self._shadow is None else self._shadow.checkpoint
+        described = session.manifest.described
+        if executor is not None:
+            described = with_kept(executor.described(), described, change.aside, session.store.uri)
 
         def changed(manifest: Manifest) -> Manifest:
             if origin is not None:
@@ -288,7 +292,7 @@ class _Swap:
                 program=change.program,
                 generation=manifest.generation + 1,
                 runs=runs,
-                described=manifest.described if executor is None else executor.described(),
+                described=described,
                 replay=cursor,
                 transaction=self.transaction,
                 floor=floor,

@@ -295,7 +295,7 @@ def load_state(
 
     `pushes` belong to the same manifest. `read` is needed to poll sources and to flush.
     """
-    executor.load(table_runs(manifest.runs))
+    executor.load(table_runs(manifest.runs), manifest.described)
     sources = manifest.progress.sources
     counted = {item.view: item.rows for item in manifest.progress.violations}
     for view in {test.violations for test in tests} - counted.keys():

@@ -152,7 +152,7 @@ class WriterSession:
             seen=seen,
         )
         self.events.emit(OpeningAt("loading", 40))
-        _agree(opening, program)
+        _agree(opening, program, made)
         manifest = opening.manifest
         ids.above(manifest.floor)
         lost = () if base is None else self._lost(manifest)
@@ -548,14 +548,18 @@ class WriterSession:
                     self.checkpointer.checkpoint()
 
 
-def _agree(opening: Opening, program: Json) -> None:
-    """Check that the state belongs to this program; record the program if there is none.
+def _agree(opening: Opening, program: Json, executor: Executor) -> None:
+    """Check that the state belongs to this program; record the program if there is none, with the
+    description that holds the decisions on its backends.
 
     This comes before loading and replay: rows stored for one query do not answer another.
     """
     _check_program(opening.manifest, program)
     if program is not None and opening.manifest.program is None:
-        opening.commit(lambda m: replace(m, program=program), "record the program")
+        described = executor.described()
+        opening.commit(
+            lambda m: replace(m, program=program, described=described), "record the program"
+        )
 
 
 def _check_program(manifest: Manifest | None, program: Json) -> None:

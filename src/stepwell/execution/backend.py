@@ -3,9 +3,10 @@
     Backend.run(plan, inputs) -> Part
 
 The local backend is faster for few rows and computes a part of SQL. Spark computes all of it. So
-the choice is made once, when a view is added: `Support` says for each block of a program whether
-the local backend computes its change, or why not. A block that is supported runs locally unless the
-data prevents it, for one of three reasons (`Fallback`). Then Spark runs the same plan.
+the choice is made once, when a view is deployed, and stored with the program: `Support` says for
+each block whether the local backend computes its change, or why not. A block that is supported runs
+locally unless the data prevents it, for one of three reasons (`Fallback`). Then Spark runs the same
+plan.
 """
 
 from __future__ import annotations

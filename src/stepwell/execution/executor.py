@@ -55,9 +55,6 @@ class Executed:
     """Time spent on each view."""
     fallbacks_of: Mapping[str, tuple[Fallback, ...]] = field(default_factory=dict, compare=False)
     """Why Spark computed a part of a view that the local backend supports."""
-    unforeseen: tuple[str, ...] = field(default=(), compare=False)
-    """What the local backend refused although it was decided at deploy that it runs: the plan of a
-    change also depends on the sizes of relations. Spark ran these plans."""
     pending: object = field(default=None, compare=False, repr=False)
     """The change that `apply` makes to the state, in the executor's own representation."""
 
@@ -132,14 +129,18 @@ class Executor(Protocol):
     def described(self) -> str | None:
         """Describe the runs, for readers without this executor (`plan/described.py`).
 
-        None if there is nothing to describe, or nothing new.
+        With it go the decisions on backends. None if there is nothing to describe, or nothing new.
         """
 
     def on_flushed(self, runs: Sequence[Run]) -> None:
         """Called when the manifest references these runs."""
 
-    def load(self, runs: Sequence[Run]) -> None:
-        """Replace the state with the contents of these runs."""
+    def load(self, runs: Sequence[Run], described: str | None = None) -> None:
+        """Replace the state with the contents of these runs.
+
+        `described` is what `described()` returned for the program of these runs. What was decided
+        for it holds; without it, the executor decides itself.
+        """
 
     def relations(self) -> Mapping[str, str]:
         """Every stored relation, with the table or view it belongs to."""

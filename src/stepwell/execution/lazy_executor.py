@@ -37,6 +37,7 @@ class LazyExecutor:
         self._tables = tables
         self._part = part
         self._runs: tuple[Run, ...] = ()
+        self._described: str | None = None
         self._made: Executor | None = None
 
     @property
@@ -44,7 +45,7 @@ class LazyExecutor:
         """The real executor; created on first use."""
         if self._made is None:
             made = self._make()
-            made.load(self._runs)
+            made.load(self._runs, self._described)
             self._made = made
         return self._made
 
@@ -58,7 +59,7 @@ class LazyExecutor:
             return self._made
         part = self._part(relations)
         there = part.relations()
-        part.load(tuple(run for run in self._runs if run.relation in there))
+        part.load(tuple(run for run in self._runs if run.relation in there), self._described)
         return part
 
     def tables(self) -> Mapping[str, tuple[str, ...]]:
@@ -66,10 +67,10 @@ class LazyExecutor:
 
     # Without the real executor: runs only
 
-    def load(self, runs: Sequence[Run]) -> None:
-        self._runs = tuple(runs)
+    def load(self, runs: Sequence[Run], described: str | None = None) -> None:
+        self._runs, self._described = tuple(runs), described
         if self._made is not None:
-            self._made.load(runs)
+            self._made.load(runs, described)
 
     def flush(self) -> tuple[Run, ...]:
         return self._runs if self._made is None else self._made.flush()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from stepwell.plan.column_names import ColumnNames, Tracing, text_of
 from stepwell.plan.expressions import Expr, equal
@@ -31,7 +32,7 @@ from stepwell.plan.nodes import (
     children,
 )
 from stepwell.plan.program import Block, Full, Groups, Program, Rows, Sums, Top
-from stepwell.plan.reasons import Reason
+from stepwell.plan.reasons import Code, Reason
 
 Json = object
 
@@ -77,6 +78,10 @@ class Chosen:
     def to_json(self) -> Mapping[str, Json]:
         return {"changed": list(self.changed), "backend": self.backend, "reason": self.reason}
 
+    @classmethod
+    def from_json(cls, item: Mapping[str, Any]) -> Chosen:
+        return cls(tuple(item["changed"]), item["reason"])
+
 
 @dataclass(frozen=True, slots=True)
 class Backends:
@@ -101,6 +106,16 @@ class Backends:
 
 
 @dataclass(frozen=True, slots=True)
+class Decided:
+    """Which backend computes the changes of a view. Decided once, and stored with the program."""
+
+    shown: Chosen
+    """The backend that computes the view's change from that of its relation."""
+    blocks: Mapping[str, Backends]
+    """Those of each stored relation."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stored:
     """A relation stored for the view."""
 
@@ -119,7 +134,7 @@ class Explained:
     blocks: tuple[Stored, ...]
     output: tuple[Line, ...]
     shown: Chosen
-    """The backend that computes the view's change from that of its relation."""
+    """See `Decided`."""
     rows: Mapping[str, int] | None = None
     """The number of rows of each relation, if the pipeline is open. Rows that are retracted in a
     newer run count until compaction."""
@@ -133,6 +148,10 @@ class Explained:
     @property
     def recomputed(self) -> bool:
         return bool(self.reasons)
+
+    @property
+    def decided(self) -> Decided:
+        return Decided(self.shown, {block.relation: block.backends for block in self.blocks})
 
     def counted(self) -> Explained:
         """The same with the current row counts, if the pipeline is open."""
@@ -177,6 +196,16 @@ class Explained:
             "relations": [self._block(block) for block in self.blocks],
         }
 
+    @classmethod
+    def from_json(cls, item: Mapping[str, Any]) -> Explained:
+        """The inverse of `to_json`, without row counts."""
+        return cls(
+            str(item["view"]),
+            tuple(_stored_from_json(block) for block in item["relations"]),
+            tuple(map(_line_from_json, item["output"])),
+            Chosen((), item["backend_reason"]),
+        )
+
     def _block(self, block: Stored) -> Mapping[str, Json]:
         reason = block.reason
         return {
@@ -209,17 +238,37 @@ class Explained:
         return made
 
 
-def explain(
-    program: Program, names: ColumnNames, backends: Mapping[str, Backends], shown: Chosen
-) -> Explained:
-    """Explain a program; `backends` are those of each stored relation."""
+def _stored_from_json(item: Mapping[str, Any]) -> Stored:
+    why = item["reason"]
+    return Stored(
+        str(item["name"]),
+        str(item["rule"]),
+        tuple(item["key"]),
+        tuple(item["columns"]),
+        tuple(map(_line_from_json, item["tree"])),
+        None if why is None else Reason(Code(why["code"]), str(why["detail"])),
+        Backends(
+            tuple(map(Chosen.from_json, item["backends"])),
+            tuple(LookUp(at["relation"], tuple(at["columns"])) for at in item["lookups"]),
+            tuple(item["whole"]),
+        ),
+    )
+
+
+def _line_from_json(item: Mapping[str, Any]) -> Line:
+    return Line(int(item["depth"]), str(item["operator"]), str(item["rule"]), item.get("relation"))
+
+
+def explain(program: Program, names: ColumnNames, decided: Decided) -> Explained:
+    """Explain a program, for which it was decided what its backends are."""
     tracing = Tracing(names, program.output, view=program)
     output = _lines(program.output, 0, tracing, program.columns)
+    backends = decided.blocks
     return Explained(
         program.view,
         tuple(_stored(program, block, names, backends[block.relation]) for block in program.blocks),
         tuple(replace(line, rule="") for line in output),
-        shown,
+        decided.shown,
     )
 
 

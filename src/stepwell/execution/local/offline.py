@@ -108,7 +108,7 @@ class Prediction:
                         program = self._view(statement)
                         self.programs.append(program)
                         self._names.add_program(program)
-                        self.decisions.decide(program)
+                        self.decisions.add(program)
                         found[statement.name.lower()] = self.decisions.explain(program)
                     except CannotRunError as why:
                         found[statement.name.lower()] = why

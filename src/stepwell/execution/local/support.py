@@ -1,16 +1,18 @@
-"""Decide what the local backend computes when a view is added: run its maintenance over no rows.
+"""Decide what the local backend computes when a view is deployed: run its maintenance over no rows.
 
 The plans of a block are the ones of a real transaction (`plan/maintain`), and they run through the
-same code, over empty tables of the right types: what it refuses there, it refuses for any rows. A
-plan can still turn out differently later, because the order of joins depends on sizes; then Spark
-runs it (`Executed.unforeseen`). Stored relations are files that hold no rows: a plan that does not
-look into them by an index needs them whole, and that is recorded as well.
+same code, over empty tables of the right types: what it refuses there, it refuses for any rows, and
+what it runs there, it runs for any rows. Sizes only change the order in which a join folds its
+inputs. Whether it can depends on each input alone, and conditions that no look-up uses become
+filters in any order. Stored relations are files that hold no rows: a plan that does not look into
+them by an index needs them whole, and that is recorded as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -32,16 +34,18 @@ from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.part import Part, Relation
 from stepwell.lsm.run_file import RunFiles
 from stepwell.plan.column_names import ColumnNames, Tracing, renamed
-from stepwell.plan.explain import Backends, Chosen, Explained, LookUp, explain
+from stepwell.plan.explain import Backends, Chosen, Decided, Explained, LookUp, explain
 from stepwell.plan.join_order import Estimates
 from stepwell.plan.maintain import Maintenance
 from stepwell.plan.nodes import Names, Node, Scan, walk
 from stepwell.plan.program import Block, Full, Program, Rows, Sums, Top
 
+VERSION = 1
+"""Increment when the local backend computes more or less than before. Decisions that are stored
+with another version are made again when a pipeline is opened."""
 Types = Callable[[str], tuple[str, ...]]
 """Returns the column types of a stored relation."""
 _STORED_ROWS = 1_000_000
-_SWITCHED_OFF = No("the local backend is switched off")
 _RECOMPUTED = No("the view is recomputed")
 
 
@@ -58,57 +62,71 @@ class Decision:
 
 @dataclass(slots=True)
 class Decisions:
-    """The decisions for all blocks of a pipeline, made when a view is added.
+    """The decisions for all blocks of a pipeline.
 
-    For each block there is one for a change of each input alone, and one for a change of all. A
-    combination of inputs is computed locally if each of them alone is, and all of them together.
+    They are made when a program is deployed and stored with it (`plan/described`). A process that
+    opens the pipeline uses the stored ones, unless another `VERSION` of the local backend made
+    them. For each block there is one for a change of each input alone, and one for a change of all.
+    A combination of inputs is computed locally if each of them alone is, and all of them together.
     """
 
     backend: LocalBackend
     types: Types
     unique: Callable[[], Mapping[str, tuple[int, ...]]]
     names: ColumnNames
-    local: bool = True
-    """Whether the local backend is used at all; tests switch it off."""
-    _blocks: dict[str, dict[frozenset[str], Decision]] = field(default_factory=dict)
-    _shown: dict[str, Support] = field(default_factory=dict)
+    _stored: Mapping[str, Decided] = field(default_factory=dict)
+    _programs: dict[str, Program] = field(default_factory=dict)
+    """The program of each relation that a block maintains."""
+    _decided: dict[str, Decided] = field(default_factory=dict)
+    """By view."""
 
-    def decide(self, program: Program) -> None:
-        """Decide for each block, for a change of each of its inputs, and of all of them."""
-        for block in program.blocks:
-            if isinstance(block, Full):
-                continue
-            reads = _reads(block)
-            changes = dict.fromkeys([*(frozenset({name}) for name in sorted(reads)), reads])
-            self._blocks[block.relation] = {c: self.for_change(block, c) for c in changes}
-        self._shown[program.view] = self._show(program) if self.local else _SWITCHED_OFF
+    def add(self, program: Program) -> None:
+        """Add a program. It is decided on when a decision is first needed."""
+        self._programs |= {block.relation: program for block in program.blocks}
+
+    def use(self, stored: Mapping[str, Decided]) -> None:
+        """Use decisions that are stored with the program, by lower-case name of the view."""
+        self._stored = stored
+        self._decided.clear()
+
+    def decided(self, program: Program) -> Decided:
+        """The decisions for a view: the stored ones, or made now."""
+        known = self._decided.get(program.view)
+        if known is None:
+            known = self._stored.get(program.view.lower())
+            if known is None or not _fits(known, program):
+                blocks = {block.relation: self._backends(block) for block in program.blocks}
+                known = Decided(_chosen(self._show(program)), blocks)
+            self._decided[program.view] = known
+        return known
 
     def support(self, block: Block, changed: Iterable[str]) -> Support:
         """Whether the local backend computes a change of these relations."""
         if isinstance(block, Full):
             return _RECOMPUTED
-        made = self._blocks[block.relation]
+        decided = self.decided(self._programs[block.relation]).blocks[block.relation]
+        made = {frozenset(chosen.changed): _support(chosen) for chosen in decided.chosen}
         reads = _reads(block)
         inputs = reads.intersection(changed)
         if inputs in made:
-            return made[inputs].support
+            return made[inputs]
         parts = [*(frozenset({name}) for name in sorted(inputs)), reads]
-        refused = (made[part].support for part in parts if isinstance(made[part].support, No))
+        refused = (made[part] for part in parts if isinstance(made[part], No))
         return next(refused, Yes())
 
     def shown(self, program: Program) -> Support:
         """Whether the local backend computes the output of a view from its stored relation."""
-        return self._shown[program.view]
+        return _support(self.decided(program).shown)
 
     def explain(self, program: Program) -> Explained:
         """How a view is maintained, and by which backends."""
-        backends = {block.relation: self._backends(block) for block in program.blocks}
-        return explain(program, self.names, backends, _chosen(self._shown[program.view]))
+        return explain(program, self.names, self.decided(program))
 
     def _backends(self, block: Block) -> Backends:
+        """Decide for a change of each input of a block, and of all of them."""
         if isinstance(block, Full):
             return Backends((Chosen((), _RECOMPUTED.reason),))
-        made = self._blocks[block.relation]
+        made = {changed: self.for_change(block, changed) for changed in _changes(block)}
         lookups = sorted({lookup for decision in made.values() for lookup in decision.lookups})
         return Backends(
             tuple(_chosen(decision.support, changed) for changed, decision in made.items()),
@@ -122,8 +140,6 @@ class Decisions:
 
     def for_change(self, block: Block, changed: frozenset[str]) -> Decision:
         """Decide with all relations in memory, and with all of them in files; both must run."""
-        if not self.local:
-            return Decision(_SWITCHED_OFF)
         looked = _Lookups()
         support, _ = self._run(block, changed, looked, held=True)
         filed, whole = self._run(block, changed, looked, held=False)
@@ -148,7 +164,7 @@ class Decisions:
         maintenance = Maintenance(Names(prefix="_m"), changed, estimates)
         whole: set[str] = set()
         run: dict[str, Node] = {}
-        for plan in _plans(block, maintenance):
+        for number, plan in enumerate(_plans(block, maintenance)):
             fresh = [s for s in maintenance.stages if s.relation not in deltas]
             for name, node in [*((s.relation, s.node) for s in fresh), ("", plan)]:
                 lookups = LookUps(relations, looked, deltas)  # type: ignore[arg-type]
@@ -157,13 +173,14 @@ class Decisions:
                     reduced = self.backend.reduced(node, lookups)
                     deltas[name] = self.backend.run(reduced, lookups)
                 except Declined as declined:
-                    whole |= lookups.whole & inputs
+                    whole |= lookups.whole & inputs if not number else set()
                     if declined.fallback is Fallback.ROWS_ELSEWHERE and not held:
                         return Yes(), frozenset(whole)
                     return No(str(declined)), frozenset(whole)
                 except NotSupported as error:
                     return No(self._renamed(str(error), run)), frozenset(whole)
-                whole |= lookups.whole & inputs
+                if not number:
+                    whole |= lookups.whole & inputs
         return Yes(), frozenset(whole)
 
     def _renamed(self, reason: str, run: Mapping[str, Node]) -> str:
@@ -193,21 +210,49 @@ class Decisions:
         return Yes()
 
 
+def _fits(decided: Decided, program: Program) -> bool:
+    """Whether decisions are for the blocks of a program."""
+    inputs: dict[str, list[frozenset[str]]] = {
+        block.relation: [frozenset()] if isinstance(block, Full) else _changes(block)
+        for block in program.blocks
+    }
+    return inputs == {
+        relation: [frozenset(chosen.changed) for chosen in backends.chosen]
+        for relation, backends in decided.blocks.items()
+    }
+
+
+def _changes(block: Block) -> list[frozenset[str]]:
+    """The changes of a block's inputs for which a decision is made."""
+    reads = _reads(block)
+    return list(dict.fromkeys([*(frozenset({name}) for name in sorted(reads)), reads]))
+
+
+def _support(chosen: Chosen) -> Support:
+    return Yes() if chosen.reason is None else No(chosen.reason)
+
+
 def _chosen(support: Support, changed: Iterable[str] = ()) -> Chosen:
     """A decision as `explain` shows it."""
     return Chosen(tuple(sorted(changed)), support.reason if isinstance(support, No) else None)
 
 
 def _plans(block: Block, maintenance: Maintenance) -> Iterator[Node]:
-    """The plans that maintain a block, as `blocks` runs them."""
+    """The plans that maintain a block, as `blocks` runs them; the usual one first.
+
+    `maintenance` has the stages of the plan that was returned last.
+    """
     if isinstance(block, Sums) and mergeable(tuple(f.type for f in block.fields), len(block.keys)):
-        first = maintenance.summed(block)
+        plans = [partial(maintenance.summed, block)]
     elif isinstance(block, Top):
-        first = maintenance.candidates(block)
+        # The other one is for changes that may retract one of the first rows.
+        plans = [partial(maintenance.candidates, block), partial(maintenance.plan, block)]
     else:
-        first = maintenance.plan(block)
-    if first is not None:
-        yield first
+        plans = [partial(maintenance.plan, block)]
+    for plan in plans:
+        found = plan()
+        if found is not None:
+            yield found
 
 
 def _reads(block: Block) -> frozenset[str]:

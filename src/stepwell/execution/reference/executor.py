@@ -4,6 +4,11 @@ It stands in for Spark in tests and simulations. Its results must be easy to tru
 is incremental: after every transaction it evaluates each view over the tables, and the change set
 is the difference. Its storage is that of the other executors (`lsm/storage`), and `load` sums the
 runs. Views are not stored, because tables determine them.
+
+How a change is applied to a table (`_normalise`) and which values are equal (`spark_values.clean`)
+are written a second time here, in plain Python, on purpose: tests compare this executor with the
+others, which share `local/table_changes` and `lsm/values`, and would not see a mistake in code that
+all of them share.
 """
 
 from __future__ import annotations
@@ -168,7 +173,7 @@ class ReferenceExecutor:
     def on_flushed(self, runs: Sequence[Run]) -> None:
         self._storage.on_flushed()
 
-    def load(self, runs: Sequence[Run]) -> None:
+    def load(self, runs: Sequence[Run], described: str | None = None) -> None:
         self._storage.load(runs, self._report)
         self._rows = {relation.name: self._bag(relation.parts) for relation in self._relations}
         self._views = self._evaluate(self._rows)

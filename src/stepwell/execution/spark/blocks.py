@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, functions
 
-from stepwell.execution.backend import Fallback, No
+from stepwell.execution.backend import Fallback, No, Support
 from stepwell.execution.local.accumulate import mergeable, merged
 from stepwell.execution.local.join_kernels import among_rows
 from stepwell.execution.local.lookup import LookUps
@@ -50,6 +50,7 @@ from stepwell.plan.render import presented
 
 NODES_MAX = 3_000
 """Maximum number of nodes of a plan, before it is reduced."""
+_NOT_USED = No("the local backend is not used")
 
 
 @dataclass(slots=True)
@@ -119,10 +120,14 @@ class Blocks:
                 return part
         try:
             maintenance = self._evaluator.maintenance(block, deltas)
-            support = self._decisions.support(block, deltas)
-            with self._evaluator.computing(block, support):
+            with self._evaluator.computing(block, self._support(block, deltas)):
                 return self._incremental(block, maintenance, dict(deltas), program, outputs)
         except TooLargeError:
+    def _support(self, block: Block, deltas: Mapping[str, Part]) -> Support:
+        if not self._evaluator.uses_local:
+            return _NOT_USED
+        return self._decisions.support(block, deltas)
+
             recompute.too_large = True
             return self._recomputed(block, deltas, program, outputs)
 
@@ -294,7 +299,8 @@ class Blocks:
         """Add the view's change set for a change that is known already."""
         if program is None or not moved.rows:
             return moved
-        seen = self._evaluator.shown(moved, program, self._decisions.shown(program))
+        support = self._decisions.shown(program) if self._evaluator.uses_local else _NOT_USED
+        seen = self._evaluator.shown(moved, program, support)
         if seen is not None:
             _give(canonical(seen.table), program, outputs)
             return moved

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from stepwell.errors import NotApplicable
+from stepwell.errors import BugError, NotApplicable
 from stepwell.execution.backend import Backend, Declined, Fallback, No, NotSupported, Support, Yes
 from stepwell.execution.local.backend import LocalBackend
 from stepwell.execution.local.expressions import ExpressionEvaluator
@@ -140,8 +140,6 @@ class Evaluator:
         """The decision for the block that is computed; None if it was not decided."""
         self.fallbacks: list[Fallback] = []
         """Why plans that the local backend supports were run by Spark."""
-        self.unforeseen: list[str] = []
-        """What the local backend refused although it was decided that it runs."""
         self._own = {key: spark.conf.get(key, None) for key in _SMALL}
         self._set = dict(self._own)
         """The settings made last, so that they are not made again."""
@@ -151,6 +149,10 @@ class Evaluator:
         self.rows_read = 0
         self.shared = SharedRows()
         """The rows that the current transaction has looked up."""
+    @property
+    def uses_local(self) -> bool:
+        return self._use is Use.LOCAL
+
 
     @property
     def jobs(self) -> int:
@@ -229,8 +231,11 @@ class Evaluator:
         return self._attempt(support, lambda: self.local.show(moved, program.output, program.types))
 
     def _attempt(self, support: Support | None, run: Callable[[], Part]) -> Part | None:
-        """Follow a decision. Without one, the local backend is tried."""
-        if isinstance(support, No) or self._use is not Use.LOCAL:
+        """Follow a decision. Without one, the local backend is tried.
+
+        A decision holds for any rows and for any order of joins, so a refused plan is a bug.
+        """
+        if isinstance(support, No) or not self.uses_local:
             return None
         try:
             return run()
@@ -238,7 +243,7 @@ class Evaluator:
             self.fallbacks.append(declined.fallback)
         except NotSupported as error:
             if isinstance(support, Yes):
-                self.unforeseen.append(str(error))
+                raise BugError(f"the local backend runs what it supports: {error}") from error
         return None
 
     def lookups(self, deltas: Mapping[str, Part], most: int | None = None) -> LookUps:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stepwell.env import Env
 from stepwell.execution.executor import Executed, ExecutorFactory, Report, not_reported
+from stepwell.execution.local.support import VERSION
 from stepwell.execution.spark.evaluate import Use
 from stepwell.execution.spark.session import (
     SessionSettings,
@@ -34,7 +35,7 @@ from stepwell.lsm.relations import CompactionTask
 from stepwell.lsm.storage import RelationStorage
 from stepwell.lsm.table_diff import Pieces
 from stepwell.manifest.manifest import Run
-from stepwell.plan.described import DescribedView, describe, readable
+from stepwell.plan.described import DescribedView, describe, read_description, readable
 from stepwell.plan.explain import Explained
 from stepwell.plan.nodes import relations
 from stepwell.plan.program import Program
@@ -147,16 +148,18 @@ class SparkExecutor:
     def on_flushed(self, runs: Sequence[Run]) -> None:
         self._storage.on_flushed()
 
-    def load(self, runs: Sequence[Run]) -> None:
+    def load(self, runs: Sequence[Run], described: str | None = None) -> None:
+        description = read_description(described, "the manifest")
+        self._views.use_decisions(description.decided(VERSION))
+        self._description = None
         self._storage.load(runs, self._report)
 
     def described(self) -> str:
         if self._description is None:
-            self._description = describe(map(self._described, self._views.programs))
+            self._description = describe(map(self._described, self._views.programs), VERSION)
         return self._description
 
     def _described(self, program: Program) -> DescribedView:
-        explained = self.explain(program.view)
         reads = relations(program.output)
         plain = readable(program.output)
         return DescribedView(
@@ -165,8 +168,7 @@ class SparkExecutor:
             program.types,
             program.output if plain else None,
             self._views.stored[min(reads)].types if plain else (),
-            str(explained),
-            explained.to_json(),
+            self._views.explain(program.view),
         )
 
     def relations(self) -> Mapping[str, str]:

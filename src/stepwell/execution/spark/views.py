@@ -56,7 +56,7 @@ from stepwell.lsm.run_file import WEIGHT
 from stepwell.lsm.table_diff import Pieces
 from stepwell.plan.column_names import ColumnNames
 from stepwell.plan.cost import Costs
-from stepwell.plan.explain import Explained
+from stepwell.plan.explain import Decided, Explained
 from stepwell.plan.nodes import Leaf, Scan, Values, When, relations, walk
 from stepwell.plan.program import Block, Full, Groups, Program, Sums
 from stepwell.plan.reasons import Unsupported, about
@@ -118,7 +118,6 @@ class Views:
             lambda name: self._relations[name].types,
             self._unique,
             self._columns,
-            local=use is Use.LOCAL,
         )
         self._blocks = Blocks(
             self._evaluator,
@@ -248,7 +247,7 @@ class Views:
             self._compute(block)
         self._programs[view.name.lower()] = program
         self._columns.add_program(program)
-        self._decisions.decide(program)
+        self._decisions.add(program)
         self._compiler.declare(view.name, program.types)
         self._views[view.name.lower()] = view
         self._order[view.name.lower()] = program
@@ -270,6 +269,10 @@ class Views:
     def build(self, name: str) -> None:
         """Recompute a materialized view and everything stored for it."""
         with translated(), self._evaluator.sharing():
+    def use_decisions(self, stored: Mapping[str, Decided]) -> None:
+        """Use these decisions on backends, by lower-case name of the view; others are made."""
+        self._decisions.use(stored)
+
             for block in self._programs[name.lower()].blocks:
                 self._relations[block.relation].parts = []
                 self._compute(block)
@@ -406,7 +409,7 @@ class Views:
         queries_of, jobs_of, rows_of = dict[str, int](), dict[str, int](), dict[str, int]()
         seconds_of: dict[str, float] = {}
         fallbacks_of: dict[str, tuple[Fallback, ...]] = {}
-        self._evaluator.fallbacks, self._evaluator.unforeseen = [], []
+        self._evaluator.fallbacks = []
         outputs: dict[str, pa.Table] = {}
         recomputed: list[str] = []
         cheaper: dict[str, Costs] = {}
@@ -449,7 +452,6 @@ class Views:
             rows_of=rows_of,
             seconds_of=seconds_of,
             fallbacks_of=fallbacks_of,
-            unforeseen=tuple(self._evaluator.unforeseen),
         )
         return executed, deltas
 
