@@ -36,9 +36,10 @@ import _tpch
 from _measure import Table, say, section_parser, show_sections, workspace
 from stepwell.engine.background import BackgroundTasks
 from stepwell.engine.events import Events
+from stepwell.execution.limits import QueryLimits
 from stepwell.execution.spark.session import SessionSettings, open_session
 from stepwell.execution.spark.views import Change, Executed, Views
-from stepwell.plan import cost
+from stepwell.plan.cost import CostModel
 
 DATA = Path(__file__).resolve().parent.parent / ".bench-data"
 TPCH = [f"q{number:02}" for number in range(1, 23)]
@@ -231,19 +232,21 @@ def shares(spark: SparkSession, options: Options) -> list[Table]:
     )
     views = data.open(names)
     select = {name: data.recompute(name) for name in names}
-    ways = {"incremental": (NEVER, cost.LOOK_UP), "recomputed": (0, NEVER), "AUTO": None}
-    own = cost.WORTH_ASKING, cost.LOOK_UP
+    ways = {
+        "incremental": CostModel(changed_rows_min=NEVER),
+        "recomputed": CostModel(look_up=NEVER, changed_rows_min=0),
+        "AUTO": CostModel(),
+    }
     for share in SHARES:
         data.again()
         change = data.orders(share)
         found: dict[str, Executed] = {}
-        for way, weights in ways.items():
-            cost.WORTH_ASKING, cost.LOOK_UP = weights or own
+        for way, model in ways.items():
+            views._evaluator.limits = QueryLimits(costs=model)
             for _ in range(2 if share < 0.05 else 1):
                 views.execute(change)
             found[way] = views.execute(change)
             say(f"  {share:.1%} {way}: {sum(found[way].seconds_of.values()):.2f} s")
-        cost.WORTH_ASKING, cost.LOOK_UP = own
         for name in names:
             seconds = {way: outcome.seconds_of[name] for way, outcome in found.items()}
             chose = "recomputed" if name in found["AUTO"].cheaper else "incremental"

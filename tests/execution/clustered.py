@@ -25,7 +25,8 @@ from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.settings import Settings
 from stepwell.env import SystemEnv
 from stepwell.errors import StepwellError
-from stepwell.execution.spark import blocks, evaluate, reading, shared
+from stepwell.execution.limits import QueryLimits
+from stepwell.execution.spark import shared
 from stepwell.execution.spark.evaluate import Use
 from stepwell.execution.spark.executor import spark_executor
 from stepwell.execution.spark.session import SessionSettings, open_session
@@ -52,13 +53,13 @@ RELATIONS = ("orders", "lines", "revenue", "sold", "tagged", "ranked", "wide", "
 MASTER = "local-cluster[2,1,1024]"
 LIMITS = MemoryLimits(memory_rows_max=30, merged_rows_max=20, shipped_rows_max=20)
 
+COLLECTED = QueryLimits(collected_rows_max=40)
+
 
 @contextmanager
 def everything_in_files() -> Iterator[None]:
     """However few rows there are, workers read and write them (see `LIMITS`, too)."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (evaluate, blocks, reading):
-            patch.setattr(module, "COLLECT_ROWS_MAX", 40)
         patch.setattr(shared, "FILE_ROWS", 150)
         yield
 
@@ -91,7 +92,9 @@ def _open(store: Store, spark: SparkSession) -> Pipeline:
     return Pipeline(
         store,
         SystemEnv(),
-        executor=spark_executor(SQL, spark=spark, use=Use.LOOKUPS, limits=LIMITS),
+        executor=spark_executor(
+            SQL, spark=spark, use=Use.LOOKUPS, limits=LIMITS, queries=COLLECTED
+        ),
         settings=Settings(checkpoint_every_s=1e9, background_delivery=False),
     )
 

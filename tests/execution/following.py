@@ -18,10 +18,7 @@ from pyspark.sql import SparkSession
 
 from stepwell.errors import InvalidError, SqlError, StepwellError, UserCodeError
 from stepwell.execution.reference.evaluate import Bag, bag, evaluate
-from stepwell.execution.spark.evaluate import Use
-from stepwell.execution.spark.session import SessionSettings
 from stepwell.execution.spark.views import Change, Views
-from stepwell.lsm.limits import MemoryLimits
 from stepwell.plan.nodes import Node
 from stepwell.plan.reasons import Unsupported
 from stepwell.sql.parse import catalog_of, parse_query, read
@@ -83,21 +80,17 @@ class Followed:
         self.left_out += other.left_out
 
 
-def follow(
-    spark: SparkSession,
-    case: Case,
-    use: Use = Use.LOCAL,
-    settings: SessionSettings = SETTINGS,
-    limits: MemoryLimits | None = None,
-) -> Followed:
-    """Follow a case through its batches, then through the same changes cut otherwise."""
+def follow(spark: SparkSession, case: Case, ways: Mapping[str, Any] | None = None) -> Followed:
+    """Follow a case through its batches, then through the same changes cut otherwise.
+
+    `ways` are arguments of `Views.open`: how plans are run.
+    """
+    ways = {"settings": SETTINGS, **(ways or {})}
     before = {n: c.put for n, c in case.changes(case.before, Change).items()}
     followed = Followed()
     while True:
         try:
-            views = Views.open(
-                spark, case.sql, tables=before, settings=settings, use=use, limits=limits
-            )
+            views = Views.open(spark, case.sql, tables=before, **ways)
             break
         except (UserCodeError, SqlError) as error:
             case = without_what_cannot_be_opened(spark, case, before, error)
@@ -305,15 +298,13 @@ def smallest(
     spark: SparkSession,
     case: Case,
     error: Exception,
-    use: Use = Use.LOCAL,
-    settings: SessionSettings = SETTINGS,
-    limits: MemoryLimits | None = None,
+    ways: Mapping[str, Any] | None = None,
 ) -> tuple[Case, Exception]:
     """A case that fails as well, with one view and few rows if there is one, and how it fails."""
 
     def failure(smaller: Case) -> Exception | None:
         try:
-            follow(spark, smaller, use, settings, limits)
+            follow(spark, smaller, ways)
         except Exception as found:  # noqa: BLE001 - whatever it is, it is to be told
             return found if type(found) is type(error) else None
         return None

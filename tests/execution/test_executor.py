@@ -21,8 +21,7 @@ from stepwell.engine.settings import Settings
 from stepwell.env import Env, MonotonicIds, SystemEnv
 from stepwell.errors import CorruptError, InvalidError, TruncatedError
 from stepwell.execution.executor import Executor, ExecutorFactory
-from stepwell.execution.spark import evaluate
-from stepwell.execution.spark import executor as executors
+from stepwell.execution.limits import QueryLimits
 from stepwell.execution.spark.evaluate import Use
 from stepwell.execution.spark.executor import spark_executor
 from stepwell.execution.spark.shared import KEEP_S
@@ -51,6 +50,8 @@ from tests.execution.executor_contract import (
 
 IN_FILES = MemoryLimits(memory_rows_max=1)
 """All rows are in run files, apart from one of each relation."""
+COLLECTED = QueryLimits(collected_rows_max=1)
+"""Results are written by Spark, apart from those of one row."""
 
 
 @pytest.mark.parametrize("use", list(Use))
@@ -79,21 +80,19 @@ class TestRunsForWorkers(ExecutorContract):
         return LocalStore(f"{store.uri.removeprefix('file://')}-clone", SystemEnv())
 
     @pytest.fixture
-    def factory(self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> ExecutorFactory:
-        monkeypatch.setattr(evaluate, "COLLECT_ROWS_MAX", 1)
-        monkeypatch.setattr(executors, "on_this_machine", lambda spark: False)
-        limits = MemoryLimits(memory_rows_max=1, merged_rows_max=1)
-        return spark_executor(CONTRACT_SQL, spark=spark, limits=limits)
+    def factory(self, spark: SparkSession) -> ExecutorFactory:
+        limits, queries = MemoryLimits(memory_rows_max=1, merged_rows_max=1), COLLECTED
+        return spark_executor(
+            CONTRACT_SQL, spark=spark, limits=limits, queries=queries, shared=True
+        )
 
 
 def test_what_workers_wrote_goes_when_it_is_not_needed(
-    spark: SparkSession, local: LocalStore, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, local: LocalStore
 ) -> None:
     """K3: nothing under spill/ outlives its use, and nothing that is stored lies there."""
-    monkeypatch.setattr(executors, "on_this_machine", lambda spark: False)
-    monkeypatch.setattr(evaluate, "COLLECT_ROWS_MAX", 1)
     env = ManualEnv()
-    executor = opened(spark, local, env, IN_FILES, Use.LOOKUPS)
+    executor = opened(spark, local, env, IN_FILES, Use.LOOKUPS, shared=True)
     for id in range(0, 40, 2):
         run(executor, env, {"orders": Change(orders((id, "a", 1), (id + 1, "b", 1)))})
     assert local.list("spill/")
@@ -110,7 +109,7 @@ def test_what_workers_wrote_goes_when_it_is_not_needed(
     run(executor, env, {"orders": Change(orders((102, "a", 1), (103, "b", 1)))})
     executor.on_flushed(executor.flush())
     assert not left & {item.path for item in local.list("spill/")}
-    again = opened(spark, local, env)
+    again = opened(spark, local, env, shared=True)
     again.load(runs)
     assert state(again) == before
     del executor, again
@@ -129,8 +128,18 @@ def opened(
     env: Env,
     limits: MemoryLimits | None = None,
     use: Use = Use.LOCAL,
+    *,
+    shared: bool = False,
 ) -> Executor:
-    made = spark_executor(CONTRACT_SQL, spark=spark, use=use, limits=limits)(store, env)
+    factory = spark_executor(
+        CONTRACT_SQL,
+        spark=spark,
+        use=use,
+        limits=limits,
+        queries=COLLECTED if shared else None,
+        shared=shared,
+    )
+    made = factory(store, env)
     made.load(())
     return made
 

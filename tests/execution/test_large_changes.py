@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from stepwell.execution.local import operators as linear
-from stepwell.execution.spark import blocks, evaluate
+from stepwell.execution.limits import QueryLimits
 from stepwell.execution.spark.runs import LocalRuns
 from stepwell.execution.spark.views import Change, Views
 from stepwell.lsm.limits import MemoryLimits
@@ -33,10 +32,7 @@ LIMITS = MemoryLimits(memory_rows_max=MEMORY, shipped_rows_max=30)
 def test_changes_of_every_size(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, groups: int
 ) -> None:
-    monkeypatch.setattr(evaluate, "COLLECT_ROWS_MAX", 40)
-    monkeypatch.setattr(blocks, "COLLECT_ROWS_MAX", 40)
-    monkeypatch.setattr(evaluate, "COLLECT_GROUPS_MAX", groups)
-    monkeypatch.setattr(linear, "ROWS_MAX", 50)
+    queries = QueryLimits(collected_rows_max=40, collected_groups_max=groups, local_rows_max=50)
     written: list[tuple[str, int]] = []
     write = LocalRuns.write
 
@@ -49,7 +45,7 @@ def test_changes_of_every_size(
 
     monkeypatch.setattr(LocalRuns, "write", noted)
     draw = random.Random(groups)
-    views = Views.open(spark, SQL, limits=LIMITS)
+    views = Views.open(spark, SQL, limits=LIMITS, queries=queries)
     there: dict[int, tuple[int, str]] = {}
     for rows in (200, 10, 61, 45, 300, 5):
         ids = [draw.randrange(600) for _ in range(rows)]

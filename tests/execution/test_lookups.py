@@ -21,11 +21,10 @@ from stepwell.execution.local.accumulate import merged
 from stepwell.execution.local.conditions import fulfilling
 from stepwell.execution.local.join_kernels import among_rows
 from stepwell.execution.local.table_changes import normalise
-from stepwell.lsm import index as index_module
 from stepwell.lsm.cache import Cache
 from stepwell.lsm.change import Change
 from stepwell.lsm.consolidate import consolidated
-from stepwell.lsm.index import Indexes
+from stepwell.lsm.index import TEXT_BYTES_MAX, Indexes
 from stepwell.lsm.run_file import RunFiles
 from stepwell.lsm.values import comparable
 from stepwell.plan.expressions import parse
@@ -60,11 +59,9 @@ def test_what_is_looked_up_is_what_a_scan_finds(kind: str, tmp_path: Path, data:
         pq.write_table(pa.table(arrays, schema=schema), files[-1])
     folder = tmp_path / "index" / str(len(list(tmp_path.glob("index/*"))))
     run = RunFiles(tuple(files), len(stored))
-    index = Indexes(Cache(folder, SystemEnv())).of(run, schema)
-    with pytest.MonkeyPatch.context() as patch:
-        if data.draw(st.booleans()):
-            patch.setattr(index_module, "TEXT_BYTES_MAX", -1)
-        places = index.find(0, pa.array(sought, type_), 1000)
+    text_bytes_max = -1 if data.draw(st.booleans()) else TEXT_BYTES_MAX
+    index = Indexes(Cache(folder, SystemEnv()), text_bytes_max).of(run, schema)
+    places = index.find(0, pa.array(sought, type_), 1000)
     assert places is not None
     expected = [i for i, value in enumerate(stored) if value in sought]
     assert index.take(places, None).column("c1").to_pylist() == expected

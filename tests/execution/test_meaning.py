@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from stepwell.errors import SqlError, UserCodeError
-from stepwell.execution.spark import evaluate
+from stepwell.execution.limits import QueryLimits
 from stepwell.execution.spark.evaluate import Use
 from stepwell.execution.spark.session import SessionSettings
 from stepwell.execution.spark.views import Change, Views
@@ -169,14 +169,17 @@ CREATE MATERIALIZED VIEW top AS SELECT id, x FROM a ORDER BY x DESC, id LIMIT 3;
 def places(spark: SparkSession, partitions: int | None = None) -> dict[str, list[str]]:
     """The views after some changes; with `partitions` by Spark alone: nothing is looked up by the
     process that drives it, and little is held by it."""
-    with pytest.MonkeyPatch.context() as patch:
-        settings, use, limits = None, Use.LOCAL, MemoryLimits()
-        if partitions is not None:
-            settings = replace(SETTINGS, shuffle_partitions=partitions)
-            use = Use.SPARK
-            patch.setattr(evaluate, "SMALL_ROWS_MAX", -1)
-            limits = MemoryLimits(memory_rows_max=20)
-        return followed(Views.open(spark, PLACES, settings=settings, use=use, limits=limits))
+    if partitions is None:
+        return followed(Views.open(spark, PLACES))
+    views = Views.open(
+        spark,
+        PLACES,
+        settings=replace(SETTINGS, shuffle_partitions=partitions),
+        use=Use.SPARK,
+        limits=MemoryLimits(memory_rows_max=20),
+        queries=QueryLimits(small_rows_max=-1),
+    )
+    return followed(views)
 
 
 def followed(views: Views) -> dict[str, list[str]]:

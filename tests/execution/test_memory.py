@@ -18,7 +18,7 @@ from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import Sink
 from stepwell.engine.settings import Settings
 from stepwell.env import SystemEnv
-from stepwell.execution.spark import blocks, evaluate, reading
+from stepwell.execution.limits import QueryLimits
 from stepwell.execution.spark.executor import spark_executor
 from stepwell.execution.spark.views import Change, Views
 from stepwell.lsm.limits import MemoryLimits
@@ -39,13 +39,6 @@ LIMIT = 500
 """Rows at once; a push is smaller, and every view is larger."""
 SETTINGS = Settings(checkpoint_every_s=1e9, background_delivery=False)
 SETTINGS = replace(SETTINGS, outbox=replace(SETTINGS.outbox, part_rows_max=400))
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that is decided by numbers of rows, with small numbers."""
-    for module in (evaluate, blocks, reading):
-        monkeypatch.setattr(module, "COLLECT_ROWS_MAX", LIMIT)
 
 
 @pytest.fixture
@@ -73,7 +66,8 @@ def opened(spark: SparkSession, folder: Path, sinks: list[Sink]) -> Pipeline:
     env = SystemEnv()
     store = LocalStore(str(folder / "state"), env)
     limits = MemoryLimits(memory_rows_max=LIMIT, merged_rows_max=LIMIT)
-    executor = spark_executor(SQL, spark=spark, limits=limits)
+    queries = QueryLimits(collected_rows_max=LIMIT)
+    executor = spark_executor(SQL, spark=spark, limits=limits, queries=queries)
     return Pipeline(store, env, executor=executor, sinks=sinks, settings=SETTINGS)
 
 
@@ -83,7 +77,7 @@ def orders(start: int) -> pa.Table:
 
 
 def test_new_sinks_and_a_restore_pass_through_in_parts(
-    spark: SparkSession, tmp_path: Path, small: None, collected: list[int]
+    spark: SparkSession, tmp_path: Path, collected: list[int]
 ) -> None:
     """J7, K9: the first content of a sink, and the difference that a restore makes."""
     with opened(spark, tmp_path, []) as pipeline:
@@ -108,7 +102,7 @@ def test_new_sinks_and_a_restore_pass_through_in_parts(
 
 
 def test_what_a_transaction_changes_in_a_large_view_is_left_on_the_disk(
-    spark: SparkSession, tmp_path: Path, small: None, collected: list[int]
+    spark: SparkSession, tmp_path: Path, collected: list[int]
 ) -> None:
     """J7: few rows come in, and every row of a view changes; its sink gets them in one batch."""
     shelf = Shelf()
@@ -129,7 +123,7 @@ def test_what_a_transaction_changes_in_a_large_view_is_left_on_the_disk(
 
 
 def test_a_view_that_is_rebuilt_stays_with_spark(
-    spark: SparkSession, tmp_path: Path, small: None, collected: list[int]
+    spark: SparkSession, tmp_path: Path, collected: list[int]
 ) -> None:
     """D11: deploying a view over a large table, maintained or recomputed."""
     with opened(spark, tmp_path, []) as pipeline:
@@ -148,7 +142,7 @@ def test_a_view_that_is_rebuilt_stays_with_spark(
 
 
 def test_a_delete_from_a_table_of_maps_collects_what_it_names(
-    spark: SparkSession, small: None, collected: list[int]
+    spark: SparkSession, collected: list[int]
 ) -> None:
     """J7, S4: maps that differ in one value are not taken for each other by the look-up."""
     rows = spark.range(ROWS).selectExpr("map('id', id, 'same', 0L) AS m")
@@ -186,7 +180,7 @@ TIMES = 1500
 
 
 def test_one_row_that_becomes_many_is_not_collected(
-    spark: SparkSession, small: None, collected: list[int]
+    spark: SparkSession, collected: list[int]
 ) -> None:
     """S4, J7: how much comes of a row is not known before; what is too much Spark writes."""
     numbers = range(TIMES)

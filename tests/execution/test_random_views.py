@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,16 +29,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stepwell.errors import InvalidError
+from stepwell.execution.limits import QueryLimits
 from stepwell.execution.reference.evaluate import Bag, bag, evaluate
-from stepwell.execution.spark import blocks
-from stepwell.execution.spark import evaluate as evaluator
 from stepwell.execution.spark.evaluate import Use
-from stepwell.execution.spark.session import SessionSettings
 from stepwell.lsm.change import WEIGHT
 from stepwell.lsm.limits import MemoryLimits
-from stepwell.plan import cost
+from stepwell.plan.cost import CostModel
 from tests.comparing import Compared, difference, difference_of_rows
-from tests.execution import following
 from tests.execution.conftest import SETTINGS
 from tests.execution.following import Followed, Reference, follow, smallest
 from tests.random_views.case import Batch, Case, Row, Rows
@@ -86,35 +83,27 @@ def check(spark: SparkSession, seeds: Sequence[int]) -> None:
     """Small tables as they are, and as if they were large, too large to be looked into, too large
     to be computed with but by Spark, or so that recomputing a view is cheaper; and plans as
     if Spark could read small ones only."""
-    use, settings, limits = Use.LOCAL, following.SETTINGS, MemoryLimits()
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(seeds)) as threads:
-        match way(seeds[0]):
-            case "runs":
-                limits = MemoryLimits(memory_rows_max=2)
-            case "alone":
-                use, settings = Use.SPARK, SETTINGS
-            case "spark":
-                use = Use.LOOKUPS
-                patch.setattr(blocks, "NODES_MAX", 40)
-                patch.setattr(evaluator, "SQL_LENGTH_MAX", 3_000)
-            case "recompute":
-                patch.setattr(cost, "WORTH_ASKING", 0)
-                patch.setattr(cost.Costs, "recompute_is_cheaper", True)
-            case _:
-                pass
-        one = partial(check_one, spark, use=use, settings=settings, limits=limits)
+    one = partial(check_one, spark, WAYS[way(seeds[0])])
+    with ThreadPoolExecutor(len(seeds)) as threads:
         for followed in threads.map(one, seeds):
             assert followed.views
 
 
-def check_one(
-    spark: SparkSession, seed: int, use: Use, settings: SessionSettings, limits: MemoryLimits
-) -> Followed:
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "": {},
+    "runs": {"limits": MemoryLimits(memory_rows_max=2)},
+    "alone": {"use": Use.SPARK, "settings": SETTINGS},
+    "spark": {"use": Use.LOOKUPS, "queries": QueryLimits(nodes_max=40, sql_length_max=3_000)},
+    "recompute": {"queries": QueryLimits(costs=CostModel(scan=0, changed_rows_min=0))},
+}
+
+
+def check_one(spark: SparkSession, ways: Mapping[str, Any], seed: int) -> Followed:
     case = case_of(seed)
     try:
-        return follow(spark, case, use, settings, limits)
+        return follow(spark, case, ways)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is to be told
-        case, found = smallest(spark, case, error, use, settings, limits)
+        case, found = smallest(spark, case, error, ways)
         again = f"STEPWELL_RANDOM_SEEDS={seed} make test ARGS='-k any_view'"
         raise AssertionError(f"{found}\n{case!r}\n-- again: {again}") from found
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stepwell.errors import InvalidError, SqlError
-from stepwell.execution.spark import evaluate
+from stepwell.execution.limits import QueryLimits
 from stepwell.execution.spark import views as views_module
 from stepwell.execution.spark.evaluate import Use
 from stepwell.execution.spark.views import Change, Views
@@ -299,12 +299,14 @@ def test_left_and_anti_joins_of_few_rows_need_no_spark(spark: SparkSession) -> N
 
 
 def test_a_part_that_is_recomputed_because_its_plan_is_too_large_says_so(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
 ) -> None:
     """S3: it is right anyway, and the time it took is explained."""
     views = Views.open(spark, STAR, use=Use.LOOKUPS)
     assert views.apply(SOME).recomputed == ()
-    monkeypatch.setattr(evaluate, "SQL_LENGTH_MAX", 100)
+    short = QueryLimits(sql_length_max=100)
+    views = Views.open(spark, STAR, use=Use.LOOKUPS, queries=short)
+    assert views.apply(SOME).recomputed == ("v",)
     outcome = views.apply({"f": Change(put=pa.table({"id": [4], "a": [1], "b": [3]}))})
     assert outcome.recomputed == ("v",)
     assert outcome.changes["v"].to_pylist() == [{"id": 4, "x": "one", "y": "drei", "_w": 1}]

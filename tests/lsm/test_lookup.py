@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stepwell.env import SystemEnv
-from stepwell.lsm import lookup
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.cache import Cache
 from stepwell.lsm.index import Indexes
@@ -132,12 +131,11 @@ def test_results_of_replaced_parts_are_dropped(tmp_path: Path) -> None:
     assert len(shared._known["t"].by_values) == 1
 
 
-def test_results_are_shared_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_shared_up_to_a_limit(tmp_path: Path) -> None:
     """What a transaction holds in memory is bounded, whatever it looks up."""
-    monkeypatch.setattr(lookup, "SHARED_ROWS_MAX", 1)
     indexes = Indexes(Cache(tmp_path / "cache", SystemEnv()))
     stored = relation(tmp_path, [(1, "a", 10, 1), (1, "b", 20, 1)], [])
-    shared = SharedRows()
+    shared = SharedRows(rows_max=1)
     sought = {0: pa.array([1], pa.int32())}
     first, again = (shared.look_up(indexes, stored, sought, 10) for _ in range(2))
     assert first is not again

@@ -49,8 +49,9 @@ def ordered(type_: pa.DataType) -> bool:
 class Indexes:
     """The indexes of all runs that were read. Safe to use from several threads."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: Cache, text_bytes_max: int = TEXT_BYTES_MAX) -> None:
         self.cache = cache
+        self._text_bytes_max = text_bytes_max
         self._lock = threading.Lock()
         self._known: weakref.WeakKeyDictionary[RunFiles, RunIndex] = weakref.WeakKeyDictionary()
 
@@ -58,7 +59,7 @@ class Indexes:
         with self._lock:
             index = self._known.get(run)
             if index is None:
-                index = self._known[run] = RunIndex(run, schema, self.cache)
+                index = self._known[run] = RunIndex(run, schema, self.cache, self._text_bytes_max)
             elif index.identity != run.identity:
                 index.adopt(run.identity)
             return index
@@ -75,13 +76,14 @@ class Indexes:
 class RunIndex:
     """The decoded columns and indexes of one run."""
 
-    def __init__(self, run: RunFiles, schema: pa.Schema, cache: Cache) -> None:
+    def __init__(self, run: RunFiles, schema: pa.Schema, cache: Cache, text_bytes_max: int) -> None:
         # The index must not keep its run alive; and the files are fetched only if needed.
         self._run = weakref.ref(run)
         self._rows = run.rows
         self._places = run.places
         self._schema = schema
         self._cache = cache
+        self._text_bytes_max = text_bytes_max
         self.identity = run.identity
         if run.identity is None:
             self._folder = cache.temporary_folder()
@@ -224,7 +226,7 @@ class RunIndex:
         ]
         schema = pa.schema([(stored, kind)])
         whole = pa.concat_tables(pa.table([part], schema=schema) for part in parts)
-        if whole.nbytes > TEXT_BYTES_MAX:
+        if whole.nbytes > self._text_bytes_max:
             whole = whole.cast(pa.schema([(stored, _large(kind))]))
         return whole.combine_chunks()
 

@@ -80,7 +80,8 @@ class LookedUpRows:
 class SharedRows:
     """The results of the look-ups of one transaction."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows_max: int = SHARED_ROWS_MAX) -> None:
+        self._rows_max = rows_max
         self._known: dict[str, _Results] = {}
         self.rows_read = 0
         """Rows that were read from relations."""
@@ -105,7 +106,7 @@ class SharedRows:
         result = _look_up(indexes, relation, sought, most)
         if result is not None:
             self.rows_read += result.rows
-            if sum(r.rows for r in self._known.values()) + result.rows <= SHARED_ROWS_MAX:
+            if sum(r.rows for r in self._known.values()) + result.rows <= self._rows_max:
                 results.by_values[key] = result
                 results.rows += result.rows
         return result

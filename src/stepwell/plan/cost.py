@@ -15,10 +15,18 @@ from dataclasses import dataclass
 from stepwell.plan.nodes import Scan, walk
 from stepwell.plan.program import Block, Full, Top
 
-LOOK_UP = 8
-"""Number of rows scanned in the time it takes to look up and join one row."""
-WORTH_ASKING = 100_000
-"""With fewer changed rows, incremental maintenance is always cheap enough."""
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    look_up: int = 8
+    """The cost of looking up and joining one row."""
+    scan: int = 1
+    """The cost of scanning one row."""
+    changed_rows_min: int = 100_000
+    """With fewer changed rows, incremental maintenance is always cheap enough."""
+
+
+DEFAULT = CostModel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +39,24 @@ class Costs:
         return self.incremental > self.recompute
 
 
-def costs(block: Block, rows: Mapping[str, int], changed: Mapping[str, int]) -> Costs | None:
+def costs(
+    block: Block,
+    rows: Mapping[str, int],
+    changed: Mapping[str, int],
+    model: CostModel = DEFAULT,
+) -> Costs | None:
     """Both estimates for a block; None if it has no alternative or too few rows changed."""
     if isinstance(block, Full | Top):
         return None
     read = [node.relation for node in walk(block.input) if isinstance(node, Scan)]
     moved = [changed.get(name, 0) for name in read]
-    if sum(moved) < WORTH_ASKING:
+    if sum(moved) < model.changed_rows_min:
         return None
     there = [rows.get(name, 0) for name in read]
     incremental = sum(moved)
     for i, change in enumerate(moved):
-        incremental += sum(min(LOOK_UP * change, all_of) for all_of in there[:i] + there[i + 1 :])
-    return Costs(incremental=incremental, recompute=sum(there) + rows.get(block.relation, 0))
+        others = there[:i] + there[i + 1 :]
+        incremental += sum(min(model.look_up * change, model.scan * all_of) for all_of in others)
+    return Costs(
+        incremental=incremental, recompute=model.scan * (sum(there) + rows.get(block.relation, 0))
+    )

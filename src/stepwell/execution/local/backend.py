@@ -7,6 +7,7 @@ show      the output of a view over rows in memory
 from __future__ import annotations
 
 from stepwell.execution.backend import Declined, NotSupported
+from stepwell.execution.limits import QueryLimits
 from stepwell.execution.local.expressions import ExpressionEvaluator
 from stepwell.execution.local.joins import fold_joins
 from stepwell.execution.local.lookup import LookUps
@@ -20,8 +21,9 @@ from stepwell.plan.semi_join import reduced
 class LocalBackend:
     """Runs plans over rows that are in memory or were looked up."""
 
-    def __init__(self, expressions: ExpressionEvaluator) -> None:
+    def __init__(self, expressions: ExpressionEvaluator, limits: QueryLimits | None = None) -> None:
         self._expressions = expressions
+        self._rows_max = (limits or QueryLimits()).local_rows_max
 
     def reduced(self, plan: Node, inputs: LookUps) -> Node:
         """An equivalent plan that reads little: rows are looked up, and joins folded.
@@ -47,9 +49,11 @@ class LocalBackend:
 
     def show(self, rows: Part, output: Node, types: tuple[str, ...]) -> Part:
         """The rows of a view, given those of the relation it shows. Raises `CannotRunError`."""
-        evaluator = PlanEvaluator(lambda _: (rows.table, rows.types), self._expressions)
+        evaluator = PlanEvaluator(
+            lambda _: (rows.table, rows.types), self._expressions, self._rows_max
+        )
         table = evaluator.shown(output, types)
         return Part(types, table.num_rows, table)
 
     def _evaluator(self, inputs: LookUps) -> PlanEvaluator:
-        return PlanEvaluator(from_lookups(inputs), self._expressions)
+        return PlanEvaluator(from_lookups(inputs), self._expressions, self._rows_max)

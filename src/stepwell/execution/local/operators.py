@@ -8,6 +8,7 @@ raises `NotSupported`, and the whole plan goes to Spark.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -53,8 +54,6 @@ from stepwell.plan.nodes import (
 from stepwell.plan.numbers import INTEGER_VALUES, decimal_width
 from stepwell.plan.sums import Accumulator
 
-ROWS_MAX = 1_000_000
-"""With more rows Spark, which uses all cores, is faster."""
 _INT_MAX = 2**63 - 1
 _ONE = pa.scalar(1, pa.int64())
 
@@ -102,9 +101,13 @@ def from_lookups(lookups: LookUps) -> Read:
 class PlanEvaluator:
     """Runs plans over rows in memory."""
 
-    def __init__(self, read: Read, expressions: ExpressionEvaluator) -> None:
+    def __init__(
+        self, read: Read, expressions: ExpressionEvaluator, rows_max: float = math.inf
+    ) -> None:
+        """A leaf with more than `rows_max` rows is declined."""
         self._read = read
         self._expressions = expressions
+        self._rows_max = rows_max
 
     def rows(self, node: Node, needed: frozenset[str]) -> Rows:
         """The rows of a plan, with the needed columns only. Raises `NotSupported`."""
@@ -228,7 +231,7 @@ class PlanEvaluator:
         if found is None:
             raise Declined(Fallback.ROWS_ELSEWHERE)
         table, types = found
-        if table.num_rows > ROWS_MAX:
+        if table.num_rows > self._rows_max:
             raise Declined(Fallback.TOO_MANY_ROWS)
         kinds = zip(node.columns, table.columns, types, strict=False)
         columns = {name: Value(data, type_) for name, data, type_ in kinds if name in needed}

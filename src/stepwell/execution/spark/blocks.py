@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +23,6 @@ from stepwell.execution.local.support import Decisions
 from stepwell.execution.local.top_n import moved_among
 from stepwell.execution.spark.evaluate import (
     ADDED,
-    COLLECT_ROWS_MAX,
     WRITTEN_ROWS,
     Evaluator,
     Reading,
@@ -43,13 +41,11 @@ from stepwell.lsm.run_file import WEIGHT, scalar
 from stepwell.lsm.values import comparable
 from stepwell.plan.cost import Costs, costs
 from stepwell.plan.maintain import Maintenance
-from stepwell.plan.nodes import Leaf, Node, When, walk
+from stepwell.plan.nodes import Leaf, Node, When
 from stepwell.plan.program import Block, Ending, Full, Groups, Program, Rows, Sums, Top
 from stepwell.plan.reasons import Code
 from stepwell.plan.render import presented
 
-NODES_MAX = 3_000
-"""Maximum number of nodes of a plan, before it is reduced."""
 _NOT_USED = No("the local backend is not used")
 
 
@@ -112,7 +108,7 @@ class Blocks:
             return change
         if recompute.weighed:
             moved = {name: part.rows for name, part in deltas.items()}
-            estimate = costs(block, self._relations.rows, moved)
+            estimate = costs(block, self._relations.rows, moved, self._evaluator.limits.costs)
             if estimate is not None and estimate.recompute_is_cheaper:
                 part = self._recomputed(block, deltas, program, outputs)
                 if part is not None:
@@ -123,13 +119,13 @@ class Blocks:
             with self._evaluator.computing(block, self._support(block, deltas)):
                 return self._incremental(block, maintenance, dict(deltas), program, outputs)
         except TooLargeError:
+            recompute.too_large = True
+            return self._recomputed(block, deltas, program, outputs)
+
     def _support(self, block: Block, deltas: Mapping[str, Part]) -> Support:
         if not self._evaluator.uses_local:
             return _NOT_USED
         return self._decisions.support(block, deltas)
-
-            recompute.too_large = True
-            return self._recomputed(block, deltas, program, outputs)
 
     def _recomputed(
         self,
@@ -158,7 +154,7 @@ class Blocks:
             summed = maintenance.summed(block)
             if summed is None:
                 return None
-            _check_size(summed)
+            self._evaluator.check_nodes(summed)
             self._stage(maintenance, known)
             added = self._evaluator.added(summed, known)
             result = self._merged(block, added)
@@ -172,7 +168,7 @@ class Blocks:
             candidates = maintenance.candidates(block)
             if candidates is None:
                 return None
-            _check_size(candidates)
+            self._evaluator.check_nodes(candidates)
             self._stage(maintenance, known)
             found = self._evaluator.part(ADDED, candidates, known)
             inserts = self._only_inserts(block, found)
@@ -185,7 +181,7 @@ class Blocks:
             coming = maintenance.coming(block)
             if coming is None:
                 return None
-            _check_size(coming)
+            self._evaluator.check_nodes(coming)
             self._stage(maintenance, known)
             found = self._evaluator.part(ADDED, coming, known)
             if not found.rows:
@@ -197,7 +193,7 @@ class Blocks:
         change = maintenance.plan(block)
         if change is None:
             return None
-        _check_size(change)
+        self._evaluator.check_nodes(change)
         self._stage(maintenance, known)
         return self._finish(block, change, program, known, outputs)
 
@@ -218,7 +214,7 @@ class Blocks:
         """Run the stages that were planned since the last call."""
         fresh = [stage for stage in maintenance.stages if stage.relation not in known]
         for stage in fresh:
-            _check_size(stage.node)
+            self._evaluator.check_nodes(stage.node)
         for stage in fresh:
             known[stage.relation] = self._evaluator.part(stage.relation, stage.node, known)
 
@@ -321,13 +317,14 @@ class Blocks:
         """Let Spark compute a change set, together with the view's change set."""
         change, lookups, reading = reduced
         table = self._evaluator.table(known, lookups)
-        sql = presented(change, program.output, table, single=reading.small)
+        small = self._evaluator.is_small(reading)
+        sql = presented(change, program.output, table, single=small)
         self._evaluator.check_size(sql)
         width = len(change.columns)
         rows = self._evaluator.rows(change, known, lookups)
-        found = None
-        if rows <= COLLECT_ROWS_MAX:
-            found = self._evaluator.execute(sql, COLLECT_ROWS_MAX, reading)
+        found, most = None, self._evaluator.limits.collected_rows_max
+        if rows <= most:
+            found = self._evaluator.execute(sql, most, reading)
             rows = WRITTEN_ROWS
         if found is None:
             whole = self._evaluator.written(f"{block.relation}$shown", sql, rows, reading)
@@ -379,11 +376,6 @@ def all_after(old: pa.ChunkedArray, new: pa.ChunkedArray, *, descending: bool) -
         return bool(pc.less(pc.max(low), pc.min(high)).as_py())
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
         return False
-
-
-def _check_size(node: Node) -> None:
-    if sum(1 for _ in islice(walk(node), NODES_MAX + 1)) > NODES_MAX:
-        raise TooLargeError
 
 
 def _give(view: pa.Table, program: Program, outputs: dict[str, pa.Table]) -> None:

@@ -10,10 +10,12 @@ query runs again and Spark writes the result.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -22,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stepwell.errors import BugError, NotApplicable
 from stepwell.execution.backend import Backend, Declined, Fallback, No, NotSupported, Support, Yes
+from stepwell.execution.limits import QueryLimits
 from stepwell.execution.local.backend import LocalBackend
 from stepwell.execution.local.expressions import ExpressionEvaluator
 from stepwell.execution.local.lookup import LookUps
@@ -42,16 +45,10 @@ from stepwell.plan.plan_cache import PlanCache
 from stepwell.plan.program import Block, Program, may_depend_on_order
 from stepwell.plan.render import render
 
-SMALL_ROWS_MAX = 50_000
-"""For at most this many rows, Spark computes faster than it generates Java code and tasks."""
-COLLECT_ROWS_MAX = 200_000
-"""Spark writes results that may have more rows than this."""
-COLLECT_GROUPS_MAX = 1_000_000
-"""Group counts are overestimated, and a row of sums is small: usually there are far fewer."""
 ADDED = f"{STAGE}0"
 """The change that a transaction adds to sums."""
 WRITTEN_ROWS = 10_000_000
-"""Row estimate once a result has overflowed COLLECT_ROWS_MAX."""
+"""Row estimate for a result that was too large to fetch."""
 _ROW_OF_TASK = "(monotonically_increasing_id() & 8589934591)"
 """The number of a row within its task; the higher bits are the task's number."""
 _TOO_LARGE = "spark.driver.maxResultSize"
@@ -61,10 +58,6 @@ _DECIMALS = (
     "spark.sql.legacy.literal.pickMinimumPrecision",
 )
 """Settings that determine the precision of decimal results."""
-SQL_LENGTH_MAX = 100_000
-"""Maximum length of a query that maintains a block. Spark was seen to take 4 to 7 s to plan half as
-much text. A block that would need more is recomputed, as when all tables of a view with many joins
-change at once and none of them can be looked up."""
 TASK_ROWS = 3_000_000
 """Rows of a large relation per task; a task with more would have to sort them on disk."""
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -87,12 +80,8 @@ class Reading:
     held: int = 0
     """Rows that are in memory."""
 
-    @property
-    def small(self) -> bool:
-        return not self.scanned and self.held <= SMALL_ROWS_MAX
 
-
-MUCH = Reading(held=SMALL_ROWS_MAX + 1)
+MUCH = Reading(held=sys.maxsize)
 """For a plan whose input size is unknown."""
 
 
@@ -124,6 +113,7 @@ class Evaluator:
         indexes: Indexes,
         unique: Callable[[], Mapping[str, tuple[int, ...]]],
         use: Use = Use.LOCAL,
+        limits: QueryLimits | None = None,
     ) -> None:
         self._spark = spark
         self._relations = relations
@@ -134,7 +124,10 @@ class Evaluator:
         self.names = Names(prefix="_m")
         self._plans = PlanCache(self.names, unique)
         usual = all(spark.conf.get(key, "true") == "true" for key in _DECIMALS)
-        self.local = LocalBackend(ExpressionEvaluator(constants(spark), decimals=usual))
+        self.limits = limits or QueryLimits()
+        self.local = LocalBackend(
+            ExpressionEvaluator(constants(spark), decimals=usual), self.limits
+        )
         self._use = use
         self._support: Support | None = None
         """The decision for the block that is computed; None if it was not decided."""
@@ -149,10 +142,6 @@ class Evaluator:
         self.rows_read = 0
         self.shared = SharedRows()
         """The rows that the current transaction has looked up."""
-    @property
-    def uses_local(self) -> bool:
-        return self._use is Use.LOCAL
-
 
     @property
     def jobs(self) -> int:
@@ -161,6 +150,10 @@ class Evaluator:
         It is the scheduler's own count: Spark's public counts lag behind, as listeners do.
         """
         return int(self._spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
+
+    @property
+    def uses_local(self) -> bool:
+        return self._use is Use.LOCAL
 
     def maintenance(self, block: Block, deltas: Mapping[str, Part]) -> Maintenance:
         """The plans that maintain a block when these relations change."""
@@ -215,7 +208,7 @@ class Evaluator:
 
     def added(self, node: Node, deltas: Mapping[str, Part]) -> Part:
         """The change of sums: the rows of `Accumulate`."""
-        return self.part(ADDED, node, deltas, COLLECT_GROUPS_MAX)
+        return self.part(ADDED, node, deltas, self.limits.collected_groups_max)
 
     def run_locally(
         self, plan: Node, lookups: LookUps, types: tuple[str, ...] | None = None
@@ -261,7 +254,7 @@ class Evaluator:
         reading: Reading = MUCH,
     ) -> Part:
         """The result of a query; `rows` is an estimate of its number of rows."""
-        most = most or COLLECT_ROWS_MAX
+        most = most or self.limits.collected_rows_max
         if rows > most:
             return self.written(relation, sql, rows, reading)
         found = self._fetched(sql, most, reading)
@@ -296,8 +289,18 @@ class Evaluator:
             parts.append(deltas[leaf.relation])
         return parts
 
+    def is_small(self, reading: Reading) -> bool:
+        """Whether Spark should neither compile nor distribute a query that reads this much."""
+        return not reading.scanned and reading.held <= self.limits.small_rows_max
+
+    def check_nodes(self, node: Node) -> None:
+        """Check a plan before it is reduced. Raises `TooLargeError`."""
+        most = self.limits.nodes_max
+        if sum(1 for _ in islice(walk(node), most + 1)) > most:
+            raise TooLargeError
+
     def check_size(self, sql: str) -> None:
-        if self._bounded and len(sql) > SQL_LENGTH_MAX:
+        if self._bounded and len(sql) > self.limits.sql_length_max:
             raise TooLargeError
 
     @contextmanager
@@ -385,7 +388,7 @@ class Evaluator:
 
     def _prepare(self, reading: Reading, *, written: bool = False) -> None:
         """Configure Spark: do not compile or distribute few rows; use more partitions for many."""
-        small = reading.small and not written
+        small = self.is_small(reading) and not written
         settings: dict[str, str | None] = {**(_SMALL if small else self._own)}
         if not small:
             own = int(settings[_PARTITIONS] or 1)
@@ -418,7 +421,7 @@ class SparkBackend:
     def run(self, plan: Node, inputs: LookUps, types: tuple[str, ...] | None = None) -> Part:
         """The change set of a plan. A stored relation has the types that it was declared with."""
         table = self.evaluator.table(self.deltas, inputs)
-        sql = render(plan, table, single=self.reading.small).sql
+        sql = render(plan, table, single=self.evaluator.is_small(self.reading)).sql
         self.evaluator.check_size(sql)
         rows = self.evaluator.rows(plan, self.deltas, inputs)
         return self.evaluator.result(self.relation, sql, rows, self.most, self.reading)

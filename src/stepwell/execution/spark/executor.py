@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stepwell.env import Env
 from stepwell.execution.executor import Executed, ExecutorFactory, Report, not_reported
+from stepwell.execution.limits import QueryLimits
 from stepwell.execution.local.support import VERSION
 from stepwell.execution.spark.evaluate import Use
 from stepwell.execution.spark.session import (
@@ -54,16 +55,19 @@ def spark_executor(
     cache: Callable[[Env], Cache] | None = None,
     use: Use = Use.LOCAL,
     limits: MemoryLimits | None = None,
+    queries: QueryLimits | None = None,
+    shared: bool | None = None,
 ) -> ExecutorFactory:
     """Creates executors for these tables and views, in the given Spark or one of our own.
 
     `declared` are the same statements already parsed, each from its own file, where messages point.
-    Without a `cache`, data derived from runs is deleted with the executor.
+    Without a `cache`, data derived from runs is deleted with the executor. `shared`: workers read
+    and write runs in the pipeline's store; by default if they are on other machines.
     """
 
     def factory(store: Store, env: Env) -> SparkExecutor:
         session = spark or open_session(settings or SessionSettings())
-        shared = None if on_this_machine(session) else _shared(store, env)
+        elsewhere = not on_this_machine(session) if shared is None else shared
         views = Views.open(
             session,
             sql,
@@ -71,10 +75,11 @@ def spark_executor(
             declared=declared,
             env=env,
             settings=settings,
-            runs=shared,
+            runs=_shared(store, env) if elsewhere else None,
             cache=None if cache is None else cache(env),
             use=use,
             limits=limits,
+            queries=queries,
         )
         return SparkExecutor(views, store, env)
 

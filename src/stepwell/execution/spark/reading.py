@@ -16,16 +16,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from stepwell.errors import UnavailableError
-from stepwell.execution.spark.evaluate import COLLECT_ROWS_MAX
 from stepwell.execution.spark.runs import Runs
 from stepwell.lsm.part import Part
 from stepwell.lsm.run_file import ROW_GROUP_ROWS, WEIGHT, RunFiles
 from stepwell.lsm.table_diff import Pieces
 
 
-def in_pieces(frame: DataFrame, rows: float, runs: Runs, rows_max: int) -> Pieces:
-    """The rows of a frame in pieces of at most `rows_max`; `rows` is an upper bound."""
-    if rows <= COLLECT_ROWS_MAX:
+def in_pieces(
+    frame: DataFrame, rows: float, runs: Runs, rows_max: int, collected_rows_max: int
+) -> Pieces:
+    """The rows of a frame in pieces of at most `rows_max`.
+
+    `rows` is an upper bound; if it is above `collected_rows_max`, Spark writes them to files.
+    """
+    if rows <= collected_rows_max:
         table = frame.toArrow()
         starts = range(0, table.num_rows, rows_max)
         slices = [table.slice(start, rows_max) for start in starts]

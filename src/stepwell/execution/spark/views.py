@@ -30,6 +30,7 @@ from stepwell.env import Env, SystemEnv
 from stepwell.errors import InvalidError
 from stepwell.execution.backend import Fallback
 from stepwell.execution.executor import Executed, PendingParts, Report, not_reported
+from stepwell.execution.limits import QueryLimits
 from stepwell.execution.local.support import Decisions
 from stepwell.execution.local.table_changes import normalise, typed_items
 from stepwell.execution.spark.blocks import Blocks, Recompute
@@ -96,6 +97,7 @@ class Views:
         cache: Cache | None = None,
         use: Use = Use.LOCAL,
         limits: MemoryLimits | None = None,
+        queries: QueryLimits | None = None,
     ) -> None:
         self._env = env or SystemEnv()
         self._spark = adopt(spark, settings)
@@ -109,7 +111,7 @@ class Views:
         self._relations = Relations(self.runs, self._frames.compacted, self._indexes, limits)
         self._use = use
         self._evaluator = Evaluator(
-            self._spark, self._relations, self._frames, self._indexes, self._unique, use
+            self._spark, self._relations, self._frames, self._indexes, self._unique, use, queries
         )
         self._columns = ColumnNames()
         self._existing = ExistingRows(self._relations, self._frames, self._evaluator)
@@ -155,6 +157,7 @@ class Views:
         cache: Cache | None = None,
         use: Use = Use.LOCAL,
         limits: MemoryLimits | None = None,
+        queries: QueryLimits | None = None,
     ) -> Views:
         """Declare tables and views. `tables` gives the initial rows of tables.
 
@@ -165,7 +168,7 @@ class Views:
         folder they are deleted with this object. The session provides Spark and its functions. The
         meaning of queries follows `settings`, and queries read only these tables and views.
         """
-        views = cls(spark, env, folder, settings, runs, cache, use, limits)
+        views = cls(spark, env, folder, settings, runs, cache, use, limits, queries)
         statements = parse_statements(Source(name, text)) if declared is None else declared
         for statement in statements:
             if isinstance(statement, Table):
@@ -266,13 +269,13 @@ class Views:
                 change = self._evaluator.part(block.relation, whole, {})
         self._relations.append(block.relation, change)
 
-    def build(self, name: str) -> None:
-        """Recompute a materialized view and everything stored for it."""
-        with translated(), self._evaluator.sharing():
     def use_decisions(self, stored: Mapping[str, Decided]) -> None:
         """Use these decisions on backends, by lower-case name of the view; others are made."""
         self._decisions.use(stored)
 
+    def build(self, name: str) -> None:
+        """Recompute a materialized view and everything stored for it."""
+        with translated(), self._evaluator.sharing():
             for block in self._programs[name.lower()].blocks:
                 self._relations[block.relation].parts = []
                 self._compute(block)
@@ -555,7 +558,8 @@ class Views:
         parts = (p for r in self._behind(name) for p in self._relations[r].parts)
         rows = math.inf if name.lower() in self._defined else rows_at_most(parts)
         with translated():
-            return in_pieces(self.frame(name), rows, self.runs, rows_max)
+            most = self._evaluator.limits.collected_rows_max
+            return in_pieces(self.frame(name), rows, self.runs, rows_max, most)
 
     def frame(self, name: str) -> DataFrame:
         """The current rows of a table, a view or a table's dead letters, as a DataFrame."""
