@@ -35,8 +35,6 @@ class Expr:
     """The columns it reads."""
     type: str | None = None
     """Its Spark type as canonical text (see `types`), if the compiler knows it."""
-    nullable: bool = True
-    """Whether it can be NULL; True unless the compiler knows better."""
     _sql: str | None = field(default=None, kw_only=True)
     _column: str | None = field(default=_NOT_ASKED, kw_only=True)
 
@@ -124,7 +122,7 @@ def equal(a: str, b: str, *, null_safe: bool = False) -> Expr:
     """`a = b` over two columns, or `a <=> b`, where NULL equals NULL, if `null_safe`."""
     kind, sign = (exp.NullSafeEQ, "<=>") if null_safe else (exp.EQ, "=")
     tree = kind(this=_column(a), expression=_column(b))
-    return Expr(tree, frozenset({a, b}), "boolean", not null_safe, _sql=f"{a} {sign} {b}")
+    return Expr(tree, frozenset({a, b}), "boolean", _sql=f"{a} {sign} {b}")
 
 
 def both(a: Expr, b: Expr) -> Expr:
@@ -164,7 +162,7 @@ def call(function: str, *arguments: Expr) -> Expr:
 def cast(expr: Expr, type_: str) -> Expr:
     tree = build("CAST(a AS INT)", a=expr).tree
     tree.set("to", exp.DataType.build(type_, dialect=DIALECT))
-    return Expr(tree, expr.columns, type_, expr.nullable)
+    return Expr(tree, expr.columns, type_)
 
 
 def null(type_: str) -> Expr:
@@ -174,11 +172,11 @@ def null(type_: str) -> Expr:
 
 
 def number(value: int) -> Expr:
-    return Expr(exp.Literal.number(value), nullable=False)
+    return Expr(exp.Literal.number(value))
 
 
 def text(value: str) -> Expr:
-    return Expr(exp.Literal.string(value), type="string", nullable=False)
+    return Expr(exp.Literal.string(value), type="string")
 
 
 def row_number(order: Iterable[SortKey], partition: Iterable[str] = ()) -> Expr:
@@ -190,20 +188,20 @@ def row_number(order: Iterable[SortKey], partition: Iterable[str] = ()) -> Expr:
         order=exp.Order(expressions=[key.tree for key in order]),
         over="OVER",
     )
-    return Expr(tree, frozenset({*partition, *(key.column for key in order)}), "int", False)
+    return Expr(tree, frozenset({*partition, *(key.column for key in order)}), "int")
 
 
 def partitioned(window: Expr, by: str) -> Expr:
     """A window function call with one more PARTITION BY column, placed first."""
     tree = window.tree.copy()
     tree.set("partition_by", [_column(by), *(tree.args.get("partition_by") or ())])
-    return Expr(tree, window.columns | {by}, window.type, window.nullable)
+    return Expr(tree, window.columns | {by}, window.type)
 
 
-TRUE = Expr(exp.true(), type="boolean", nullable=False)
-FALSE = Expr(exp.false(), type="boolean", nullable=False)
+TRUE = Expr(exp.true(), type="boolean")
+FALSE = Expr(exp.false(), type="boolean")
 NULL = Expr(exp.null())
-COUNT_ROWS = Expr(exp.Count(this=exp.Star(), big_int=True), type="bigint", nullable=False)
+COUNT_ROWS = Expr(exp.Count(this=exp.Star(), big_int=True), type="bigint")
 
 
 def substitute(expr: Expr, names: Mapping[str, str]) -> Expr:
@@ -217,7 +215,7 @@ def substitute(expr: Expr, names: Mapping[str, str]) -> Expr:
         first = part.parts[0]
         if first.name in expr.columns:
             first.replace(exp.to_identifier(names[first.name]))
-    return Expr(tree, frozenset(names[c] for c in expr.columns), expr.type, expr.nullable)
+    return Expr(tree, frozenset(names[c] for c in expr.columns), expr.type)
 
 
 def columns_in(tree: exp.Expr) -> frozenset[str]:
