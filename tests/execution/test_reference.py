@@ -13,7 +13,7 @@ import pytest
 from stepwell.errors import BugError, InvalidError
 from stepwell.execution.reference.evaluate import Bag, bag, evaluate
 from stepwell.execution.reference.spark_values import NAN, Value
-from stepwell.plan.expressions import Expr, SortKey, build, column, parse
+from stepwell.plan.expressions import NULL, Expr, SortKey, build, column, number, parse, text
 from stepwell.plan.nodes import (
     Accumulate,
     Aggregate,
@@ -98,7 +98,8 @@ def test_a_relation_without_rows_is_refused() -> None:
 
 def test_values_are_rows_written_out() -> None:
     """Equal rows in a VALUES list are two rows."""
-    node = Values("VALUES (1, 'a'), (2, NULL), (1, 'a')", ("a", "b"))
+    one, two = (number(1), text("a")), (number(2), NULL)
+    node = Values((one, two, one), ("a", "b"))
     assert evaluate(node, {}) == {(1, "a"): 2, (2, None): 1}
 
 
@@ -271,9 +272,9 @@ def test_max_is_nan_while_there_is_one_and_a_sum_absorbs_it() -> None:
 
 def test_an_unknown_aggregate_is_refused() -> None:
     """A property test skips what the oracle does not know, rather than believe a guess."""
-    for text in ("percentile(a, 0.5)", "approx_count_distinct(a)", "upper(a)", "a"):
+    for written in ("percentile(a, 0.5)", "approx_count_distinct(a)", "upper(a)", "a"):
         with pytest.raises(InvalidError, match="does not know"):
-            over(Aggregate(R, (), calls(text)), r=[(1, 1)])
+            over(Aggregate(R, (), calls(written)), r=[(1, 1)])
 
 
 # Distinct and set operations
@@ -351,9 +352,9 @@ def test_the_first_rows_count_multiplicity_and_skip_the_offset() -> None:
 
 def test_a_window_that_is_not_known_is_refused() -> None:
     """A frame read wrong is a wrong number in every row."""
-    for text in ("sum(a) OVER (ORDER BY b RANGE BETWEEN 1 PRECEDING AND 1 FOLLOWING)", "sum(a)"):
+    for written in ("sum(a) OVER (ORDER BY b RANGE BETWEEN 1 PRECEDING AND 1 FOLLOWING)", "sum(a)"):
         with pytest.raises(InvalidError, match="does not know"):
-            over(Window(R, (), calls(text)), r=[(1, 1)])
+            over(Window(R, (), calls(written)), r=[(1, 1)])
 
 
 # Pairs

@@ -58,9 +58,9 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Literal rows, as Spark SQL text: `VALUES (1, 'a'), (2, 'b')`."""
+    """Literal rows: `VALUES (1, 'a'), (2, 'b')`."""
 
-    sql: str
+    rows: tuple[tuple[Expr, ...], ...]
     columns: tuple[str, ...]
 
 

@@ -128,7 +128,8 @@ class _Renderer:
                 return self._leaf(node)
             case Values():
                 names = ", ".join(node.columns)
-                return Query(f"SELECT {names}, 1L AS w FROM ({node.sql}) AS t({names})", ones=True)
+                rows = f"VALUES {_rows(node)}"
+                return Query(f"SELECT {names}, 1L AS w FROM ({rows}) AS t({names})", ones=True)
             case Filter():
                 source = self.of(node.input)
                 return Query(
@@ -525,3 +526,7 @@ def _list(parts: object) -> str:
 
 def _all(parts: object) -> str:
     return " AND ".join(f"({part})" for part in parts)  # type: ignore[attr-defined]
+
+
+def _rows(node: Values) -> str:
+    return ", ".join(f"({', '.join(expr.sql for expr in row)})" for row in node.rows)

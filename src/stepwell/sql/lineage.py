@@ -261,7 +261,8 @@ class _Reader:
                 return _numbered(at, found, node.columns)
             case Values():
                 self._count += 1
-                rows = Value(f"{self._count}:{_digest(node.sql)}")
+                given = ", ".join(expr.sql for row in node.rows for expr in row)
+                rows = Value(f"{self._count}:{len(node.columns)}:{_digest(given)}")
                 return rows, {c: Value(f"{rows.text}.{i}") for i, c in enumerate(node.columns)}
             case Filter():
                 rows, columns = self.node(node.input)

@@ -9,11 +9,11 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from stepwell.plan.expressions import DIALECT as DIALECT
-from stepwell.plan.expressions import Expr, parse
+from stepwell.plan.expressions import Expr, number, parse
 from stepwell.plan.nodes import Names, Node
 from stepwell.plan.reasons import Code, Unsupported
 
-ONE_ROW = "VALUES (1)"
+ONE_ROW = ((number(1),),)
 """The input of a SELECT without FROM."""
 Output = tuple[str, str]
 """A column of a query's result: the user's name and the plan's name."""

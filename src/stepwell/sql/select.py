@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from stepwell.plan import functions
-from stepwell.plan.expressions import SortKey, build, column, number, row_number
+from stepwell.plan.expressions import Expr, SortKey, build, column, number, row_number
 from stepwell.plan.nodes import (
     Distinct,
     Filter,
@@ -178,14 +178,16 @@ class Converter:
     def _values(self, item: exp.Values) -> Relation:
         if item.find(exp.Column) is not None:
             raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "a column of the outer query in VALUES")
-        first = item.expressions[0]
-        width = len(first.expressions) if isinstance(first, exp.Tuple) else 1
+        rows = tuple(
+            tuple(map(Expr, row.expressions if isinstance(row, exp.Tuple) else [row]))
+            for row in item.expressions
+        )
+        width = len(rows[0])
         columns = self.names.several(width)
         alias = item.args.get("alias")
         called = [name(c.name) for c in alias.columns] if alias is not None else []
         called = called or [f"col{i + 1}" for i in range(width)]
-        rows = ", ".join(row.sql(dialect=DIALECT) for row in item.expressions)
-        return Relation(Values(f"VALUES {rows}", columns), tuple(zip(called, columns, strict=True)))
+        return Relation(Values(rows, columns), tuple(zip(called, columns, strict=True)))
 
     def _set_operation(self, query: exp.SetOperation, outer: Scope | None, ctes: Ctes) -> Relation:
         if query.args.get("by_name") or query.args.get("on"):

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import reduce
 
-from sqlglot import exp, parse_one
+from sqlglot import exp
 
 from stepwell.errors import ensure
 from stepwell.execution.reference.aggregates import aggregate
@@ -28,7 +28,7 @@ from stepwell.execution.reference.scalar import code, condition, constant, name_
 from stepwell.execution.reference.spark_numbers import multiply, total
 from stepwell.execution.reference.spark_values import TimeWindow, Value, order, unknown
 from stepwell.execution.reference.window_calls import window
-from stepwell.plan.expressions import DIALECT, cast, column
+from stepwell.plan.expressions import cast, column
 from stepwell.plan.functions import is_time_window
 from stepwell.plan.nodes import (
     Accumulate,
@@ -108,10 +108,7 @@ def whole(node: Node, rows: Bag) -> Bag:
 
 
 def values(node: Values) -> Bag:
-    tree = parse_one(node.sql, dialect=DIALECT)
-    if not isinstance(tree, exp.Values):
-        raise unknown(f"the rows {node.sql}")
-    return bag([constant(item) for item in row.expressions] for row in tree.expressions)
+    return bag([constant(item.tree) for item in row] for row in node.rows)
 
 
 def filtered(node: Filter, rows: Bag) -> Bag:
