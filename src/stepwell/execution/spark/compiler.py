@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -37,9 +38,6 @@ from stepwell.sql.parse import Parsed, parse_query
 from stepwell.sql.select import Catalog
 from stepwell.sql.statements import MaterializedView, Policy, View
 from stepwell.text import Source
-
-_DISTINCT = re.compile(r"\(\s*DISTINCT\b", re.IGNORECASE)
-"""DISTINCT as written in an aggregate."""
 
 _MOMENT = re.compile(r"""['"]\s*(now|today|tomorrow|yesterday)\b""", re.IGNORECASE)
 _OF_TIME = ("date", "timestamp", "timestamp_ltz", "timestamp_ntz")
@@ -298,14 +296,14 @@ class Compiler:
         aggregates in an order that varies, so they are compared without the word DISTINCT.
         """
         theirs = analysed.frame
-        distinct = [len(_DISTINCT.findall(words)) for words in (text, form)]
-        if max(distinct) > 1 and distinct[0] != distinct[1]:
-            return f"DISTINCT is read {distinct[1]} times"
+        (without, here), (form_without, there) = map(without_distinct, (text, form))
+        if max(here, there) > 1 and here != there:
+            return f"DISTINCT is read {there} times"
         try:
             with self._comparable():
-                if max(distinct) > 1:
-                    theirs = read_only(self._spark, _DISTINCT.sub("(", text), analysed.relations)
-                    form = _DISTINCT.sub("(", form)
+                if here > 1:
+                    theirs = read_only(self._spark, without, analysed.relations)
+                    form = form_without
                 mine = read_only(self._spark, form, analysed.relations)
                 plans = [frame._jdf.queryExecution().optimizedPlan() for frame in (mine, theirs)]
                 same = _same(*plans)
@@ -335,6 +333,19 @@ class Compiler:
                     self._spark.conf.unset(key)
                 else:
                     self._spark.conf.set(key, old)
+
+
+def without_distinct(text: str) -> tuple[str, int]:
+    """A query without the word DISTINCT at the start of an argument list, and how often it was."""
+    tokens = Source("query", text).tokens()
+    found = [
+        token
+        for before, token in pairwise(tokens)
+        if before.text == "(" and token.kind == "word" and token.text.upper() == "DISTINCT"
+    ]
+    for token in reversed(found):
+        text = text[: token.start] + text[token.end :]
+    return text, len(found)
 
 
 def _same(mine: Any, theirs: Any) -> bool:

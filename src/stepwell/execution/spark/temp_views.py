@@ -21,7 +21,7 @@ from stepwell.plan.program import Program
 from stepwell.plan.render import bag
 from stepwell.sql.clock import at_time
 from stepwell.sql.statements import Table, View
-from stepwell.text import quote_name
+from stepwell.text import Source, Token, quote_name, unquote_name
 
 
 class TempViews:
@@ -83,16 +83,23 @@ class TempViews:
     def _names(self, text: str) -> set[str]:
         """The tables and views that a text may name, directly or through views."""
         named: set[str] = set()
-        texts = [text.lower()]
+        texts = [text]
         for text in texts:
+            words = {spelled(token) for token in Source("query", text).tokens()}
             # IDENTIFIER() turns any text into a name, so any table or view may be meant.
-            every = "identifier" in text
+            every = "identifier" in words
             for name in {*self.tables, *self.views} - named:
-                if every or quoted(name)[1:-1] in text:
+                if every or name in words:
                     named.add(name)
                     if name in self.defined:
-                        texts.append(self.defined[name][0].query.lower())
+                        texts.append(self.defined[name][0].query)
         return named
+
+
+def spelled(token: Token) -> str:
+    """The name that a token may be, in lower case. A setting makes names of texts in quotes."""
+    text = token.text[1:-1] if token.kind == "string" else unquote_name(token.text)
+    return text.lower()
 
 
 def titles(table: Table) -> list[str]:
