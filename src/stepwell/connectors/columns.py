@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from stepwell.connectors.shape import ShapeColumn
 from stepwell.connectors.values import Unfit, fit, read_text
-from stepwell.lsm.arrow_types import numbers_of
+from stepwell.lsm.arrow_types import arrow_type, numbers_of
 from stepwell.plan.numbers import DIGITS_MAX, INTEGER_BITS
 from stepwell.plan.types import SparkType
 
@@ -48,21 +48,12 @@ def raw_type(kind: SparkType) -> pa.DataType | None:
     if kind.name == "struct":
         fields = [(field.name, raw_type(field.type)) for field in kind.fields]
         return None if any(raw is None for _, raw in fields) else pa.struct(fields)
-    if kind.name == "decimal":
-        return pa.decimal128(*numbers_of(kind))
-    return _JSON.get(kind.name, pa.string())
-
-
-_JSON = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    # Rounded first to a double and then to a float, like a single value.
-    "float": pa.float64(),
-    "double": pa.float64(),
-}
+    if kind.name == "float":
+        # Rounded first to a double and then to a float, like a single value.
+        return pa.float64()
+    if kind.name in (*INTEGER_BITS, "decimal", "boolean", "double"):
+        return arrow_type(kind)
+    return pa.string()
 
 
 def fit_column(values: pa.Array, column: ShapeColumn, *, text: bool) -> Fitted:

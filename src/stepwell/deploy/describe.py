@@ -14,6 +14,7 @@ import pyarrow as pa
 from stepwell.deploy.pipeline import letters_quoted
 from stepwell.deploy.project import Project
 from stepwell.errors import InvalidError
+from stepwell.lsm.arrow_types import spark_type
 from stepwell.lsm.dead_letter import ERRORS, LETTER, LETTER_TYPES
 from stepwell.sql.statements import Column, MaterializedView, Table, fold
 from stepwell.text import Source, Tokens, did_you_mean, quote_name
@@ -93,42 +94,6 @@ def _column(table: Table, column: Column) -> tuple[str, str, str | None]:
         column.comment or "",
     ]
     return column.name, column.type, "; ".join(filter(None, said)) or None
-
-
-def spark_type(kind: pa.DataType) -> str:
-    """Return Spark's name for the type of a column of an answer.
-
-    >>> spark_type(pa.map_(pa.string(), pa.list_(pa.decimal128(12, 2))))
-    'map<string,array<decimal(12,2)>>'
-    """
-    types = pa.types
-    if types.is_decimal(kind):
-        return f"decimal({kind.precision},{kind.scale})"
-    if types.is_timestamp(kind):
-        return "timestamp_ntz" if kind.tz is None else "timestamp"
-    if types.is_duration(kind):
-        return "interval day to second"
-    if types.is_map(kind):
-        return f"map<{spark_type(kind.key_type)},{spark_type(kind.item_type)}>"
-    if types.is_struct(kind):
-        fields = [kind.field(place) for place in range(kind.num_fields)]
-        return f"struct<{','.join(f'{f.name}:{spark_type(f.type)}' for f in fields)}>"
-    if types.is_list(kind) or types.is_large_list(kind):
-        return f"array<{spark_type(kind.value_type)}>"
-    return _NAMES.get(str(kind), str(kind))
-
-
-_NAMES = {
-    "bool": "boolean",
-    "int8": "tinyint",
-    "int16": "smallint",
-    "int32": "int",
-    "int64": "bigint",
-    "large_string": "string",
-    "large_binary": "binary",
-    "date32[day]": "date",
-    "null": "void",
-}
 
 
 def _end(tokens: Tokens) -> None:

@@ -1,4 +1,4 @@
-"""The mapping from Spark types to Arrow types, computed without Spark.
+"""The mapping between Spark types and Arrow types, computed without Spark.
 
 The Arrow types are the ones Spark itself uses, so Spark need not cast a column built here.
 """
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from stepwell.errors import ConfigError
 from stepwell.lsm.run_file import WEIGHT
+from stepwell.plan.numbers import INTEGER_BITS
 from stepwell.plan.types import SparkType, parse_type
 
 _PLAIN = {
@@ -39,6 +40,14 @@ _COMPUTED = {
     "void": pa.null(),
 }
 """Types that only query results have. Intervals of months are rejected earlier."""
+INTEGERS = {_PLAIN[name]: name for name in INTEGER_BITS}
+"""Spark's names of the integer types, from the narrowest to the widest."""
+_NAMES = {
+    **{kind: name for name, kind in _PLAIN.items() if name not in ("varchar", "char")},
+    **{_COMPUTED[name]: name for name in ("time", "void")},
+    pa.large_string(): "string",
+    pa.large_binary(): "binary",
+}
 
 
 @lru_cache(maxsize=10_000)
@@ -81,6 +90,29 @@ def arrow_type(
         f"no source can fill a column of type {kind}",
         hint="declare it as STRING, and convert it in a view",
     )
+
+
+def spark_type(kind: pa.DataType) -> str:
+    """Spark's name for the type of a column of an answer.
+
+    >>> spark_type(pa.map_(pa.string(), pa.list_(pa.decimal128(12, 2))))
+    'map<string,array<decimal(12,2)>>'
+    """
+    types = pa.types
+    if types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if types.is_timestamp(kind):
+        return "timestamp_ntz" if kind.tz is None else "timestamp"
+    if types.is_duration(kind):
+        return "interval day to second"
+    if types.is_map(kind):
+        return f"map<{spark_type(kind.key_type)},{spark_type(kind.item_type)}>"
+    if types.is_struct(kind):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        return f"struct<{','.join(f'{f.name}:{spark_type(f.type)}' for f in fields)}>"
+    if types.is_list(kind) or types.is_large_list(kind):
+        return f"array<{spark_type(kind.value_type)}>"
+    return _NAMES.get(kind, str(kind))
 
 
 def numbers_of(kind: SparkType) -> tuple[int, ...]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from stepwell.lsm.arrow_types import INTEGERS
 from stepwell.plan import numbers
-
-_INTEGERS = {pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint"}
-"""From the narrowest to the widest."""
 
 
 def holds(column: pa.DataType, values: pa.DataType) -> bool:
@@ -20,9 +18,9 @@ def holds(column: pa.DataType, values: pa.DataType) -> bool:
     """
     if column == values or pa.types.is_null(values):
         return True
-    if column in _INTEGERS and values in _INTEGERS:
+    if column in INTEGERS and values in INTEGERS:
         return bool(values.bit_width < column.bit_width)
-    if pa.types.is_decimal(column) and (pa.types.is_decimal(values) or values in _INTEGERS):
+    if pa.types.is_decimal(column) and (pa.types.is_decimal(values) or values in INTEGERS):
         return numbers.holds(_width(column), _width(values))
     return bool(pa.types.is_float32(values) and pa.types.is_float64(column))
 
@@ -57,4 +55,4 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 def _width(kind: pa.DataType) -> numbers.Width:
     if pa.types.is_decimal(kind):
         return kind.precision, kind.scale
-    return numbers.INTEGER_VALUES[_INTEGERS[kind]]
+    return numbers.INTEGER_VALUES[INTEGERS[kind]]
