@@ -167,14 +167,15 @@ CREATE TABLE a (id BIGINT PRIMARY KEY, x INT, y STRING);
 CREATE TABLE b (id BIGINT PRIMARY KEY, x INT, y STRING);
 CREATE MATERIALIZED VIEW both AS
   SELECT a.id, b.id AS other FROM a JOIN b ON a.x <=> b.x AND a.y = b.y;
-CREATE MATERIALIZED VIEW some AS SELECT id FROM a LEFT SEMI JOIN b ON a.x <=> b.x;
-CREATE MATERIALIZED VIEW none AS SELECT id FROM a LEFT ANTI JOIN b ON a.x <=> b.x;
-CREATE MATERIALIZED VIEW every AS SELECT a.id, b.id AS other FROM a LEFT JOIN b ON a.x <=> b.x;
+CREATE MATERIALIZED VIEW later AS
+  SELECT a.id, m.n FROM a, LATERAL (SELECT COUNT(*) AS n FROM b WHERE b.id > a.x) m;
+CREATE MATERIALIZED VIEW after AS
+  SELECT a.id, m.y FROM a, LATERAL (SELECT DISTINCT y FROM b WHERE b.id > a.x) m;
 """
 
 
 def test_null_safe_joins_run_locally_whatever_the_rows_are(spark: SparkSession) -> None:
-    """S3: NULL on both sides left these joins to Spark, which nobody had decided."""
+    """S3: NULL on both sides left such a join to Spark, although it was decided otherwise."""
     views = Views.open(spark, NULLS)
     rows = [
         {"id": i, "x": x, "y": y}
@@ -185,5 +186,5 @@ def test_null_safe_joins_run_locally_whatever_the_rows_are(spark: SparkSession) 
         changes = {t: Change(put=views.read(t).from_pylist(r, schema)) for t, r in put.items()}
         outcome = views.apply(changes)
         assert (outcome.queries, outcome.fallbacks_of) == (0, {})
-        for name in ("both", "some", "none", "every"):
+        for name in ("both", "later", "after"):
             assert not difference(views.read(name), views.recompute(name)), name

@@ -12,7 +12,7 @@ from stepwell.deploy.graph import column_names
 from stepwell.errors import InvalidError
 from stepwell.execution.local.offline import explain_offline
 from stepwell.plan.column_names import ColumnNames, Tracing, renamed
-from stepwell.plan.explain import Backends, Chosen, Explained, explain
+from stepwell.plan.explain import Backends, Chosen, Decided, Explained, explain
 from stepwell.plan.join_order import Estimates
 from stepwell.plan.lower import Lowering
 from stepwell.plan.maintain import Maintenance
@@ -154,7 +154,7 @@ def test_the_columns_of_every_view_and_of_every_plan_are_traced() -> None:
                 continue
             names.add_program(program)
             backends = {block.relation: Backends() for block in program.blocks}
-            explain(program, names, backends, Chosen((), None)).to_json()
+            explain(program, names, Decided(Chosen((), None), backends)).to_json()
             for block in program.blocks:
                 if not isinstance(block, Full):
                     changed = relations(block.input)
