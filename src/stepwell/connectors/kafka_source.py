@@ -124,7 +124,11 @@ class KafkaSource:
                 break
             spans.append(replace(span, end=min(span.end, span.start + rows)))
             rows -= spans[-1].end - span.start
-        fetched = self._read(at, spans, limits.bytes_max)
+        try:
+            fetched = self._read(at, spans, limits.bytes_max)
+        except ExpiredError:
+            self._early = True
+            return self.poll(after, limits)  # A new round finds out what is gone.
         for item in fetched:
             at[item.span.topic].next[item.span.partition] = item.next
         self._measure(at, ends)
@@ -282,14 +286,7 @@ class KafkaSource:
     def _read(self, at: Mapping[str, _At], spans: Sequence[Span], bytes_max: int) -> list[Fetched]:
         if not spans:
             return []
-        try:
-            fetched = self._cluster.read(spans, bytes_max, headers=self._wants_headers)
-        except ExpiredError:
-            self._early = True
-            raise UnavailableError(
-                f"source {self.name}: records expired while they were read",
-                hint="they are looked up again in a moment",
-            ) from None
+        fetched = self._cluster.read(spans, bytes_max, headers=self._wants_headers)
         if not self._cluster.asked:
             return fetched  # All of it was read ahead, and checked then.
         names = sorted({item.span.topic for item in fetched})
