@@ -53,6 +53,7 @@ WRONG = [
     ("SELECT s % 2 AS x FROM t", "s % 2 cannot be computed: s is struct<a:int,b:string>", 8),
     # Conditions.
     ("SELECT 1 FROM t WHERE id", "WHERE needs a condition, but id is INT", 23),
+    ("SELECT 1 FROM t WHERE name", "WHERE needs a condition, but name is STRING", 23),
     ("SELECT 1 FROM t WHERE ok AND id", "AND needs a condition, but id is INT", 30),
     ("SELECT NOT day AS x FROM t", "NOT needs a condition, but day is DATE", 12),
     ("SELECT 1 FROM t JOIN u ON t.id", "ON needs a condition, but t.id is INT", 27),
@@ -193,6 +194,7 @@ LEGAL = [
     "SELECT count(*) AS n FROM t HAVING n",
     "SELECT 1 FROM t WHERE struct(id, name) IN (SELECT id, 'a' FROM u)",
     "SELECT id FROM t LIMIT ALL",
+    "SELECT 1 FROM t WHERE ok AND name OR NOT name HAVING name",
     "SELECT name LIKE id AS x, id || name AS y, upper(id) AS z FROM t",
     "SELECT window.start + INTERVAL 1 HOUR AS x FROM t GROUP BY window(at, '1 hour')",
 ]

@@ -56,6 +56,8 @@ _NO_NUMBER = _NESTED | {"boolean", "binary", "time"}
 _NO_DATE = _NESTED | {"boolean", "binary", "number", "months", "seconds"}
 _NO_BITS = _NESTED | {"boolean", "time"}
 _PLAIN = frozenset({"boolean", "number", "string", "binary", "time", "months", "seconds"})
+_TEXT_MAY = frozenset({"AND", "OR", "NOT", "IS TRUE"})
+"""Where Spark reads a text as a condition."""
 _UNITS = {
     unit.upper(): parse_type(f"interval {unit}")
     for unit in ("year", "month", "day", "hour", "minute", "second")
@@ -141,7 +143,8 @@ class Typing:
         type = self.infer(node, scope)
         if where in ("HAVING", "QUALIFY") and not refuses_cast(type, BOOLEAN):
             return  # Spark converts these to BOOLEAN, and no other condition.
-        if kind(type) not in (None, "boolean", "string"):
+        text = kind(type) == "string" and (where in _TEXT_MAY or isinstance(node, exp.Literal))
+        if kind(type) not in (None, "boolean") and not text:
             self.wrong(
                 node,
                 f"{where} needs a condition, but {_shown(node)} is {type_text(type)}",
