@@ -204,7 +204,7 @@ def test_an_empty_or_torn_header_is_discarded(content: bytes) -> None:
     world.store.put_new(paths.deploy_log(0), content)
     decided = decide(world.store, read_state(world.store), LINEAGE, OLD)
     assert not decided.save
-    assert "discarded" in (decided.said or "")
+    assert "discarded" in (decided.message or "")
     assert world.deploy().serial == 2
 
 
@@ -268,7 +268,7 @@ def test_a_stale_log_is_dropped_and_said() -> None:
     log = log_of(world, serial=1)
     log.append(Record("done", "view.old", "create", {"id": "x"}))
     decided = decide(world.store, read_state(world.store), LINEAGE, OLD)
-    assert "log of serial 1 was already saved" in (decided.said or "")
+    assert "log of serial 1 was already saved" in (decided.message or "")
     assert recover(world.store, world.env, decided).resources == OLD
     assert read_log(world.store) is None
 

@@ -324,7 +324,7 @@ def test_a_clone_whose_store_cannot_be_asked_is_not_taken_for_gone(begun: Begun)
     assert look_at(pin, family.env).there is None
     later = look_at(replace(pin, id=family.env.new_id()), family.env)
     assert later.there is False
-    assert "another pipeline" in later.said
+    assert "another pipeline" in later.message
 
 
 @pytest.mark.parametrize("when", ["before", "halfway", "after"])

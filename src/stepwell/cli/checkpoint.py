@@ -42,8 +42,8 @@ def create(where: ProjectOptions, *, name: str | None, keep: str | None, take_ov
     if where.json:
         Screen().json(_json(made[0]) if made else {"id": id})
         return
-    said = f", transaction {made[0].transaction}" if made else ""
-    Screen().line(f"checkpoint {name or id}{said}" + (f" ({id})" if name else ""))
+    details = f", transaction {made[0].transaction}" if made else ""
+    Screen().line(f"checkpoint {name or id}{details}" + (f" ({id})" if name else ""))
 
 
 def list_all(where: ProjectOptions) -> None:

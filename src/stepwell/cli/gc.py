@@ -54,12 +54,12 @@ def show(where: ProjectOptions, *, confirm: bool, forget: Sequence[str] | None =
         return
     for clone in forgotten:
         would = "was" if confirm else "would be"
-        screen.line(f"the clone in {plain(clone.pin.clone)} {would} forgotten: {clone.said}")
+        screen.line(f"the clone in {plain(clone.pin.clone)} {would} forgotten: {clone.message}")
     _render(screen, plan, confirm)
     for clone in lost:
         screen.line(
             f"the clone in {plain(clone.pin.clone)}, started {format_time(clone.since)}, was not "
-            f"found: {plain(clone.said)}. If it no longer exists: "
+            f"found: {plain(clone.message)}. If it no longer exists: "
             f"stepwell gc --forget {plain(clone.pin.id)}"
         )
 
@@ -70,7 +70,7 @@ def _clone(clone: Clone) -> dict[str, Any]:
         "pin": clone.pin.id,
         "checkpoint": clone.pin.checkpoint,
         "since": format_time(clone.since),
-        "found": clone.said,
+        "found": clone.message,
     }
 
 

@@ -78,7 +78,7 @@ def _json(found: Shown) -> dict[str, Any]:
         "first_run": found.first_run,
         "resources": None if state is None else state.resources,
         "log": found.log,
-        "recovery": None if found.recovery is None else found.recovery.said,
+        "recovery": None if found.recovery is None else found.recovery.message,
         "differs_from_manifest": list(found.drift),
         "problem": None if found.problem is None else found.problem.message,
         "lease": None
@@ -108,7 +108,7 @@ def _render(screen: Screen, found: Shown) -> None:
     facts.append(("lineage", found.lineage or "none"))
     facts.append(("lease", "free" if found.owner is None else f"{found.owner}, {found.owner.id}"))
     if found.log:
-        said = "" if found.recovery is None else f": {found.recovery.said}"
+        said = "" if found.recovery is None else f": {found.recovery.message}"
         facts.append(("log", count(found.log, "object") + said))
     if found.problem is not None:
         facts.append(("problem", found.problem.message))

@@ -351,8 +351,8 @@ def recovered(project: Project, env: Env, say: Say) -> tuple[Survey, DeployState
         say("the record of what was deployed is missing; it is rebuilt")
         state = replace(state, serial=serial_above(state, seen.found.id if seen.found else 0) - 1)
     decided = decide(seen.store, state, lineage, actual)
-    if decided.said is not None:
-        say(decided.said)
+    if decided.message is not None:
+        say(decided.message)
     return seen, recover(seen.store, env, decided)
 
 

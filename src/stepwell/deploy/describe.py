@@ -88,12 +88,12 @@ def _type(project: Project, field: pa.Field) -> str | None:
 
 
 def _column(table: Table, column: Column) -> tuple[str, str, str | None]:
-    said = [
+    details = [
         "primary key" if column.name in table.key else "",
         "not null" if not column.nullable and column.name not in table.key else "",
         column.comment or "",
     ]
-    return column.name, column.type, "; ".join(filter(None, said)) or None
+    return column.name, column.type, "; ".join(filter(None, details)) or None
 
 
 def _end(tokens: Tokens) -> None:

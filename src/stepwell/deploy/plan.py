@@ -328,10 +328,10 @@ class _Planner:
         reason, cause = "", None
         if old.checksum != new.checksum:
             difference = _difference(old.text, new.text)
-        said = _meaning(old) != _meaning(new)
+        changed = _meaning(old) != _meaning(new)
         moved = next((k for k in new.reads if k in self._moved or k not in self._deployed), None)
         moved = moved or next((k for k in new.reads if k in self._touched), None)
-        if said or moved is not None:
+        if changed or moved is not None:
             compared = self._compared.view(new.key)
             followed = any(
                 r.kind == "sink" and r.reads == (new.key,) and key in self._deployed
@@ -339,7 +339,7 @@ class _Planner:
             )
             # A sink has its own rules for renamed columns; they apply when it receives a
             # difference.
-            renamed = not (compared.same_names and self._same_spelling(old, new, said))
+            renamed = not (compared.same_names and self._same_spelling(old, new, changed))
             if _alike(old, new) and compared.same_rows and not (renamed and followed):
                 if renamed:
                     self._moved[new.key] = "has different column names"
@@ -349,7 +349,7 @@ class _Planner:
                     "is only reworded" if moved is None else self._change_below(moved)
                 )
                 return self._in_other_words(old, new, difference)
-            reason, cause = self._otherwise(old, new, moved if not said else None)
+            reason, cause = self._otherwise(old, new, moved if not changed else None)
             self._moved[new.key] = "is recomputed" if stored else "is computed differently"
         if reason and stored:
             work = self._work(new)
@@ -358,7 +358,7 @@ class _Planner:
             return Step(new.key, Action.UPDATE, reason, difference)
         return self._in_other_words(old, new, difference)
 
-    def _same_spelling(self, old: Resource, new: Resource, said: bool) -> bool:
+    def _same_spelling(self, old: Resource, new: Resource, changed: bool) -> bool:
         """Return whether the columns of a view are spelled as before.
 
         If the text does not tell the columns, only an unchanged text counts as the same
@@ -366,7 +366,7 @@ class _Planner:
         """
         before = column_names(old.name, _finder(self._deployed))
         now = column_names(new.name, _finder(self._wanted))
-        return before == now and not (before is None and said)
+        return before == now and not (before is None and changed)
 
     def _in_other_words(self, old: Resource, new: Resource, difference: tuple[str, ...]) -> Step:
         if difference:

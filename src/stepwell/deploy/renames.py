@@ -53,9 +53,9 @@ def with_renames(wanted: Deployed, options: Sequence[str]) -> dict[str, Resource
                 hint=f"declare {new} in the place of {old}",
             )
         renames = dict(resource.renames)
-        said = renames.get(fold(new), fold(old))
+        declared = renames.get(fold(new), fold(old))
         others = [other for other, was in renames.items() if was == fold(old) != other != fold(new)]
-        if said != fold(old) or others:
+        if declared != fold(old) or others:
             raise ConfigError(
                 f"--rename {option} contradicts another rename of table {table.name}",
                 hint="leave one of them out",

@@ -52,7 +52,7 @@ class Recovery:
     """The state after recovery."""
     save: bool
     log: LogContent | None
-    said: str | None
+    message: str | None
     adopted: tuple[str, ...] = ()
     """Keys of actions without a logged outcome that happened according to the manifest."""
 
@@ -161,12 +161,12 @@ def decide(store: Store, state: DeployState, lineage: str | None, actual: Resour
     if log is None:
         return Recovery(state, False, None, None)
     if log.header is None:
-        said = "a deploy was killed while it started its log; the log was discarded"
-        return Recovery(state, False, log, said)
+        message = "a deploy was killed while it started its log; the log was discarded"
+        return Recovery(state, False, log, message)
     header, committed = log.header, state.serial
     if log.stale:
-        said = f"the log of serial {header.serial} was already saved, and was deleted"
-        return Recovery(state, False, log, said)
+        message = f"the log of serial {header.serial} was already saved, and was deleted"
+        return Recovery(state, False, log, message)
     known = state.lineage or lineage
     if known is not None and header.lineage != known:
         raise _refused(store, paths.deploy_log(0), "lineage", known, header.lineage)
@@ -188,8 +188,8 @@ def decide(store: Store, state: DeployState, lineage: str | None, actual: Resour
         r for r in log.records if r.phase == "done" or (r.key in adopted and r.phase == "intent")
     )
     if not happened:
-        said = "a deploy was killed before it had changed anything; its log was discarded"
-        return Recovery(state, False, log, said)
+        message = "a deploy was killed before it had changed anything; its log was discarded"
+        return Recovery(state, False, log, message)
     after = replace(
         state,
         lineage=header.lineage,
@@ -197,8 +197,8 @@ def decide(store: Store, state: DeployState, lineage: str | None, actual: Resour
         resources=merge(state.resources, happened),
     )
     named = ", ".join(sorted({r.key for r in happened}))
-    said = f"a deploy was killed after it had changed {named}; that was recorded"
-    return Recovery(after, True, log, said, adopted)
+    message = f"a deploy was killed after it had changed {named}; that was recorded"
+    return Recovery(after, True, log, message, adopted)
 
 
 def recover(store: Store, env: Env, decided: Recovery) -> DeployState:

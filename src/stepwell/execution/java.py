@@ -77,14 +77,14 @@ def find_java(environ: Mapping[str, str]) -> Java:
 def java_version(program: str) -> str:
     """The version the program reports, without the `1.` before Java 9; `ConfigError` if none."""
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [program, "-version"], capture_output=True, text=True, timeout=ANSWER_S_MAX, check=True
         ).stderr
     except FileNotFoundError as error:
         raise ConfigError(f"there is no {program}") from error
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(f"{program} does not run: {error}") from error
-    matched = re.search(r'version "(?:1\.)?(\d[^"]*)"', said)
+    matched = re.search(r'version "(?:1\.)?(\d[^"]*)"', output)
     if matched is None:
         raise ConfigError(f"{program} does not report its version")
     return matched[1]

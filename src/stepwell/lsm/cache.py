@@ -230,8 +230,8 @@ def _opened(path: Path) -> tuple[pa.Buffer, int] | None:
             trailer = file.read(_TRAILER.size)
         if length < 0 or len(trailer) != _TRAILER.size:
             raise ValueError
-        magic, said, digest = _TRAILER.unpack(trailer)
-        if magic != _MAGIC or said != length:
+        magic, recorded, digest = _TRAILER.unpack(trailer)
+        if magic != _MAGIC or recorded != length:
             raise ValueError
         return _map(path, length), digest
     except FileNotFoundError:

@@ -103,7 +103,7 @@ class Clone:
     pin: Pin
     there: bool | None
     """Whether the clone is still at its location; None if its store could not be reached."""
-    said: str
+    message: str
     """What was found instead, or the reason why the store could not be read."""
 
     @property
@@ -146,8 +146,8 @@ def forgettable(parent: Manifests, names: Collection[str], env: Env) -> tuple[Cl
         gone = [clone for clone in looked if not clone.there]
         if not gone:
             raise InvalidError(
-                f"the clone in {looked[0].pin.clone} is there ({looked[0].said}), and needs files "
-                f"of {parent.store.uri}",
+                f"the clone in {looked[0].pin.clone} is there ({looked[0].message}), and needs "
+                f"files of {parent.store.uri}",
                 hint="destroy it, or detach it from its parent: stepwell compact --detach",
             )
         chosen += gone
