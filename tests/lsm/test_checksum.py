@@ -185,3 +185,22 @@ KNOWN = {
     "y": "a93a4096e34b2d3b4ce2e542615759fb",
 }
 WHOLE = "133efc7019ac3206765e4864520c90d6"
+
+
+def test_a_text_that_occurs_often_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most columns of text have few values, and hashing them is most of the work."""
+    texts = ["a", "b", None, "c" * 99] * 1_000
+    few = pa.table({"t": pa.array(texts)})
+    alone = [checksum_rows(few.slice(start, 1_000)) for start in range(0, 4_000, 1_000)]
+    hashed: list[bytes] = []
+    digest = checksum._hash
+
+    def counted(text: bytes) -> int:
+        hashed.append(text)
+        return digest(text)
+
+    monkeypatch.setattr(checksum, "_hash", counted)
+    assert checksum_rows(few) == add_checksums(alone)
+    assert len(hashed) == 3
+    halves = [checksum_rows(few.slice(1_501, 900)), checksum_rows(few.slice(2_401))]
+    assert checksum_rows(few.slice(1_501)) == add_checksums(halves)

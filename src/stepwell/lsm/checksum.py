@@ -37,6 +37,8 @@ _LANES = (0x243F6A8885A308D3, 0x13198A2E03707344)
 _U64 = pa.uint64()
 _FEW = 20
 _BLOCK = 8_192
+_SAMPLE = 1_024
+"""Number of texts that tell whether a column repeats them."""
 
 Words = NDArray[np.uint64]
 
@@ -232,7 +234,19 @@ def _texts(array: pa.Array) -> pa.Array:
     if not pa.types.is_large_binary(array.type):
         array = array.cast(pa.large_string() if _is_text(array.type) else pa.large_binary())
         array = array.cast(pa.large_binary())
-    hashed = [None if text is None else _hash(text) for text in array.to_pylist()]
+    if len(array) > _SAMPLE and _repeats(array.slice(0, _SAMPLE)):
+        encoded = array.dictionary_encode()
+        return _hashed(encoded.dictionary).take(encoded.indices)
+    return _hashed(array)
+
+
+def _repeats(texts: pa.Array) -> bool:
+    """Whether texts occur often enough to hash each only once."""
+    return bool(2 * pc.count_distinct(texts).as_py() < len(texts))
+
+
+def _hashed(texts: pa.Array) -> pa.Array:
+    hashed = [None if text is None else _hash(text) for text in texts.to_pylist()]
     return pa.array(hashed, _U64)
 
 
