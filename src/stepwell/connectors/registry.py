@@ -63,6 +63,7 @@ def _chosen(what: str, type: str, known: Mapping[str, T]) -> T:
 
 
 def _files_source(name: str, table: Table, env: Env, options: Options) -> Source:
+    delimiter = options.character("delimiter", ",")
     return FilesSource(
         name,
         table,
@@ -70,7 +71,7 @@ def _files_source(name: str, table: Table, env: Env, options: Options) -> Source
         path=options.place("path"),
         format=options.choice("format", FileFormat),
         changes=options.choice("changes", ChangeFormat, ChangeFormat.ROWS),
-        delimiter=options.character("delimiter", ","),
+        delimiter=delimiter,
         unknown=options.choice("unknown", UnknownColumns, UnknownColumns.BAD),
         settle_s=options.seconds("settle", "1s"),
         follow_links=options.flag("follow_links", False),
