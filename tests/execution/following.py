@@ -17,6 +17,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from stepwell.errors import InvalidError, SqlError, StepwellError, UserCodeError
+from stepwell.execution.backend import Fallback
+from stepwell.execution.executor import Executed
 from stepwell.execution.reference.evaluate import Bag, bag, evaluate
 from stepwell.execution.spark.views import Change, Views
 from stepwell.plan.nodes import Node
@@ -80,6 +82,12 @@ class Followed:
         self.left_out += other.left_out
 
 
+def assert_decisions_held(outcome: Executed) -> None:
+    """Plans that were decided to run locally did (X3)."""
+    refused = [v for v, why in outcome.fallbacks_of.items() if Fallback.REFUSED in why]
+    assert not refused, refused
+
+
 def follow(spark: SparkSession, case: Case, ways: Mapping[str, Any] | None = None) -> Followed:
     """Follow a case through its batches, then through the same changes cut otherwise.
 
@@ -104,6 +112,7 @@ def follow(spark: SparkSession, case: Case, ways: Mapping[str, Any] | None = Non
     for batch in case.steps:
         outcome = views.apply(case.changes(batch, Change))
         assert not outcome.rejected, "every row that is deleted was there"
+        assert_decisions_held(outcome)
         done.append(batch)
         moved = {v.name: led_to(v, now[v.name], outcome.changes) for v in case.stored}
         now = answers(views, case)
@@ -115,6 +124,7 @@ def follow(spark: SparkSession, case: Case, ways: Mapping[str, Any] | None = Non
     moved = begin
     for batch in case.cut_otherwise():
         outcome = views.apply(case.changes(batch, Change))
+        assert_decisions_held(outcome)
         moved = {v.name: led_to(v, moved[v.name], outcome.changes) for v in case.stored}
     for view, rows in moved.items():
         identical(view, "with its changes cut otherwise", rows, now[view])

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 import tests.workloads  # noqa: F401 - finds the folder of the benchmarks
 from stepwell.execution.spark.views import Change, Views
 from tests.comparing import difference
+from tests.execution.following import assert_decisions_held
 
 QUICK = ["q4", "q5", "q6", "q8", "q13", "q18", "q20"]
 """An average of maxima, sliding windows, windows over joins, sessions of people, last bids."""
@@ -45,6 +46,7 @@ def follow(spark: SparkSession, names: list[str] | None, *, batches: int) -> Non
     for batch in range(1 + batches):
         drawn = changes.mixed(10) if batch else changes.arrivals(500)
         outcome = views.apply({t: Change(c.put, c.delete) for t, c in drawn.items()})
+        assert_decisions_held(outcome)
         assert not outcome.rejected
         for name in names:
             wrong = difference(views.read(name), views.recompute(name))

@@ -19,6 +19,7 @@ from pyspark.sql.functions import udf
 from stepwell.errors import StepwellError
 from stepwell.execution.spark.views import Change, Views
 from tests.comparing import Compared, difference, difference_of_rows, rows_of
+from tests.execution.following import assert_decisions_held
 from tests.sql_files import (
     Apply,
     Case,
@@ -130,6 +131,7 @@ def run(views: Any, case: Case, rows: dict[int, Any], spark: SparkSession) -> No
                 batch[step.table] = Change(**sides)
             case Apply(error=None):
                 outcome = compared.apply(batch)
+                assert_decisions_held(outcome)
                 batch = {}
             case Apply():
                 before = {name: views.read(name) for name in case.tables}

@@ -13,6 +13,7 @@ import tests.workloads  # noqa: F401 - finds the folder of the benchmarks
 from stepwell.execution.spark.views import Change, Views
 from stepwell.lsm.limits import MemoryLimits
 from tests.comparing import difference, difference_of_rows, rows_of
+from tests.execution.following import assert_decisions_held
 from tests.workloads import tpch_explain
 
 SCALE = tpch_explain.SCALE
@@ -81,6 +82,7 @@ def follow(
     for batch in range(batches):
         drawn = {t: Change(c.put, c.delete) for t, c in changes.mixed(20).items()}
         outcome = views.apply(drawn)
+        assert_decisions_held(outcome)
         assert not outcome.rejected
         for name, rows in changes.current().items():
             assert not difference_of_rows(rows_of(views.read(name)), rows_of(rows)), name

@@ -48,6 +48,8 @@ class Fallback(Enum):
     ARITHMETIC = "overflow, division by zero or rounding"
     """Spark raises the error in its own words, or rounds as only Spark does."""
     ROWS_ELSEWHERE = "rows that cannot be looked up here"
+    REFUSED = "a plan that was decided to run here, but does not: this is a bug in Stepwell"
+    """No answer depends on it, so the pipeline goes on; tests fail on it."""
 
 
 class CannotRunError(NotApplicable):

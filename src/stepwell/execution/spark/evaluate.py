@@ -9,6 +9,7 @@ query runs again and Spark writes the result.
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from stepwell.errors import BugError, NotApplicable
+from stepwell.errors import NotApplicable
 from stepwell.execution.backend import Backend, Declined, Fallback, No, NotSupported, Support, Yes
 from stepwell.execution.limits import QueryLimits
 from stepwell.execution.local.backend import LocalBackend
@@ -45,6 +46,7 @@ from stepwell.plan.plan_cache import PlanCache
 from stepwell.plan.program import Block, Program, may_depend_on_order
 from stepwell.plan.render import render
 
+_LOGGER = logging.getLogger("stepwell.execution")
 ADDED = f"{STAGE}0"
 """The change that a transaction adds to sums."""
 WRITTEN_ROWS = 10_000_000
@@ -226,7 +228,8 @@ class Evaluator:
     def _attempt(self, support: Support | None, run: Callable[[], Part]) -> Part | None:
         """Follow a decision. Without one, the local backend is tried.
 
-        A decision holds for any rows and for any order of joins, so a refused plan is a bug.
+        A decision holds for any rows and for any order of joins, so a refused plan is a bug. It
+        costs time, not correctness, so it is reported and does not stop the pipeline.
         """
         if isinstance(support, No) or not self.uses_local:
             return None
@@ -236,7 +239,8 @@ class Evaluator:
             self.fallbacks.append(declined.fallback)
         except NotSupported as error:
             if isinstance(support, Yes):
-                raise BugError(f"the local backend runs what it supports: {error}") from error
+                _LOGGER.warning("Spark computes a plan that was decided to run locally: %s", error)
+                self.fallbacks.append(Fallback.REFUSED)
         return None
 
     def lookups(self, deltas: Mapping[str, Part], most: int | None = None) -> LookUps:
