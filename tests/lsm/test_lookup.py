@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.cache import Cache
 from stepwell.lsm.index import Indexes
 from stepwell.lsm.lookup import SharedRows, distinct
-from stepwell.lsm.part import Part, Relation
+from stepwell.lsm.part import INDEXED_ROWS_MIN, Part, Relation
 from stepwell.lsm.run_file import RunFiles
 
 TYPES = ("int", "string", "bigint")
@@ -153,3 +154,30 @@ def test_distinct_values_keep_null(values: list[int | None]) -> None:
         assert sorted(found.to_pylist(), key=repr) == sorted(
             set(column.cast(kind).to_pylist()), key=repr
         )
+
+
+@pytest.mark.parametrize("rows", [0, 1, 50, INDEXED_ROWS_MIN + 500])
+def test_a_part_in_memory_finds_what_a_scan_finds(rows: int) -> None:
+    """S4: few rows are compared with the values, many are searched in order; both return NULL only
+    if it is asked for, and each row once."""
+    draw = random.Random(rows)
+    numbers = [draw.randrange(40) for _ in range(rows)]
+    texts = [draw.choice(["a", "b", None]) for _ in range(rows)]
+    columns = [pa.array(numbers, pa.int64()), pa.array(texts, pa.string())]
+    table = pa.table([*columns, pa.array([1] * rows, pa.int64())], names=["c0", "c1", "w"])
+    halves = [table.slice(0, rows // 2), table.slice(rows // 2)]
+    part = Part(("bigint", "string"), rows, pa.concat_tables(halves))
+    for wanted in ([3], [5, 3, 39, 100], []):
+        for others in (["a"], ["b", None], None):
+            sought = {0: pa.array(wanted, pa.int64())}
+            if others is not None:
+                sought[1] = pa.array(others, pa.string())
+            expected = [
+                at
+                for at, (number, text) in enumerate(zip(numbers, texts, strict=True))
+                if number in wanted and (others is None or text in others)
+            ]
+            assert part.find(sought).tolist() == expected
+            assert part.rows_at(part.find(sought)).column("c0").to_pylist() == [
+                numbers[at] for at in expected
+            ]

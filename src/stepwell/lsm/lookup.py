@@ -8,10 +8,9 @@ relation has the same parts. `SharedRows` holds results for the length of a tran
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import is_
-from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,17 +19,12 @@ import xxhash
 
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.index import Indexes, RunIndex, ordered
-from stepwell.lsm.part import Part, Relation
-
-Sought: TypeAlias = Mapping[int, pa.Array]
-"""The distinct values to look for, by column position."""
+from stepwell.lsm.part import Part, Places, Relation, Sought
 
 SHARED_ROWS_MAX = 2_000_000
 """Results with more rows in all are not shared."""
 _FEW_ROWS = 1000
 """With so few rows left, looking up another column costs more than reading the rows."""
-
-_Places = np.ndarray[Any, Any]
 
 
 class LookedUpRows:
@@ -40,17 +34,17 @@ class LookedUpRows:
         self._schema = schema
         self._parts = tuple(parts)
         """Held, because columns may be read from their runs later."""
-        self._tables: list[pa.Table] = []
-        self._found: list[tuple[RunIndex, _Places]] = []
+        self._memory: list[tuple[Part, Places]] = []
+        self._found: list[tuple[RunIndex, Places]] = []
         self._columns: dict[int, pa.ChunkedArray] = {}
         self.rows = 0
 
-    def add_table(self, table: pa.Table) -> None:
-        if table.num_rows:
-            self._tables.append(table)
-            self.rows += table.num_rows
+    def add_part(self, part: Part, places: Places) -> None:
+        if len(places):
+            self._memory.append((part, places))
+            self.rows += len(places)
 
-    def add_places(self, index: RunIndex, places: _Places) -> None:
+    def add_places(self, index: RunIndex, places: Places) -> None:
         if len(places):
             self._found.append((index, places))
             self.rows += len(places)
@@ -70,11 +64,18 @@ class LookedUpRows:
         known = self._columns.get(place)
         if known is None:
             kind = self._schema.field(place).type
-            chunks = [chunk for table in self._tables for chunk in table.column(place).chunks]
-            for index, places in self._found:
-                chunks.append(index.column(place).take(pa.array(places)).cast(kind))
+            chunks = [_taken(part.array(place), places, kind) for part, places in self._memory]
+            chunks += [_taken(i.column(place), places, kind) for i, places in self._found]
             known = self._columns[place] = pa.chunked_array(chunks, kind)
         return known
+
+
+def _taken(column: pa.Array, places: Places, kind: pa.DataType) -> pa.Array:
+    if len(places) == len(column):
+        found = column
+    else:
+        found = column.take(pa.array(places))
+    return found if found.type == kind else found.cast(kind)
 
 
 class SharedRows:
@@ -132,7 +133,7 @@ def _look_up(
     result = LookedUpRows(schema, relation.parts)
     for part in relation.parts:
         if part.table is not None:
-            result.add_table(among(part.table, sought))
+            result.add_part(part, part.find(sought))
         elif part.run is None or not sought:
             return None
         else:
@@ -146,9 +147,9 @@ def _look_up(
     return result
 
 
-def _places(index: RunIndex, schema: pa.Schema, sought: Sought, most: int) -> _Places | None:
+def _places(index: RunIndex, schema: pa.Schema, sought: Sought, most: int) -> Places | None:
     """The positions of the rows of a run that have such values; None if there are too many."""
-    places: _Places | None = None
+    places: Places | None = None
     # Start with columns that are indexed already, where counting is nearly free, and with
     # selective ones, after which the others hardly remove any more rows.
     counts = {place: index.count(place, values) for place, values in sought.items()}
@@ -171,17 +172,6 @@ def _places(index: RunIndex, schema: pa.Schema, sought: Sought, most: int) -> _P
             mask = pc.is_in(column, value_set=values.cast(column.type))
             places = places[mask.to_numpy(zero_copy_only=False)]
     return places
-
-
-def among(table: pa.Table, sought: Sought) -> pa.Table:
-    """The rows of a table in memory that have one of the values in each of these columns."""
-    if not table.num_rows:
-        return table
-    mask = None
-    for place, values in sought.items():
-        here = pc.is_in(table.column(place), value_set=values)
-        mask = here if mask is None else pc.and_(mask, here)
-    return table if mask is None else table.filter(mask)
 
 
 def distinct(column: pa.ChunkedArray) -> pa.Array:

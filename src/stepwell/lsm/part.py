@@ -8,12 +8,26 @@ well: a relation stores the change sets that transactions compute.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from stepwell.errors import BugError
+from stepwell.lsm.hashing import numbers
+from stepwell.lsm.index import ordered
 from stepwell.lsm.run_file import RunFiles, sortable
 from stepwell.manifest.manifest import Run
+
+Places: TypeAlias = "np.ndarray[Any, Any]"
+Sought: TypeAlias = Mapping[int, pa.Array]
+"""The distinct values to look for, by column position."""
+
+INDEXED_ROWS_MIN = 1_000
+"""A column of a part in memory with fewer rows is compared with the values it is searched for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +48,72 @@ class Part:
     """The runs of the manifest that hold these rows; empty until they are flushed."""
     once: bool | None = None
     """Whether this is a run in which every row has weight one; None if not checked yet."""
+    _arrays: dict[int, pa.Array] = field(default_factory=dict, repr=False)
+    _orders: dict[int, tuple[Places, Places]] = field(default_factory=dict, repr=False)
+
+    # Of the rows in memory
+
+    def array(self, place: int) -> pa.Array:
+        """The column at a position, in one piece; the weight comes last."""
+        known = self._arrays.get(place)
+        if known is None:
+            column = self._rows.column(place)
+            whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+            known = self._arrays[place] = whole
+        return known
+
+    def rows_at(self, places: Places) -> pa.Table:
+        """The rows at these positions."""
+        return self._rows if len(places) == self.rows else self._rows.take(pa.array(places))
+
+    def find(self, sought: Sought) -> Places:
+        """The positions of the rows that have one of the values in each of these columns."""
+        found: Places | None = None
+        for place, values in sought.items():
+            here = self._having(place, values, found)
+            if not len(here):
+                return here
+            found = here
+        return np.arange(self.rows) if found is None else found
+
+    def _having(self, place: int, values: pa.Array, among: Places | None) -> Places:
+        column = self.array(place)
+        if not len(column):
+            return np.zeros(0, np.int64)
+        if values.null_count or column.null_count or not ordered(column.type):
+            if among is not None:
+                column = column.take(pa.array(among))
+            mask = pc.is_in(column, value_set=values).to_numpy(zero_copy_only=False)
+            at = np.flatnonzero(mask)
+            return at if among is None else among[at]
+        wanted = np.sort(numbers(values))
+        if not len(wanted):
+            return np.zeros(0, np.int64)
+        if among is None and self.rows >= INDEXED_ROWS_MIN:
+            return self._by_order(place, wanted)
+        keys = numbers(column) if among is None else numbers(column)[among]
+        at = np.minimum(wanted.searchsorted(keys), len(wanted) - 1)
+        at = np.flatnonzero(wanted[at] == keys)
+        return at if among is None else among[at]
+
+    def _by_order(self, place: int, wanted: Places) -> Places:
+        known = self._orders.get(place)
+        if known is None:
+            keys = numbers(self.array(place))
+            order = np.argsort(keys, kind="stable")
+            known = self._orders[place] = keys[order], order
+        in_order, rows = known
+        first = in_order.searchsorted(wanted, "left")
+        last = in_order.searchsorted(wanted, "right")
+        there = last > first
+        ranges = [rows[a:b] for a, b in zip(first[there], last[there], strict=True)]
+        return np.sort(np.concatenate(ranges)) if ranges else np.zeros(0, np.int64)
+
+    @property
+    def _rows(self) -> pa.Table:
+        if self.table is None:
+            raise BugError("the rows of this part are not in memory")
+        return self.table
 
 
 @dataclass(slots=True)

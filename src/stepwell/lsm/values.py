@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ _COMPARABLE = re.compile(
 )
 
 
+@lru_cache(maxsize=10_000)
 def comparable(type_: str) -> bool:
     """Whether Arrow and Spark agree on the equality of values of a Spark type."""
     return _COMPARABLE.fullmatch(type_) is not None

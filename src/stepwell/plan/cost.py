@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stepwell.plan.identity import by_identity
 from stepwell.plan.nodes import Scan, walk
-from stepwell.plan.program import Block, Full, Top
+from stepwell.plan.program import Block, Full, Groups, Rows, Sums, Top
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def costs(
     """Both estimates for a block; None if it has no alternative or too few rows changed."""
     if isinstance(block, Full | Top):
         return None
-    read = [node.relation for node in walk(block.input) if isinstance(node, Scan)]
+    read = _reads(block)
     moved = [changed.get(name, 0) for name in read]
     if sum(moved) < model.changed_rows_min:
         return None
@@ -60,3 +61,9 @@ def costs(
     return Costs(
         incremental=incremental, recompute=model.scan * (sum(there) + rows.get(block.relation, 0))
     )
+
+
+@by_identity
+def _reads(block: Sums | Groups | Rows) -> list[str]:
+    """The relations that a block reads, each as often as it is read."""
+    return [node.relation for node in walk(block.input) if isinstance(node, Scan)]

@@ -13,6 +13,7 @@ loss; `test_numbers` compares each of them with Spark.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TypeAlias
 
 Width: TypeAlias = tuple[int, int]
@@ -35,12 +36,14 @@ INTEGER_VALUES: dict[str, Width] = {**INTEGER_WIDTHS, "bigint": (19, 0)}
 _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
 
 
+@lru_cache(maxsize=10_000)
 def decimal_width(type: str) -> Width | None:
     """The width of a decimal type; None for any other type."""
     found = _DECIMAL.fullmatch(type)
     return None if found is None else (int(found[1]), int(found[2]))
 
 
+@lru_cache(maxsize=10_000)
 def width_of(type: str) -> Width | None:
     """The decimal width that Spark uses for this type in arithmetic; None if it is not exact.
 

@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from stepwell.errors import ensure
 from stepwell.plan.functions import IN_ANY_ORDER, is_aggregate, name_of
+from stepwell.plan.identity import by_identity
 from stepwell.plan.nodes import Filter, Item, Node, Project, Scan, TopN, Window, walk
 from stepwell.plan.reasons import Reason
 from stepwell.plan.sums import Accumulator
@@ -133,18 +134,24 @@ class Program:
     @property
     def shown(self) -> Block:
         """The block whose relation the output reads."""
-        under = self.output
-        while isinstance(under, Filter | Project):
-            under = under.input
-        ensure(isinstance(under, Scan), "a view is made of one stored relation")
-        relation = under.relation if isinstance(under, Scan) else ""
-        return next(block for block in self.blocks if block.relation == relation)
+        return _shown(self)
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
         return tuple(block.reason for block in self.blocks if isinstance(block, Full))
 
 
+@by_identity
+def _shown(program: Program) -> Block:
+    under = program.output
+    while isinstance(under, Filter | Project):
+        under = under.input
+    ensure(isinstance(under, Scan), "a view is made of one stored relation")
+    relation = under.relation if isinstance(under, Scan) else ""
+    return next(block for block in program.blocks if block.relation == relation)
+
+
+@by_identity
 def may_depend_on_order(block: Block) -> bool:
     """Whether Spark may compute other values from the same rows in another order.
 

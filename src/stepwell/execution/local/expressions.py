@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from sqlglot.errors import SqlglotError
 from stepwell.execution.backend import Declined, Fallback, NotSupported
 from stepwell.lsm.arrow_types import arrow_type
 from stepwell.plan.expressions import Expr
+from stepwell.plan.identity import by_identity
 from stepwell.plan.numbers import (
     DIGITS_MAX,
     INTEGER_BITS,
@@ -167,7 +169,7 @@ class ExpressionEvaluator:
             case exp.Neg():
                 return self._negative(node, columns)
             case exp.Add() | exp.Sub() | exp.Mul():
-                if id(node) in self._fixed or node.find(exp.Column) is None:
+                if id(node) in self._fixed or _without_columns(node):
                     return self._constant(node)
                 a, b = self._of(node.left, columns), self._of(node.right, columns)
                 whole = a.type in INTEGER_BITS and b.type in INTEGER_BITS
@@ -270,13 +272,7 @@ class ExpressionEvaluator:
         return Value(found, "boolean")
 
     def _case(self, node: exp.Case, columns: Columns) -> Value:
-        branches = []
-        for branch in node.args.get("ifs", []):
-            test = branch.this
-            if node.this is not None:
-                test = exp.EQ(this=node.this.copy(), expression=test.copy())
-            branches.append((test, branch.args["true"]))
-        return self._chosen(branches, node.args.get("default"), columns)
+        return self._chosen(_branches(node), node.args.get("default"), columns)
 
     def _chosen(
         self,
@@ -347,10 +343,10 @@ class ExpressionEvaluator:
         return Value(_divided(a.data, b.data, *width), decimal_text(width))
 
     def _cast(self, node: exp.Cast, columns: Columns) -> Value:
-        if id(node) in self._fixed or node.find(exp.Column) is None:
+        if id(node) in self._fixed or _without_columns(node):
             return self._constant(node)
         value = self._of(node.this, columns)
-        kind = node.to.sql(dialect="spark").lower().replace(" ", "")
+        kind = _target(node)
         if kind == value.type:
             return value
         if kind in INTEGER_BITS and value.type in INTEGER_BITS:
@@ -367,6 +363,29 @@ class ExpressionEvaluator:
         if kind == _DOUBLE and value.type in INTEGER_BITS:
             return Value(_small(value.data).cast(pa.float64()), kind)
         raise NotSupported(f"CAST of {value.type.upper()} to {kind.upper()} has no local kernel")
+
+
+@by_identity
+def _without_columns(node: exp.Expr) -> bool:
+    return node.find(exp.Column) is None
+
+
+@by_identity
+def _target(node: exp.Cast) -> str:
+    """The type that a value is cast to."""
+    return node.to.sql(dialect="spark").lower().replace(" ", "")
+
+
+@by_identity
+def _branches(node: exp.Case) -> list[tuple[exp.Expr, exp.Expr]]:
+    """The conditions and the values of CASE."""
+    branches = []
+    for branch in node.args.get("ifs", []):
+        test = branch.this
+        if node.this is not None:
+            test = exp.EQ(this=node.this.copy(), expression=test.copy())
+        branches.append((test, branch.args["true"]))
+    return branches
 
 
 def _missing(node: exp.Expr) -> str:
@@ -549,6 +568,7 @@ def _common(types: Sequence[str]) -> str:
     return decimal_text(width)
 
 
+@lru_cache(maxsize=10_000)
 def arrow_of(type_: str) -> pa.DataType:
     """The Arrow type of a type supported here. Raises `NotSupported` for any other type."""
     if type_ not in _ORDERED and type_ != _DOUBLE and width_of(type_) is None:

@@ -12,8 +12,8 @@ from stepwell.execution.backend import Fallback
 from stepwell.execution.local.conditions import fulfilling
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.index import Indexes
-from stepwell.lsm.lookup import SharedRows, among, distinct
-from stepwell.lsm.part import Part, Relation
+from stepwell.lsm.lookup import LookedUpRows, SharedRows, distinct
+from stepwell.lsm.part import Part, Relation, Sought
 from stepwell.lsm.relations import Relations
 from stepwell.lsm.values import comparable
 from stepwell.plan.expressions import Expr
@@ -81,7 +81,8 @@ class LookUps:
         # row that seems never to have existed.
         delta = None
         if changed is not None:
-            delta = among(changed.table, self._sought(relation, candidates))
+            at = changed.find(self._sought(relation, candidates))
+            delta = changed.rows_at(at)
         for condition in conditions:
             whole = fulfilling(whole, leaf.columns, relation.types, condition)
             if delta is not None:
@@ -177,16 +178,21 @@ class LookUps:
         needed: frozenset[int] | None = None,
     ) -> pa.Table | None:
         """The stored rows that have such values; None if they cannot be looked up here."""
-        if relation.rows > INDEX_ROWS_MAX:
-            return None
         sought = self._sought(relation, candidates)
         if candidates and not sought:
             return None
-        result = self._shared.look_up(self._indexes, relation, sought, self._most)
+        result = self._look_up(relation, sought)
         if result is None:
             return None
-        self.rows_read += result.rows
         return result.table(None if needed is None else needed | sought.keys())
+
+    def _look_up(self, relation: Relation, sought: Sought) -> LookedUpRows | None:
+        if relation.rows > INDEX_ROWS_MAX:
+            return None
+        result = self._shared.look_up(self._indexes, relation, sought, self._most)
+        if result is not None:
+            self.rows_read += result.rows
+        return result
 
     def _sought(
         self, relation: Relation, candidates: Mapping[int, Values | None]

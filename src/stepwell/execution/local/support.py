@@ -35,6 +35,7 @@ from stepwell.lsm.part import Part, Relation
 from stepwell.lsm.run_file import RunFiles
 from stepwell.plan.column_names import ColumnNames, Tracing, renamed
 from stepwell.plan.explain import Backends, Chosen, Decided, Explained, LookUp, explain
+from stepwell.plan.identity import by_identity
 from stepwell.plan.join_order import Estimates
 from stepwell.plan.maintain import Maintenance
 from stepwell.plan.nodes import Names, Node, Scan, walk
@@ -255,6 +256,7 @@ def _plans(block: Block, maintenance: Maintenance) -> Iterator[Node]:
             yield found
 
 
+@by_identity
 def _reads(block: Block) -> frozenset[str]:
     if isinstance(block, Full):
         return frozenset()

@@ -157,6 +157,8 @@ class Blocks:
             self._evaluator.check_nodes(summed)
             self._stage(maintenance, known)
             added = self._evaluator.added(summed, known)
+            if not added.rows and block.keys:
+                return None
             result = self._merged(block, added)
             if result is not None:
                 return self._show_change(block, result, program, known, outputs)
