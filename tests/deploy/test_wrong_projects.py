@@ -83,6 +83,11 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
         None,
     ),
     (
+        "transaction: {bulk_bytes: never}",
+        "stepwell.yml:7:27: transaction.bulk_bytes must be a size such as 64MB or 1GiB, or off, found 'never'",
+        None,
+    ),
+    (
         "transaction: {on_error: stop}",
         "stepwell.yml:7:25: transaction.on_error must be dead_letter or fail, found 'stop'",
         None,

@@ -207,7 +207,11 @@ class TextParts:
 
     unit = "line"
 
-    def __init__(self, shape: Shape, changes: ChangeFormat, *, delimiter: str | None) -> None:
+    def __init__(
+        self, shape: Shape, changes: ChangeFormat, *, delimiter: str | None, prefixes: bool = True
+    ) -> None:
+        """Without `prefixes` no piece has one, so that nothing before it is read."""
+        self._prefixes = prefixes
         self._shape = shape
         self._changes = changes
         self._delimiter = delimiter
@@ -273,6 +277,8 @@ class TextParts:
         else:
             batch = self._decode(part, header, data)
         following = None if over else Place(end, line + cut.lines, cut.inside)
+        if not self._prefixes:
+            return Piece(part, batch, following, len(data))
         hashed = self._hash(file, start, head)
         hashed.update(data)
         return Piece(part, batch, following, len(data), self._note(file, end, hashed))
@@ -303,6 +309,8 @@ class TextParts:
 
     def _hash(self, file: FileListed, start: int, head: bytes | None) -> xxhash.xxh3_128:
         """The hash of the content taken of a file before an offset."""
+        if not self._prefixes:
+            return xxhash.xxh3_128()
         if head is not None and start == len(head):
             return xxhash.xxh3_128(head)
         if self._hashed is not None and self._hashed[:2] == (file.name, start):

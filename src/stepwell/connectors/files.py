@@ -24,15 +24,24 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stepwell.connectors.bulk_files import (
+    PARTS_MAX,
+    READ_BYTES_MAX,
+    FilesDecode,
+    Reading,
+    Span,
+    parts_in,
+    shares_of,
+    spans_again,
+    spans_of,
+)
 from stepwell.connectors.file_parts import (
     PLACE,
     FileListed,
     NotReadyError,
     Part,
-    PartReader,
     Piece,
     Place,
-    TextParts,
     Undecoded,
     changed,
     unavailable,
@@ -41,15 +50,16 @@ from stepwell.connectors.folding import AT, fold_numbered
 from stepwell.connectors.formats import Batch, ChangeFormat
 from stepwell.connectors.json_lines import joined
 from stepwell.connectors.listing import Listing
-from stepwell.connectors.parquet_parts import ParquetParts
 from stepwell.connectors.settling import TICK_S, Settling
 from stepwell.connectors.shape import shape_of
 from stepwell.connectors.values import Unfit
 from stepwell.connectors.writing import FileFormat
-from stepwell.engine.ports import Intake, Limits, Names
+from stepwell.engine.ports import BulkRead, Intake, Limits, Names
 from stepwell.engine.taken_names import TakenNames, add_digests, digest_of
 from stepwell.env import Env
 from stepwell.errors import ConfigError, CorruptError, StepwellError, UnavailableError
+from stepwell.lsm.bulk import Staged
+from stepwell.lsm.change import Change
 from stepwell.lsm.dead_letter import BadRow
 from stepwell.sql.statements import Table
 from stepwell.store.sealed import Fields, Json
@@ -141,12 +151,8 @@ class FilesSource:
         self._shape = shape_of(table, ignore_unknown=unknown is UnknownColumns.IGNORE)
         if changes is ChangeFormat.DEBEZIUM and format is not FileFormat.JSON:
             raise ConfigError(f"source {name}: Debezium's events are JSON, not {format.value}")
-        self._reader: PartReader
-        if format is FileFormat.PARQUET:
-            self._reader = ParquetParts(self._shape, changes)
-        else:
-            separator = delimiter if format is FileFormat.CSV else None
-            self._reader = TextParts(self._shape, changes, delimiter=separator)
+        self._reading = Reading(format, self._shape, changes, delimiter)
+        self._reader = self._reading.reader(prefixes=True)
         self._given: Json = None
         """The last position returned."""
         self._watched: OrderedDict[str, int] = OrderedDict()
@@ -168,12 +174,16 @@ class FilesSource:
         """How many of them the poll has reached."""
         self._lag = 0
         """How many of them it did not take."""
+        self._ahead: list[str] | None = None
+        """The new names in a listing that the current poll has already made."""
+        self._few: frozenset[str] = frozenset()
+        """Names of files that were too small for a bulk read."""
 
-    def poll(self, after: Json, limits: Limits) -> Intake | None:
+    def poll(self, after: Json, limits: Limits) -> Intake | BulkRead | None:
         """Take the first files; to continue, `poll_new` must know which files were taken."""
         return self.poll_new(after, limits, TakenNames(self.name))
 
-    def poll_new(self, after: Json, limits: Limits, taken: Names) -> Intake | None:
+    def poll_new(self, after: Json, limits: Limits, taken: Names) -> Intake | BulkRead | None:
         self._watch(after, taken)
         standing = _Standing.after(after)
         standing.compare(self.name, taken.count)
@@ -181,6 +191,11 @@ class FilesSource:
         if not grown and self._quiet == (after, changed_ns):
             return None
         opened = standing.open
+        self._ahead = None
+        if limits.bulk_bytes is not None and opened is None and not grown:
+            read = self._bulk(after, standing, taken, limits.bulk_bytes)
+            if read is not None:
+                return read
         took: dict[str, None] = {}
         parts: list[Part] = []
         batches: list[Batch | Undecoded] = []
@@ -260,6 +275,95 @@ class FilesSource:
     def close(self) -> None:
         self._reader.close()
 
+    def read_bulk(self, reference: Json, bytes_min: int) -> BulkRead | None:
+        parts = [Part.from_json(part) for part in reference["parts"]]
+        files = [self._listing.find(part.name) for part in parts]
+        found = [file for file in files if file is not None]
+        if self._reading.changes is not ChangeFormat.ROWS or len(found) < len(files):
+            return None
+        spans = spans_again(parts, found, self._reader.unit == "line")
+        if not spans or sum(span.size for span in spans) < bytes_min:
+            return None
+
+        def intake(staged: Staged) -> Intake:
+            return self._staged(staged, reference["grown"], None, reference)
+
+        return BulkRead(FilesDecode(self._reading, shares_of(spans)), intake)
+
+    def _bulk(
+        self, after: Json, standing: _Standing, taken: Names, bytes_min: int
+    ) -> BulkRead | None:
+        """The files to read in bulk; None if they are too few, or have to be read step by step."""
+        if self._reading.changes is not ChangeFormat.ROWS:
+            return None  # The order of puts and deletes of one key matters.
+        position, left = self._left
+        if left and position == after:
+            names = taken.missing(left[:_FILES_MAX])
+        else:
+            self._ahead = left = self._listed(standing, taken)
+            names = left[:_FILES_MAX]
+        if names and names[0] in self._few:
+            return None
+        files = list(self._whole_files(names))
+        if sum(file.size for file in files) < bytes_min:
+            self._few = frozenset(names)
+            return None
+        spans: list[Span] = []
+        chosen: list[FileListed] = []
+        for file in files:
+            more = spans_of(file, self._reading, settled=self._settling.is_settled(file))
+            if more is None:
+                continue
+            if spans and parts_in((*spans, *more)) > PARTS_MAX:
+                break
+            chosen.append(file)
+            spans += more
+        if sum(file.size for file in chosen) < bytes_min:
+            return None
+        decode = FilesDecode(self._reading, shares_of(spans))
+
+        def intake(staged: Staged) -> Intake:
+            self._lag = len(left) - len(chosen)
+            return self._bulk_intake(staged, standing, chosen)
+
+        return BulkRead(decode, intake)
+
+    def _whole_files(self, names: Sequence[str]) -> Iterator[FileListed]:
+        """Files that are ready to be taken as a whole."""
+        size = 0
+        for name in names:
+            if self._listing.is_unreadable(name) or size >= READ_BYTES_MAX:
+                return
+            with suppress(OSError, UnavailableError):  # Left to a step, which reports it.
+                file = self._listing.find(name)
+                if file is not None and file.size and self._is_ready(file):
+                    yield file
+                    size += file.size
+
+    def _bulk_intake(
+        self, staged: Staged, standing: _Standing, files: Sequence[FileListed]
+    ) -> Intake:
+        for file in files:
+            if self._listing.find(file.name) != file:
+                raise UnavailableError(
+                    f"{file.name} was changed while it was read",
+                    hint="it is read again in a moment",
+                )
+        names = tuple(file.name for file in files)
+        for file in files:
+            self._settling.forget(file.name)
+            self._taking[file.name] = file.size
+        self._given = position = standing.to_json(names, None)
+        self._few = frozenset()
+        reference = {"parts": [note for note in staged.notes if note is not None], "grown": []}
+        return replace(self._staged(staged, [], position, reference), names=names)
+
+    def _staged(self, staged: Staged, grown: list[Json], position: Json, reference: Json) -> Intake:
+        late = _late(grown)
+        rows, bad = staged.read + len(late), (*staged.bad, *late)
+        change = Change(staged=staged.rows)
+        return Intake(self.name, self.table, change, rows, position, reference, bad)
+
     def _take(
         self, file: FileListed, place: Place, rows: int, size: int, *, settled: bool
     ) -> Piece:
@@ -275,14 +379,7 @@ class FilesSource:
         parts = tuple(Part.from_json(part) for part in reference["parts"])
         batches = [_numbered(batch, part) for part, batch in self._reader.decode(found)]
         batch = joined(batches, self._shape)
-        late = [
-            BadRow(
-                name,
-                f"grew from {old} to {new} bytes after it was read; the added bytes are ignored",
-                "",
-            )
-            for name, old, new in grown
-        ]
+        late = _late(grown)
         change, numbers = fold_numbered(self._shape, batch.operations)
         bad = (*batch.bad, *late)
         told = partial(self._told, parts, numbers)
@@ -319,12 +416,17 @@ class FilesSource:
         position, left = self._left
         if left and position == after:
             yield from self._counted(left, taken)
+        new = self._listed(standing, taken) if self._ahead is None else self._ahead
+        yield from self._counted([name for name in new if name not in took])
+
+    def _listed(self, standing: _Standing, taken: Names) -> list[str]:
+        """The new names of a listing."""
         names = self._listing.names()
         self._settling.forget_others(names)
         new = taken.missing(names)
         standing.compare(self.name, taken.count, taken.digest())
         taken.forget_others(names)
-        yield from self._counted([name for name in new if name not in took])
+        return new
 
     def _counted(self, names: list[str], taken: Names | None = None) -> Iterator[str]:
         """Yield the names, counting those reached by the poll; `taken` filters them, if given."""
@@ -456,6 +558,17 @@ class FilesSource:
                 grown.append([name, size, file.size])
                 self._taking[name] = file.size
         return grown
+
+
+def _late(grown: list[Json]) -> list[BadRow]:
+    return [
+        BadRow(
+            name,
+            f"grew from {old} to {new} bytes after it was read; the added bytes are ignored",
+            "",
+        )
+        for name, old, new in grown
+    ]
 
 
 def _numbered(batch: Batch, part: int) -> Batch:

@@ -92,7 +92,9 @@ class _Group:
 class ParquetParts:
     unit = "row"
 
-    def __init__(self, shape: Shape, changes: ChangeFormat) -> None:
+    def __init__(self, shape: Shape, changes: ChangeFormat, *, prefixes: bool = True) -> None:
+        """Without `prefixes` no piece has one, so that nothing before it is read."""
+        self._prefixes = prefixes
         self._shape = shape
         self._changes = changes
         self._group: _Group | None = None
@@ -142,6 +144,8 @@ class ParquetParts:
 
     def _extended(self, file: FileListed, group: _Group) -> str:
         """The checksum of the row groups of a file up to this one."""
+        if not self._prefixes:
+            return ""
         name, sums = self._sums
         if group.number == 0:
             sums = []

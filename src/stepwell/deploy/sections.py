@@ -15,6 +15,7 @@ from typing import Literal, TypeVar, get_args
 from stepwell.deploy.document import Node, check_keys
 from stepwell.deploy.references import References
 from stepwell.durations import EXAMPLES, parse_duration, unit_hint
+from stepwell.engine.bulk import BULK_BYTES
 from stepwell.engine.ports import Limits
 from stepwell.engine.push_keys import KEEP_S
 from stepwell.engine.settings import Settings
@@ -34,7 +35,7 @@ ROOT: Mapping[str, tuple[str, ...]] = {
     "name": (),
     "store": ("address", "patience"),
     "journal": ("store", "keep"),
-    "transaction": ("max_rows", "max_bytes", "max_latency", "on_error"),
+    "transaction": ("max_rows", "max_bytes", "bulk_bytes", "max_latency", "on_error"),
     "push": ("keep",),
     "checkpoint": ("every", "keep"),
     "gc": ("every", "grace"),
@@ -75,6 +76,7 @@ class TransactionSection:
     bytes_max: int = 256 * 2**20
     latency_s_max: float = 0.0
     on_error: OnError = "dead_letter"
+    bulk_bytes: int | None = BULK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ class Sections:
         """Return the engine's settings."""
         return Settings(
             limits=Limits(self.transaction.rows_max, self.transaction.bytes_max),
+            bulk_bytes=self.transaction.bulk_bytes,
             latency_s_max=self.transaction.latency_s_max,
             push_keep_s=self.push.keep_s,
             checkpoint_every_s=self.checkpoint.every_s,
@@ -168,6 +171,7 @@ def with_store_mapping(entries: Mapping[str, Node]) -> Mapping[str, Node]:
     return {**entries, "store": Node({"address": node}, node.source, node.span, node.key)}
 
 
+_SIZE = r"([1-9]\d{0,11})(B|[KMG]i?B)"
 _OWN = [name for name in ROOT if name not in ("name", "targets")]
 
 
@@ -189,6 +193,7 @@ def read_sections(entries: Mapping[str, Node], references: References) -> Sectio
             transaction.size("max_bytes", usual.bytes_max),
             transaction.seconds("max_latency", usual.latency_s_max, least=0),
             transaction.choice("on_error", get_args(OnError), usual.on_error),
+            transaction.size_or_off("bulk_bytes", usual.bulk_bytes),
         ),
         PushSection(section("push").seconds("keep", PushSection().keep_s, least=1)),
         CheckpointSection(
@@ -256,10 +261,21 @@ class Reader:
         node, value = self._get(key)
         if node is None:
             return default
-        found = re.fullmatch(r"([1-9]\d{0,11})(B|[KMG]i?B)", str(value), re.ASCII)
+        found = re.fullmatch(_SIZE, str(value), re.ASCII)
         if found is None:
             raise self._wrong(node, key, "a size such as 64MB or 1GiB")
         return int(found[1]) * _BYTES[found[2]]
+
+    def size_or_off(self, key: str, default: int | None) -> int | None:
+        """Return a size, or None for `off`."""
+        node, value = self._get(key)
+        if node is None:
+            return default
+        if value is False or value == "off":
+            return None
+        if re.fullmatch(_SIZE, str(value), re.ASCII) is None:
+            raise self._wrong(node, key, "a size such as 64MB or 1GiB, or off")
+        return self.size(key, 0)
 
     def memory(self, key: str, default: str) -> str:
         """Return a memory size in Java's notation."""

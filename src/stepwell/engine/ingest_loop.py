@@ -60,7 +60,7 @@ class IngestLoop:
         done: Done | None = None
         if step is None:
             self._idle()
-        elif session.settings.latency_s_max > 0 and step.can_be_read_again:
+        elif session.settings.latency_s_max > 0 and step.can_be_read_again and not step.staged:
             if open is None:
                 open = session.begin(explicit=False)
                 self._opened_at = session.env.uptime()

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from stepwell.engine.ports import Intake
+from stepwell.errors import ensure
 from stepwell.lsm.change import Change
 from stepwell.lsm.fold import Folded, Keys, check_discards, fold_traced
 
@@ -19,17 +20,20 @@ def fold_intakes(intakes: Iterable[Intake], keys: Keys) -> dict[str, Folded]:
     changes: dict[str, list[Change]] = {}
     numbers: dict[str, list[int]] = {}
     for number, intake in enumerate(intakes):
-        if intake.change.parts:
+        if intake.change.parts or intake.change.staged is not None:
             check_discards(intake.table, keys[intake.table], intake.change)
             changes.setdefault(intake.table, []).append(intake.change)
             numbers.setdefault(intake.table, []).append(number)
+    for parts in changes.values():
+        alone = len(parts) == 1 or all(part.staged is None for part in parts)
+        ensure(alone, "rows that are in files are not folded with others")
     return {
         table: fold_traced(parts, keys[table], numbers[table]) for table, parts in changes.items()
     }
 
 
 class Alike:
-    """Checks that columns of the same name have types whose values can be compared directly.
+    """Checks that changes can be folded: their columns have types that compare directly.
 
     Otherwise two values that are equal in the table could differ here: a number and its text.
     """
@@ -41,6 +45,8 @@ class Alike:
         """Accept intakes if their types match those accepted before; False if they do not."""
         types = dict(self._types)
         for intake in intakes:
+            if intake.change.staged is not None:
+                return False  # These rows are not in memory, and cannot be folded with others.
             for part in intake.change.parts:
                 for field in part.schema:
                     if pa.types.is_null(field.type):

@@ -21,6 +21,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from stepwell.engine.bulk import BulkReader
 from stepwell.engine.ports import Intake, Source, Told
 from stepwell.engine.push_keys import PushKey
 from stepwell.errors import CorruptError, InvalidError, ReplayMismatchError
@@ -92,8 +93,11 @@ def recorded_key(item: Input) -> PushKey | None:
     return PushKey(key, Checksum(digest))
 
 
-def read_again(item: Input, source: Source | None) -> Intake:
-    """Read recorded input again, from the entry or from the source. Not compared yet."""
+def read_again(item: Input, source: Source | None, bulk: BulkReader | None = None) -> Intake:
+    """Read recorded input again, from the entry or from the source. Not compared yet.
+
+    `bulk` is given if its rows need not be folded with others.
+    """
     if item.data is not None:
         change, bad = decode_data(item.data, f"the data of source {item.source}")
         position, names = _standing(item)
@@ -106,7 +110,9 @@ def read_again(item: Input, source: Source | None) -> Intake:
             "pipeline has no such source",
             hint="add the source again until the pipeline has been opened and flushed once",
         )
-    intake = source.read(_loads(item, "position", "reference")["reference"])
+    reference = _loads(item, "position", "reference")["reference"]
+    staged = None if bulk is None else bulk.again(source, reference)
+    intake = source.read(reference) if staged is None else staged
     # The recorded position and names count: the source may not know them any more.
     position, names = _standing(item)
     return replace(intake, source=item.source, table=item.table, position=position, names=names)
@@ -140,10 +146,12 @@ def checksum_intake(intake: Intake) -> Checksum:
 
 def _sums(intake: Intake) -> list[tuple[str, int, Checksum]]:
     """The name of every part, its number of rows and their checksum."""
-    return [
+    sums = [
         (what, rows.num_rows, checksum_rows(rows, "delete" if what == "discard" else what))
         for what, rows in _parts(intake)
     ]
+    staged = intake.change.staged
+    return sums if staged is None else [("put", staged.rows, staged.checksum), *sums]
 
 
 def _digest(intake: Intake, sums: Iterable[tuple[str, int, Checksum]]) -> Checksum:

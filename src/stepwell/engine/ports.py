@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from stepwell.lsm.bulk import Decode, Staged
 from stepwell.lsm.change import Change
 from stepwell.lsm.dead_letter import BadRow
 from stepwell.manifest.progress import Delivered as Delivered
@@ -27,6 +28,9 @@ class Limits:
 
     rows_max: int = 100_000
     bytes_max: int = 256 * 1024 * 1024
+    bulk_bytes: int | None = None
+    """If as much input is waiting, a source that `BulkReads` may return a `BulkRead` of it, to
+    which the other bounds do not apply. None: it must not."""
 
 
 Told = Callable[[Sequence[int]], Sequence[tuple[str, str | None]]]
@@ -61,13 +65,35 @@ class Intake:
     """The key of a push, by which it can be repeated safely."""
 
 
+@dataclass(frozen=True, slots=True)
+class BulkRead:
+    """A step of input that executors decode, instead of the source."""
+
+    decode: Decode
+    intake: Callable[[Staged], Intake]
+    """Makes the intake once all of it is decoded: with positions, dead letters and a reference as
+    if the source had decoded it. Raises `UnavailableError` if the input changed meanwhile."""
+
+
+@runtime_checkable
+class BulkReads(Protocol):
+    """A source whose polls may return a `BulkRead` (see `Limits.bulk_bytes`)."""
+
+    @property
+    def table(self) -> str: ...
+
+    def read_bulk(self, reference: Json, bytes_min: int) -> BulkRead | None:
+        """Like `Source.read`, by executors; None if the reference is of less than `bytes_min`, or
+        of input that has to be read step by step."""
+
+
 class Source(Protocol):
     """Fills one table. Positions and references are JSON, and must stay readable for years."""
 
     name: str
     table: str
 
-    def poll(self, after: Json, limits: Limits) -> Intake | None:
+    def poll(self, after: Json, limits: Limits) -> Intake | BulkRead | None:
         """The next rows after a position (None: the start); None if there are none now."""
 
     def read(self, reference: Json) -> Intake:
@@ -100,7 +126,7 @@ class Naming(Protocol):
     runs in the store have all. It polls such a source by `poll_new`.
     """
 
-    def poll_new(self, after: Json, limits: Limits, taken: Names) -> Intake | None:
+    def poll_new(self, after: Json, limits: Limits, taken: Names) -> Intake | BulkRead | None:
         """Like `Source.poll`, without names in `taken`. `Intake.names` are the new ones."""
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from stepwell.engine.bulk import BulkReader
 from stepwell.engine.events import Replayed
 from stepwell.engine.intakes import Alike
 from stepwell.engine.payload import checksum_intake, read_again, recorded_key
@@ -158,18 +159,20 @@ class Replay:
     def _read(self, transaction: Transaction) -> tuple[Step, ...]:
         """Read the steps again, and compare them with the journal."""
         steps = []
+        alone = sum(len(draft.inputs) for draft in self._drafts if draft.step) == 1
         for draft in self._drafts:
             if draft.step:
-                intakes = tuple(self._read_input(transaction, item) for item in draft.inputs)
+                bulk = self._state.bulk if alone else None
+                intakes = tuple(self._read_input(transaction, item, bulk) for item in draft.inputs)
                 steps.append(Step.recorded(intakes, draft.inputs))
         recorded = [item for step in steps for item in step.inputs]
         found = [intake for step in steps for intake in step.intakes]
         compare(transaction, sum_inputs(recorded), sum_intakes(found))
         return tuple(steps)
 
-    def _read_input(self, transaction: Transaction, item: Input) -> Intake:
+    def _read_input(self, transaction: Transaction, item: Input, bulk: BulkReader | None) -> Intake:
         try:
-            return read_again(item, self._sources.get(item.source))
+            return read_again(item, self._sources.get(item.source), bulk)
         except ReplayMismatchError as error:
             raise ReplayMismatchError(
                 f"transaction {transaction}, source {item.source}: {error.message}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from stepwell.engine.bulk import BULK_BYTES
 from stepwell.engine.data_tests import DataTest
 from stepwell.engine.outbox import OutboxSettings
 from stepwell.engine.ports import Limits
@@ -18,6 +19,8 @@ from stepwell.manifest.history import History
 @dataclass(frozen=True, slots=True)
 class Settings:
     limits: Limits = field(default_factory=Limits)
+    bulk_bytes: int | None = BULK_BYTES
+    """How much waiting input of a source is read in bulk, by executors; None: none is."""
     latency_s_max: float = 0.0
     """How long a transaction of the loop stays open for more steps; 0: one step each."""
     push_keep_s: float = KEEP_S

@@ -10,18 +10,38 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stepwell.durations import backoff_s
+from stepwell.engine.bulk import BulkReader
 from stepwell.engine.events import Events, SourceFailed
 from stepwell.engine.payload import PUSHED
-from stepwell.engine.ports import Intake, Lags, Limits, Names, Naming, Settles, Source
+from stepwell.engine.ports import (
+    BulkRead,
+    Intake,
+    Lags,
+    Limits,
+    Names,
+    Naming,
+    Settles,
+    Source,
+)
 from stepwell.engine.taken_names import Layers, TakenNames
 from stepwell.env import Env
-from stepwell.errors import ConfigError, InvalidError, StepwellError, UnavailableError
+from stepwell.errors import (
+    ConfigError,
+    ExecutorLostError,
+    InvalidError,
+    StepwellError,
+    UnavailableError,
+    ensure,
+)
+from stepwell.lsm.bulk import NotInBulkError
 from stepwell.lsm.change import Change
 from stepwell.store.sealed import Json
 from stepwell.text import did_you_mean
 
 _ROUNDS_MAX = 1_000
 """How often sources that advance without rows are polled again at once."""
+_DECLINED_S = 60.0
+"""How long a source is read step by step after a bulk read that was not possible."""
 _MOVED_NAMES_MAX = 1_000
 """Names that a source may pass without an entry, so that the next entry stays small."""
 
@@ -71,6 +91,8 @@ class Sources:
         self._moved: dict[str, _Moved] = {}
         self._sources = {source.name: source for source in sources}
         self._tables = {table.lower(): table for table in tables}
+        self._declined: dict[str, float] = {}
+        """Until when a source is not read in bulk, because some of its input cannot be."""
         self._first = 0
         if len(self._sources) < len(sources):
             raise ConfigError("two sources have the same name")
@@ -127,16 +149,18 @@ class Sources:
         position: Callable[[str], Json],
         limits: Limits,
         names: Callable[[str], Layers] = lambda source: Layers(TakenNames(source)),
+        bulk: BulkReader | None = None,
     ) -> tuple[Intake, ...]:
         """Poll the sources within the limits; empty if no source has rows.
 
-        `position` and `names` return the position of a source, and the names it has taken.
+        `position` and `names` return the position of a source, and the names it has taken. With
+        `bulk`, a source with much input may exceed the limits; its intake is then the only one.
 
         A source that only advances, past a few files without rows, causes no transaction. This
         process continues from there.
         """
         for _ in range(_ROUNDS_MAX):
-            intakes, at = self._round(position, limits, names)
+            intakes, at = self._round(position, limits, names, bulk)
             many = any(len(moved.names) > _MOVED_NAMES_MAX for moved in at.values())
             if many or any(intake.rows for intake in intakes):
                 return tuple(intakes)
@@ -147,7 +171,11 @@ class Sources:
         return ()
 
     def _round(
-        self, position: Callable[[str], Json], limits: Limits, names: Callable[[str], Layers]
+        self,
+        position: Callable[[str], Json],
+        limits: Limits,
+        names: Callable[[str], Layers],
+        bulk: BulkReader | None,
     ) -> tuple[list[Intake], dict[str, _Moved]]:
         """Poll each source until the limits are used up; return intakes and new positions."""
         every = list(self._sources.values())
@@ -165,7 +193,8 @@ class Sources:
                 name = source.name
                 before = at.get(name) or self._after(name, position(name))
                 layers = Layers(names(name), frozenset(before.names))
-                intake = self._poll(source, before.position, share, layers)
+                reader = bulk if name not in at else None
+                intake = self._poll(source, before.position, share, layers, reader, not intakes)
                 if intake is None:
                     continue
                 if name not in at and before.names:
@@ -174,6 +203,8 @@ class Sources:
                 new = intake.names if name not in at else (*before.names, *intake.names)
                 at[name] = _Moved(before.base, intake.position, new)
                 intakes.append(replace(intake, source=name, table=self.table(source.table)))
+                if intake.change.staged is not None:
+                    return intakes, at
                 rows -= intake.rows
                 size -= _size(intake.change)
                 if intake.rows >= share.rows_max:
@@ -184,15 +215,34 @@ class Sources:
         moved = self._moved.get(name)
         return moved if moved and moved.base == recorded else _Moved(recorded, recorded, ())
 
-    def _poll(self, source: Source, after: Json, limits: Limits, names: Names) -> Intake | None:
+    def _poll(
+        self,
+        source: Source,
+        after: Json,
+        limits: Limits,
+        names: Names,
+        bulk: BulkReader | None,
+        alone: bool,
+    ) -> Intake | None:
+        """Poll one source. `alone`: no other has input in this round. A bulk read needs that."""
         failure = self._failures.get(source.name)
         if failure is not None and self._env.uptime() < failure.until:
             return None
+        until = self._declined.get(source.name, 0.0)
+        if bulk is not None and self._env.uptime() >= until and bulk.serves(source):
+            limits = replace(limits, bulk_bytes=bulk.bytes_min)
         try:
-            if isinstance(source, Naming):
-                intake = source.poll_new(after, limits, names)
+            found = _polled(source, after, limits, names)
+            if not isinstance(found, BulkRead):
+                intake = found
+            elif bulk is None or not alone:
+                # It comes first in the next round.
+                self._first = list(self._sources).index(source.name)
+                return None
             else:
-                intake = source.poll(after, limits)
+                intake = self._read_in_bulk(source, after, found, limits, names, bulk)
+        except ExecutorLostError:
+            raise
         except StepwellError as error:
             self._pause(source.name, error)
             return None
@@ -207,6 +257,23 @@ class Sources:
         self._failures.pop(source.name, None)
         return intake
 
+    def _read_in_bulk(
+        self,
+        source: Source,
+        after: Json,
+        read: BulkRead,
+        limits: Limits,
+        names: Names,
+        bulk: BulkReader,
+    ) -> Intake | None:
+        try:
+            return bulk.intake(source, read)
+        except NotInBulkError:
+            self._declined[source.name] = self._env.uptime() + _DECLINED_S
+            found = _polled(source, after, replace(limits, bulk_bytes=None), names)
+            ensure(not isinstance(found, BulkRead), "a source reads in bulk only if it is asked to")
+            return None if isinstance(found, BulkRead) else found
+
     def _pause(self, name: str, error: StepwellError) -> None:
         failure = self._failures.get(name)
         count = 0 if failure is None else failure.count + 1
@@ -214,6 +281,12 @@ class Sources:
         wait = backoff_s(count, first, longest, self._env)
         self._failures[name] = _Failure(error, count, self._env.uptime() + wait)
         self._events.emit(SourceFailed(name, error.message, wait))
+
+
+def _polled(source: Source, after: Json, limits: Limits, names: Names) -> Intake | BulkRead | None:
+    if isinstance(source, Naming):
+        return source.poll_new(after, limits, names)
+    return source.poll(after, limits)
 
 
 def _size(change: Change) -> int:

@@ -35,6 +35,7 @@ from typing import Literal
 import pyarrow as pa
 
 from stepwell import threads
+from stepwell.engine.bulk import BULK_BYTES, BulkReader
 from stepwell.engine.data_tests import (
     DataTest,
     Violation,
@@ -103,6 +104,11 @@ class Step:
     @property
     def rows(self) -> int:
         return sum(intake.rows for intake in self.intakes)
+
+    @property
+    def staged(self) -> bool:
+        """Whether its rows are in files, so that it has to be a transaction of its own."""
+        return any(intake.change.staged is not None for intake in self.intakes)
 
     @property
     def can_be_read_again(self) -> bool:
@@ -225,6 +231,8 @@ class State:
     """The keys of recorded pushes."""
     outboxes: tuple[Outbox, ...]
     events: Events
+    bulk_bytes: int | None = BULK_BYTES
+    """How much input is read in bulk; None: none is."""
     phases: Phases = field(default_factory=Phases)
     """Times transactions; not during replay."""
     on_error: OnError = "dead_letter"
@@ -249,6 +257,12 @@ class State:
     """The timeline that a restore begins, until a manifest names it."""
     broken: StepwellError | None = None
     """Why memory and journal may disagree; only opening the pipeline again helps."""
+
+    @property
+    def bulk(self) -> BulkReader | None:
+        """Reads large input in bulk; None if this process reads all of it."""
+        none = self.bulk_bytes is None
+        return None if none else BulkReader.of(self.executor, self.bulk_bytes or 0)
 
     @property
     def next(self) -> Transaction:

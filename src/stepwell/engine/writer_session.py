@@ -164,6 +164,7 @@ class WriterSession:
         self.state = load_state(
             made, begin, self.push_keys(begin), outboxes, self.events, tests, read
         )
+        self.state.bulk_bytes = self.settings.bulk_bytes
         if base is not None:
             self.state.origin = base.checkpoint
         for outbox in outboxes:
@@ -378,8 +379,10 @@ class WriterSession:
         if rows_max is not None:
             limits = Limits(rows_max, limits.bytes_max)
         lap = self.state.phases.start()
+        # A bulk read is a transaction of its own.
+        bulk = self.state.bulk if self.state.open is None else None
         with self._work.polling():
-            intakes = self.sources.poll(self.state.position, limits, self.state.names)
+            intakes = self.sources.poll(self.state.position, limits, self.state.names, bulk)
         if not intakes:
             return None
         lap("poll")

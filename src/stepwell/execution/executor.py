@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from stepwell.env import Env
 from stepwell.execution.backend import Fallback
+from stepwell.lsm.bulk import Bulk
 from stepwell.lsm.cache import Usage
 from stepwell.lsm.change import Change, Rejected
 from stepwell.lsm.dead_letter import Letters
@@ -187,6 +188,12 @@ def cache_usage(executor: Executor) -> Usage | None:
     """Usage of the executor's cache; None if it has none."""
     ask: Callable[[], Usage] | None = getattr(executor, "cache_usage", None)
     return None if ask is None else ask()
+
+
+def bulk_of(executor: Executor) -> Bulk | None:
+    """What stages bulk input for an executor; None if it has to be given all rows."""
+    found: Bulk | None = getattr(executor, "bulk", None)
+    return found
 
 
 def lost(executor: Executor) -> str | None:

@@ -8,6 +8,8 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stepwell.lsm.staged import StagedRows
+
 WEIGHT = "_w"
 
 """The last column of a view's change set: the weight of the row, negative for a retraction."""
@@ -31,10 +33,12 @@ class Change:
     put: pa.Table | None = None
     delete: pa.Table | None = None
     discard: pa.Table | None = None
+    staged: StagedRows | None = None
+    """Puts that are in files; then there are no other rows."""
 
     @property
     def parts(self) -> tuple[pa.Table, ...]:
-        """The non-empty parts, in the order in which they are applied."""
+        """The non-empty parts in memory, in the order in which they are applied."""
         every = (self.discard, self.delete, self.put)
         return tuple(part for part in every if part is not None and part.num_rows)
 

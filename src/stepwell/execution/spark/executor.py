@@ -18,6 +18,7 @@ from stepwell.env import Env
 from stepwell.execution.executor import Executed, ExecutorFactory, Report, not_reported
 from stepwell.execution.limits import QueryLimits
 from stepwell.execution.local.support import VERSION
+from stepwell.execution.spark.bulk import BulkInput
 from stepwell.execution.spark.evaluate import Use
 from stepwell.execution.spark.session import (
     SessionSettings,
@@ -111,6 +112,11 @@ class SparkExecutor:
 
     def tables(self) -> Mapping[str, tuple[str, ...]]:
         return self._views.tables()
+
+    @property
+    def bulk(self) -> BulkInput:
+        """Stages bulk input."""
+        return self._views.bulk
 
     def explain(self, view: str) -> Explained:
         return self._views.explain(view)

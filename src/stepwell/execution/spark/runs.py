@@ -19,10 +19,12 @@ from pyspark.sql.functions import col, lit
 from pyspark.sql.types import StructType
 
 from stepwell.env import Env
+from stepwell.lsm.bulk import Target
 from stepwell.lsm.folder_runs import FolderRuns
 from stepwell.lsm.relations import RunStorage
 from stepwell.lsm.reshape import Places
 from stepwell.lsm.run_file import FILE_ROWS, WEIGHT, RunFiles, own
+from stepwell.manifest.manifest import Run
 
 
 class Runs(RunStorage, Protocol):
@@ -35,6 +37,12 @@ class Runs(RunStorage, Protocol):
 
     def frame(self, run: RunFiles, schema: StructType) -> DataFrame:
         """The rows of a run as a DataFrame."""
+
+    def target(self, relation: str) -> Target:
+        """A new place where workers write the files of a run."""
+
+    def adopt(self, relation: str, types: tuple[str, ...], files: Sequence[Run]) -> RunFiles:
+        """The run of files that workers have written there, each row with weight one."""
 
 
 class LocalRuns(FolderRuns):
@@ -60,6 +68,12 @@ class LocalRuns(FolderRuns):
             return self._spark.read.schema(schema).parquet(*files)
         stored, items = in_places(schema, run.places)
         return self._spark.read.schema(stored).parquet(*files).select(*items)
+
+    def target(self, relation: str) -> Target:
+        return Target(folder=str(self._new(relation)))
+
+    def adopt(self, relation: str, types: tuple[str, ...], files: Sequence[Run]) -> RunFiles:
+        return own(RunFiles(tuple(Path(f.path) for f in files), sum(f.rows for f in files)))
 
 
 def arranged(frame: DataFrame, key: Sequence[int], rows: float) -> DataFrame:

@@ -19,6 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,6 +32,8 @@ from stepwell.errors import StepwellError, ensure
 from stepwell.execution.spark.failures import translated
 from stepwell.execution.spark.runs import arranged
 from stepwell.journal import paths
+from stepwell.lsm.arrow_types import arrow_schema
+from stepwell.lsm.bulk import Target
 from stepwell.lsm.remote_files import (
     WRITTEN,
     MapArrow,
@@ -170,6 +173,24 @@ class SharedRuns:
         ]
         read = reading(addresses, pieces, to_arrow_schema(schema, timezone="UTC"), run.places)
         return self._numbers(len(pieces), run.rows).mapInArrow(read, schema)
+
+    def target(self, relation: str) -> Target:
+        return Target(address=self._address)
+
+    def adopt(self, relation: str, types: tuple[str, ...], files: Sequence[Run]) -> RunFiles:
+        self._tidy()
+        objects = tuple(replace(item, relation=relation) for item in files)
+        for item in objects:
+            if self._address.is_directory and not self._store.exists(item.path):
+                raise missing(self._address, item.path)
+        run = SharedRun(
+            sum(item.rows for item in objects),
+            self._fetch,
+            objects=objects,
+            weights=(1, 1),
+            schema=arrow_schema(types),
+        )
+        return self._remember(run)
 
     def read(self, run: RunFiles) -> pa.Table:
         schema = _shared(run).schema

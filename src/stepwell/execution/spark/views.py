@@ -34,6 +34,7 @@ from stepwell.execution.limits import QueryLimits
 from stepwell.execution.local.support import Decisions
 from stepwell.execution.local.table_changes import normalise, typed_items
 from stepwell.execution.spark.blocks import Blocks, Recompute
+from stepwell.execution.spark.bulk import BulkInput
 from stepwell.execution.spark.compiler import Compiler
 from stepwell.execution.spark.evaluate import Evaluator, Use
 from stepwell.execution.spark.existing_rows import ExistingRows
@@ -134,6 +135,9 @@ class Views:
         self._tables = self._temp_views.tables
         self._defined = self._temp_views.defined
         self._order = self._temp_views.views
+        self.bulk = BulkInput(
+            self._spark, self._relations, self._frames, self._evaluator, self._tables
+        )
         self._trees: dict[str, exp.Query] = {}
         """Parsed queries of views that are not stored, if Spark reads them as we do."""
         self._programs: dict[str, Program] = {}
@@ -284,8 +288,7 @@ class Views:
         """Insert rows into a table without changing views."""
         with translated(), self._evaluator.sharing():
             name, delta, rejected = self._taken(given, Change(put=rows))
-            if delta.num_rows:
-                self._relations.append(name, self._relations.taken_in(name, delta))
+            self._relations.append(name, delta)
         return tuple(rejected)
 
     def bound(self, name: str, tables: Mapping[str, Columns]) -> Bound | None:
@@ -407,8 +410,8 @@ class Views:
         for given, change in changes.items():
             name, delta, refused = self._taken(given, change)
             rejected += refused
-            if delta.num_rows:
-                deltas[name] = self._relations.taken_in(name, delta)
+            if delta.rows:
+                deltas[name] = delta
         queries_of, jobs_of, rows_of = dict[str, int](), dict[str, int](), dict[str, int]()
         seconds_of: dict[str, float] = {}
         fallbacks_of: dict[str, tuple[Fallback, ...]] = {}
@@ -458,12 +461,14 @@ class Views:
         )
         return executed, deltas
 
-    def _taken(self, given: str, change: Change) -> tuple[str, pa.Table, list[Rejected]]:
+    def _taken(self, given: str, change: Change) -> tuple[str, Part, list[Rejected]]:
         """The name of the table, its change set, and the rejected rows."""
         table = self._table_named(given)
+        if change.staged is not None:
+            return table.name, self.bulk.normalised(table.name, change.staged), []
         key = self._relations[table.name].key
         delta, refused = normalise(table, key, change, self._existing.of(table.name))
-        return table.name, delta, refused
+        return table.name, self._relations.taken_in(table.name, delta), refused
 
     def _table_named(self, given: str) -> Table:
         table = self._tables.get(given.lower())
