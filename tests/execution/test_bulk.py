@@ -153,7 +153,8 @@ def test_a_load_in_bulk_makes_the_same_tables_and_views(
         for again in (1, None):
             shutil.rmtree(state)
             shutil.copytree(copy, state)
-            with opened(spark, tmp_path, sql, store, again) as (pipeline, _):
+            copied = LocalStore(str(state), SystemEnv())  # It knows which directories there are.
+            with opened(spark, tmp_path, sql, copied, again) as (pipeline, _):
                 assert pipeline.status().transaction == 2, "it was replayed"
                 held.append(contents(pipeline))
     assert held[1:] == held[:1] * 5
