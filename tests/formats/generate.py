@@ -16,9 +16,11 @@ from typing import Any
 
 import stepwell
 from stepwell.deploy.apply import deploy, plan_project
+from stepwell.deploy.last_error import note_error
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.project import Project, load_project
 from stepwell.engine.events import Committed
+from stepwell.errors import InvalidError
 from stepwell.journal import paths
 from stepwell.manifest.clone import clone
 from stepwell.manifest.gc import Collector, Settings
@@ -65,6 +67,7 @@ def generate(archive: Path, folder: Path) -> dict[str, Rows]:
         # Cloned while the parent's journal has a tail, which goes with the clone.
         parent, child = put_store("parent", snapshot, env), put_store("clone", {}, env)
         clone(parent, child, env)
+        note_error(parent, env, InvalidError("a row cannot be accepted", hint="correct it"))
         stores = {"parent": objects(parent), "clone": objects(child)}
         write_file(project.folder / "pipeline.sql", CHANGED.encode())
         plan = plan_project(load_project(project.folder, env), env).encode()
