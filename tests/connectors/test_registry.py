@@ -101,7 +101,7 @@ def test_connectors_need_neither_spark_nor_their_extras_to_be_imported() -> None
     script = """
 import sys
 import stepwell.connectors.registry, stepwell.connectors.push
-heavy = {"pyspark", "pandas", "deltalake", "psycopg", "confluent_kafka", "fastavro"}
+heavy = {"pyspark", "pandas", "deltalake", "psycopg", "confluent_kafka"}
 print(sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -1,15 +1,14 @@
 """Decoding Kafka records into operations, by the same rules as the lines of files.
 
-The value of a record is one JSON object, one line of CSV without a header, or one Avro datum. A
-null value is a tombstone: it deletes the row of its key, if the source knows what the key holds.
-Whatever a record contains, it becomes rows or a dead letter: decoding never raises.
+The value of a record is one JSON object, or one line of CSV without a header. A null value is a
+tombstone: it deletes the row of its key, if the source knows what the key holds. Whatever a record
+contains, it becomes rows or a dead letter: decoding never raises.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -57,13 +56,6 @@ class Found:
         return own_text((self.record.key or b"") if value is None else value)
 
 
-class Datums(Protocol):
-    """Decodes Avro."""
-
-    def decode(self, data: bytes) -> object:
-        """The datum; raises `Unfit` if it is not one."""
-
-
 @dataclass(frozen=True, slots=True)
 class Layout:
     """What the records of a source look like."""
@@ -77,8 +69,6 @@ class Layout:
     """Of CSV; None for JSON."""
     columns: tuple[str, ...] = ()
     """The columns of CSV, in order."""
-    avro: Datums | None = None
-    avro_key: Datums | None = None
 
 
 class RecordDecoder:
@@ -113,7 +103,7 @@ class RecordDecoder:
         value = item.record.value
         if self._required and self._lacking(item) is not None:
             return False
-        if value is None or self._layout.avro is not None or b"\n" in value:
+        if value is None or b"\n" in value:
             return False
         if len(value) > RECORD_BYTES_MAX or not value.strip():
             return False
@@ -187,8 +177,6 @@ class RecordDecoder:
             return self._tombstone(record)
         if len(value) > RECORD_BYTES_MAX:
             raise Unfit(f"a record of {len(value)} bytes is longer than {RECORD_BYTES_MAX}")
-        if layout.avro is not None:
-            return operations_of(layout.avro.decode(value), self._inner, layout.changes)
         if layout.delimiter is None:
             return operations_of(read_record(value), self._inner, layout.changes)
         return self._csv_operations(value)
@@ -221,9 +209,7 @@ class RecordDecoder:
     def _key_of(self, key: bytes) -> Mapping[str, object]:
         """The key columns that a record's key holds: an object, or the value of a single one."""
         layout = self._layout
-        if layout.avro_key is not None:
-            value = layout.avro_key.decode(key)
-        elif layout.delimiter is not None or self._inner.columns[self._only()].kind.name in _TEXTS:
+        if layout.delimiter is not None or self._inner.columns[self._only()].kind.name in _TEXTS:
             value = self._text_key(key)
         else:
             value = read_record(key)
