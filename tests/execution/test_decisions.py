@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from stepwell.deploy.explain import OFFLINE, explained
 from stepwell.deploy.project import load_project
 from stepwell.env import SystemEnv
-from stepwell.errors import BugError
+from stepwell.execution.backend import Fallback
 from stepwell.execution.local.support import VERSION
 from stepwell.execution.spark.views import Change, Views
 from stepwell.manifest.manifest import Manifests
@@ -31,7 +31,7 @@ TABLES = "CREATE TABLE t (id BIGINT PRIMARY KEY, name STRING, amount DECIMAL(12,
 REVENUE = (
     "CREATE MATERIALIZED VIEW revenue AS SELECT name, SUM(amount) AS s FROM t GROUP BY name;\n"
 )
-UPPER = "CREATE MATERIALIZED VIEW upper AS SELECT id, upper(name) AS name FROM t;\n"
+UPPER = "CREATE MATERIALIZED VIEW upper AS SELECT id, reverse(name) AS name FROM t;\n"
 REASON = "so the test has decided"
 
 
@@ -96,7 +96,7 @@ def test_backends_are_decided_when_a_program_is_deployed(lab: Lab) -> None:
         assert (version.manifest.program is None) == (version.manifest.described is None)
     assert lab.backends() == {
         "revenue": ("local", "local"),
-        "upper": ("Spark: upper() has no local kernel", "local"),
+        "upper": ("Spark: reverse() has no local kernel", "local"),
     }
 
 
@@ -141,25 +141,31 @@ def test_a_deploy_keeps_the_decisions_for_views_that_it_does_not_compile(lab: La
     """X3: and decides only for the others."""
     lab.open_and_push()
     lab.decide(by_spark)
-    lower = UPPER.replace("upper(", "lower(").replace("VIEW upper", "VIEW lower")
+    lower = UPPER.replace("reverse(", "initcap(").replace("VIEW upper", "VIEW lower")
     lab.write(TABLES + REVENUE + UPPER + lower)
     lab.deploy()
     assert lab.backends() == {
         "revenue": (f"Spark: {REASON}", "local"),
         "upper": (f"Spark: {REASON}", "local"),
-        "lower": ("Spark: lower() has no local kernel", "local"),
+        "lower": ("Spark: initcap() has no local kernel", "local"),
     }
 
 
-def test_a_plan_that_is_refused_against_a_decision_is_a_bug(spark: SparkSession) -> None:
-    """Three fallbacks have names. A fourth would only show as a pipeline that is slow."""
+def test_a_plan_that_is_refused_against_a_decision_stops_nothing(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong decision is a bug that costs time: Spark computes the plan, and it is reported."""
     views = Views.open(spark, TABLES + UPPER)
     (block,) = views.programs[0].blocks
     local = Backends((Chosen(("t",), None),))
     views.use_decisions({"upper": Decided(Chosen((), None), {block.relation: local})})
     rows = views.read("t")
-    with pytest.raises(BugError, match=r"upper\(\) has no local kernel"):
-        views.apply({"t": Change(put=rows.from_pylist([{"id": 1}], rows.schema))})
+    inserted = rows.from_pylist([{"id": 1, "name": "ab"}], rows.schema)
+    outcome = views.apply({"t": Change(put=inserted)})
+    assert outcome.fallbacks_of == {"upper": (Fallback.REFUSED,)}
+    assert views.read("upper").to_pylist() == [{"id": 1, "name": "ba"}]
+    (record,) = [r for r in caplog.records if r.name == "stepwell.execution"]
+    assert "reverse() has no local kernel" in record.getMessage()
 
 
 NULLS = """

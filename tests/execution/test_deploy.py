@@ -239,9 +239,11 @@ def test_a_view_that_is_not_stored_is_asked_of_spark_as_well(
     assert not lab.deploy().failed
     with lab.open() as pipeline:
         pipeline.push("orders", [order(id) for id in range(20)])
-    lab.write(SQL + over + "CREATE VIEW wrong AS SELECT upper(id, id, id) AS x FROM orders;\n")
+    lab.write(SQL + over + "CREATE VIEW wrong AS SELECT sha2(array(id), 256) AS x FROM orders;\n")
     assert set(lab.deploy().failed) == {"view.wrong"}
-    lab.write(SQL.replace("COUNT(*) AS n FROM orders", "array(COUNT(*)) AS n FROM orders") + over)
+    lab.write(
+        SQL.replace("COUNT(*) AS n FROM orders", "sequence(1L, COUNT(*)) AS n FROM orders") + over
+    )
     assert set(lab.deploy().failed) == {"view.over", "view.everything"}
     with lab.open() as pipeline:
         assert pipeline.query("SELECT m FROM over").to_pylist() == [{"m": 21}]
