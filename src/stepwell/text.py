@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from stepwell.errors import SqlError, ensure
@@ -319,8 +320,9 @@ _QUOTED = {
 }
 
 
+@lru_cache(maxsize=65_536)
 def _token(source: Source, behind: int) -> Token:
-    """The first token at or after an offset."""
+    """The first token at or after an offset. Statements are read several times, by many checks."""
     text = source.text
     start = _skip_blank(source, behind)
     if start == len(text):

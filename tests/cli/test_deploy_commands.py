@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -337,8 +338,24 @@ def test_two_hundred_deploys_killed_at_random_moments(folder: Path, run: Run, se
     killed_again_and_again(folder, run, 50, seed=100 + seed)
 
 
-def test_two_hundred_views_are_checked_and_planned_within_two_seconds(folder: Path) -> None:
-    """D7: of processor time, for what else the machine does is not ours; and without Spark."""
+PARSED = """
+from sqlglot import parse_one
+for i in range(1_000):
+    parse_one(f"SELECT x.k, SUM(x.v) AS s, COUNT(*) AS n FROM t{i} x JOIN u{i} y ON x.id = y.id "
+              f"WHERE y.v > {i} GROUP BY x.k", dialect="spark")
+"""
+
+
+def processor_s(command: Callable[[], object]) -> float:
+    """Processor time that a command spends in other processes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_two_hundred_views_cost_little_more_than_parsing_them(folder: Path) -> None:
+    """D7: processor time, without Spark, as a multiple of what the same machine takes to parse."""
     tables = [f"CREATE TABLE t{i} (id BIGINT PRIMARY KEY, k STRING, v BIGINT);" for i in range(20)]
     views = [
         f"CREATE MATERIALIZED VIEW v{i} AS SELECT x.k, SUM(x.v) AS s, COUNT(*) AS n "
@@ -346,13 +363,12 @@ def test_two_hundred_views_are_checked_and_planned_within_two_seconds(folder: Pa
         for i in range(200)
     ]
     write(folder, "\n".join([*tables, *views]), "name: p\nstore: ./state\n")
+    parsing = processor_s(lambda: subprocess.run([sys.executable, "-c", PARSED], check=True))
     for command in ("validate", "plan"):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        ended = stepwell(folder, command)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert ended.returncode == 0, ended.stderr
-        spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        assert spent < 2.0, f"{command} took {spent:.2f} s"
+        ended: list[subprocess.CompletedProcess[str]] = []
+        spent = processor_s(lambda: ended.append(stepwell(folder, command)))
+        assert ended[0].returncode == 0, ended[0].stderr
+        assert spent < 5 * parsing, f"{command} took {spent:.2f} s, parsing {parsing:.2f}"
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("", 1)])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from sqlglot import exp, parse_one
 from sqlglot.errors import ParseError, SqlglotError
@@ -70,7 +71,7 @@ def unreadable(view: View | MaterializedView) -> SqlError | None:
     """sqlglot's error for a query that it cannot parse: most likely Spark cannot either."""
     text = readable(view.query)
     try:
-        parse_one(text, dialect=DIALECT)
+        _parsed(text)
     except ParseError as error:
         # sqlglot cannot parse a comparison in CUBE (a < 1), which is legal.
         return None if _CUBED.search(text) else _unexpected(view, text, error)
@@ -80,11 +81,17 @@ def unreadable(view: View | MaterializedView) -> SqlError | None:
     return None
 
 
+@lru_cache(maxsize=1_000)
+def _parsed(text: str) -> exp.Expr:
+    """The tree of a query, which nobody changes: every check of a view reads the same one."""
+    return parse_one(text, dialect=DIALECT)
+
+
 def unknown_calls(view: View | MaterializedView) -> Iterator[SqlError]:
     """Functions that are not built into Spark; a session may have registered them."""
     known = known_functions.known()
     try:
-        called = list(known_functions.called(parse_one(readable(view.query), dialect=DIALECT)))
+        called = list(known_functions.called(_parsed(readable(view.query))))
     except (SqlglotError, RecursionError):
         return
     for name in dict.fromkeys(called):
