@@ -6,7 +6,7 @@ The local backend is faster for few rows and computes a part of SQL. Spark compu
 the choice is made once, when a view is deployed, and stored with the program: `Support` says for
 each block whether the local backend computes its change, or why not. A block that is supported runs
 locally unless the data prevents it, for one of three reasons (`Fallback`). Then Spark runs the same
-plan.
+plan. A fourth, `REFUSED`, reports a wrong decision.
 """
 
 from __future__ import annotations
