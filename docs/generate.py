@@ -135,7 +135,8 @@ sink, an outage. On the command line: [`--log-level`, `--log-format`](cli.md).
 
 `stepwell.open(..., metrics=...)` reports to any object with the methods of
 [`Metrics`](#class-metrics); without one nothing is measured. `stepwell.testing.InMemoryMetrics`
-records the metrics, for tests.
+records the metrics, for tests, and `stepwell run --metrics` serves them to
+[Prometheus](../guides/metrics.md), with the levels of the pipeline's status.
 """
 ORDER = ["Pipeline", "Transaction", "Receipt", "Snapshot", "Answer", "Client", "Status", "Metrics"]
 """Of the classes in the reference."""

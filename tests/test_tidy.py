@@ -67,10 +67,21 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 # Libraries that only one layer may import, so that replacing one of them touches one folder.
-ONLY_IMPORTED_BY = {"pyspark": "execution.spark", "obstore": "store", "typer": "cli", "rich": "cli"}
+ONLY_IMPORTED_BY = {
+    "pyspark": "execution.spark",
+    "obstore": "store",
+    "prometheus_client": "endpoint",
+    "typer": "cli",
+    "rich": "cli",
+}
 
 # Libraries that are installed under another name than they are imported by. Spark's is half of it.
-DISTRIBUTION_OF = {"confluent_kafka": "confluent-kafka", "py4j": "pyspark", "yaml": "pyyaml"}
+DISTRIBUTION_OF = {
+    "confluent_kafka": "confluent-kafka",
+    "prometheus_client": "prometheus-client",
+    "py4j": "pyspark",
+    "yaml": "pyyaml",
+}
 
 # What a pure layer has no use for.
 INPUT_OUTPUT = {

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import signal
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,3 +151,31 @@ def test_a_killed_process_blocks_no_other(folder: Path) -> None:
     pushed = stepwell(folder, "push", "orders", "-", given=json.dumps(order(2, "bob")))
     assert pushed.stdout == "pushed 1 row to orders, transaction 2\n"
     assert "stopped cleanly" in stepwell(folder, "status").stdout
+
+
+def test_metrics_are_served_while_it_runs(folder: Path) -> None:
+    """From the first moment, and no longer than the pipeline."""
+    process = Process(folder, "run", "--metrics", "0")
+    try:
+        process.until("running")
+        (url,) = re.findall(r"metrics at (http://127\.0\.0\.1:\d+/metrics)", process.text)
+        pushed = stepwell(folder, "push", "orders", "-", given=json.dumps(order(1, "ada")))
+        assert pushed.returncode == 0
+        with urllib.request.urlopen(url, timeout=60) as response:
+            page = response.read().decode()
+        assert 'stepwell_rows_total{pipeline="orders"} 1.0\n' in page
+        assert 'stepwell_source_lag{part="",pipeline="orders",source="order_files"} 0.0\n' in page
+        process.send(signal.SIGTERM)
+        assert process.end() == 130
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(url, timeout=60)
+    finally:
+        process.kill()
+
+
+def test_an_address_of_metrics_that_is_taken_fences_nobody(folder: Path, running: Process) -> None:
+    """A mistake in the command line must not stop the process that does its work."""
+    failed = stepwell(folder, "run", "--take-over", "--metrics", "256.0.0.1:9464")
+    assert failed.returncode == 1
+    assert "cannot listen on 256.0.0.1:9464" in failed.stderr
+    assert f"process {running.pid}" in stepwell(folder, "status").stdout

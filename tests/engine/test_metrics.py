@@ -9,9 +9,15 @@ import pytest
 
 from stepwell.engine.events import Event
 from stepwell.engine.metrics import METRICS, PHASES, EventMetrics, Metrics, Phases
+from stepwell.engine.outbox import SinkStatus
 from stepwell.engine.pipeline import Pipeline
+from stepwell.engine.sources import SourceStatus
+from stepwell.engine.status import DataTestStatus, Status
+from stepwell.engine.status_metrics import measured
 from stepwell.errors import InvalidError
 from stepwell.execution.reference.executor import ReferenceExecutor
+from stepwell.lsm.cache import Usage
+from stepwell.model import Epoch, Position, Transaction
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import InMemoryMetrics, ManualEnv
 from tests.engine.doubles import SETTINGS, SQL, Feed, FeedSource, Shelf, ShelfSink, order
@@ -177,7 +183,29 @@ def test_everything_that_is_reported_is_listed() -> None:
     for kind in get_args(Event):
         listener(example(kind))
     Phases(ManualEnv(), checked).start()("gather")
+    for item in measured(busy_status()):
+        assert METRICS[item.name].labels == tuple(item.labels)
+        checked.kinds[item.name] = METRICS[item.name].kind
     assert set(checked.kinds) == set(METRICS)
+
+
+def busy_status() -> Status:
+    """A status with something in each field that is measured."""
+    return Status(
+        lineage="x",
+        epoch=Epoch(1),
+        transaction=Transaction(2),
+        flushed=Transaction(1),
+        position=Position(3),
+        replay=Position(2),
+        unflushed_bytes=1,
+        open=None,
+        sources=(SourceStatus("feed", "orders", None, lag={"topic [0]": 3}),),
+        sinks=(SinkStatus("out", "v", Transaction(1), 2, 3, False, None, 0.0, False),),
+        dead_letters={"orders": 4},
+        tests=(DataTestStatus("t", "v", "warn", 5),),
+        cache=Usage("c", 1, 2, 3),
+    )
 
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)

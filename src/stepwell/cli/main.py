@@ -209,6 +209,14 @@ def run(
             help="Continue behind input that expired unread; each loss becomes a dead letter.",
         ),
     ] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics",
+            metavar="HOST:PORT",
+            help="Serve metrics for Prometheus; a port alone listens on 127.0.0.1.",
+        ),
+    ] = None,
     timeout: Timeout = TIMEOUT,
     json: Json = False,
 ) -> None:
@@ -223,6 +231,7 @@ def run(
     stepwell run
     stepwell run --once
     stepwell -C orders --target prod run
+    stepwell run --metrics 127.0.0.1:9464
     """
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from stepwell import threads
 from stepwell.cli.pipeline_access import find_holder, latest
@@ -52,6 +53,9 @@ from stepwell.manifest.manifest import Manifests, Stored, fenced
 from stepwell.process import Liveness
 from stepwell.store.patient import impatient
 
+if TYPE_CHECKING:
+    from stepwell.endpoint.prometheus import PrometheusMetrics
+
 INTERRUPTED = 130
 _WATCH_S = 2.0
 _LOOK_S = 0.2
@@ -66,20 +70,27 @@ def show(
     max_transactions: int | None,
     take_over: bool = False,
     skip_expired: bool = False,
+    metrics: str | None = None,
 ) -> int:
     """Run the pipeline and report how it ended; return the exit code."""
     env = SystemEnv()
     wanted = replace(where.project(env), skip_expired=skip_expired)
     progress = Progress(env, json=where.json)
     with signals() as caught, progress, ExitStack() as stack:
+        # Before the pipeline is claimed: an address that cannot be used must not fence its writer.
+        reported = _metrics(metrics, wanted, progress, stack)
         try:
-            pipeline, endpoint = _opened(wanted, env, progress, where.timeout_s, take_over)
+            pipeline, endpoint = _opened(
+                wanted, env, progress, where.timeout_s, take_over, reported
+            )
         except StepwellError as error:
             note_error(wanted.open_store(env), env, error)
             raise
         if endpoint is not None:
             stack.callback(endpoint.close)
         with pipeline:
+            if reported is not None:
+                reported.follow(pipeline.status)
             caught.stop = pipeline.stop
             if caught.name is None:
                 _serve(
@@ -99,7 +110,12 @@ def show(
 
 
 def _opened(
-    wanted: Project, env: Env, progress: Progress, timeout_s: float, take_over: bool
+    wanted: Project,
+    env: Env,
+    progress: Progress,
+    timeout_s: float,
+    take_over: bool,
+    metrics: PrometheusMetrics | None,
 ) -> tuple[RunningPipeline, Endpoint | None]:
     """Open the pipeline, and its endpoint, which is reachable while the pipeline is still opening.
 
@@ -120,6 +136,7 @@ def _opened(
                     project,
                     env,
                     listener=_listener(progress, endpoint),
+                    metrics=metrics,
                     seen=None if take_over else seen,
                 )
             except ClaimedError:
@@ -129,6 +146,26 @@ def _opened(
                 continue
             unless_open.pop_all()
             return pipeline, endpoint
+
+
+def _metrics(
+    address: str | None, project: Project, progress: Progress, stack: ExitStack
+) -> PrometheusMetrics | None:
+    """Serve metrics until the stack is closed, if an address is given."""
+    if address is None:
+        return None
+    # Imported late, because it needs an optional package.
+    from stepwell.endpoint.prometheus import MetricsServer, PrometheusMetrics, parse_address
+
+    metrics = PrometheusMetrics(project.name)
+
+    def failed(error: BaseException) -> None:
+        progress.say(f"metrics are no longer served: {error}")
+
+    server = MetricsServer(metrics, *parse_address(address), failed)
+    stack.callback(server.close)
+    progress.say(f"metrics at {server.url}")
+    return metrics
 
 
 def _free(project: Project, env: Env, timeout_s: float, take_over: bool) -> Stored | None:

@@ -15,7 +15,7 @@ files that reappear must not be taken twice.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -263,6 +263,10 @@ class FilesSource:
             )
         why = f": {self._failed.message}" if self._failed is not None else ""
         return f"{left:,} file{'s' if left > 1 else ''} waiting{why}" if left else None
+
+    def lag(self) -> Mapping[str, int]:
+        """The number of files that wait."""
+        return {"": self._lag}
 
     def settles_in_s(self) -> float | None:
         return self._settling.wait_s()

@@ -92,6 +92,8 @@ class Committed:
     """Violations of data tests that the transaction added."""
     seconds: float = 0.0
     """Duration, including the time to read its input."""
+    queries: int = 0
+    """Spark queries that it took."""
 
 
 @dataclass(frozen=True, slots=True)

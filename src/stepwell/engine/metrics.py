@@ -66,6 +66,7 @@ METRICS: dict[str, Metric] = {
     "rows": Metric("counter", "Rows ingested, including rejected ones."),
     "rejected_rows": Metric("counter", "Rows rejected as dead letters."),
     "violations": Metric("counter", "Rows added to the violations of data tests."),
+    "spark_queries": Metric("counter", "Spark queries of committed transactions."),
     "rollbacks": Metric("counter", "Explicit transactions aborted."),
     "replayed_transactions": Metric(
         "counter", "Transactions replayed when the pipeline was opened."
@@ -73,8 +74,23 @@ METRICS: dict[str, Metric] = {
     "published_transactions": Metric("counter", "Transactions delivered to a sink.", ("sink",)),
     "published_rows": Metric("counter", "Rows delivered to a sink.", ("sink",)),
     "sink_failures": Metric("counter", "Failed deliveries to a sink.", ("sink",)),
-    "sink_pending": Metric("gauge", "Transactions waiting for a failing sink, or 0.", ("sink",)),
+    "sink_pending": Metric("gauge", "Transactions waiting for a sink.", ("sink",)),
     "source_failures": Metric("counter", "Failed polls of a source.", ("source",)),
+    "sink_pending_bytes": Metric("gauge", "Size of the output waiting for a sink.", ("sink",)),
+    "source_lag": Metric(
+        "gauge",
+        "Input that a source has seen and not read: files, or offsets by partition.",
+        ("source", "part"),
+    ),
+    "dead_letters": Metric(
+        "gauge", "Rejected rows of a table since the pipeline began.", ("table",)
+    ),
+    "test_violations": Metric("gauge", "Rows that violate a data test.", ("test",)),
+    "journal_bytes": Metric("counter", "Bytes appended to the journal."),
+    "unflushed_bytes": Metric("gauge", "State that no run holds yet."),
+    "cache_bytes": Metric("gauge", "Size of the cache on this machine."),
+    "cache_hits": Metric("counter", "Runs found in the cache."),
+    "cache_misses": Metric("counter", "Runs decoded because the cache did not have them."),
     "flushes": Metric("counter", "Flushes committed."),
     "flush_failures": Metric("counter", "Failed flushes, which are retried."),
     "checkpoints": Metric("counter", "Checkpoints taken."),
@@ -141,6 +157,7 @@ class EventMetrics:
                 metrics.count("rows", event.rows)
                 metrics.count("rejected_rows", event.rejected)
                 metrics.count("violations", sum(item.added for item in event.violations))
+                metrics.count("spark_queries", event.queries)
                 metrics.observe("transaction_seconds", event.seconds)
             case Opened():
                 metrics.gauge("epoch", event.epoch)

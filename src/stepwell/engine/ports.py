@@ -9,7 +9,7 @@ bounded by `Limits`: no value here is larger than one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -138,6 +138,18 @@ class Lags(Protocol):
         """Describe the input that the last poll saw and did not return; None if there is none.
 
         Called from any thread.
+        """
+
+
+@runtime_checkable
+class MeasuresLag(Protocol):
+    """A source that can say as a number how far it lags."""
+
+    def lag(self) -> Mapping[str, int]:
+        """What the last poll saw and did not return, in the source's own unit (files, offsets).
+
+        By part of the source, such as a partition, or under "" if it has none. A part that may be
+        left out lags by 0. Called from any thread.
         """
 
 

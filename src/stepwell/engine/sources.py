@@ -7,7 +7,7 @@ order rotates. A source that fails is paused, its error is in the status, and th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from stepwell.durations import backoff_s
 from stepwell.engine.bulk import BulkReader
@@ -18,6 +18,7 @@ from stepwell.engine.ports import (
     Intake,
     Lags,
     Limits,
+    MeasuresLag,
     Names,
     Naming,
     Settles,
@@ -56,6 +57,8 @@ class SourceStatus:
     """Why the last poll failed; None if it did not."""
     waiting: str | None = None
     """How far it lags, in words, if it knows."""
+    lag: Mapping[str, int] = field(default_factory=dict)
+    """How far each of its parts lags (`ports.MeasuresLag`); empty if it does not know."""
 
 
 @dataclass(slots=True)
@@ -130,6 +133,7 @@ class Sources:
                 if source.name in self._failures
                 else None,
                 source.waiting() if isinstance(source, Lags) else None,
+                source.lag() if isinstance(source, MeasuresLag) else {},
             )
             for source in self._sources.values()
         )

@@ -57,6 +57,8 @@ class Status:
     """Stores that do not answer now, and whose calls are retried."""
     cache: Usage | None = None
     """What is cached on this machine, if the executor has a cache."""
+    journal_bytes: int = 0
+    """Bytes that this writer has appended to the journal."""
 
 
 def status_of(session: WriterSession) -> Status:
@@ -83,4 +85,5 @@ def status_of(session: WriterSession) -> Status:
         ),
         outages=session.outages.status(),
         cache=cache_usage(state.executor),
+        journal_bytes=session.writer.journal.written_bytes,
     )

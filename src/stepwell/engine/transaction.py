@@ -532,6 +532,7 @@ def committed(done: Done, seconds: float = 0.0) -> Committed:
         tuple(sorted(done.tables)),
         done.violations,
         seconds,
+        executed.queries,
     )
 
 

@@ -105,6 +105,7 @@ class Journal:
         self._limit = timedelta(seconds=self._settings.barrier_keep_s / 2)
         self._confirmed = self._clocks()
         self._doubtful: Position | None = None
+        self._written_bytes = 0
         self._ended: StepwellError | None = UnknownOutcomeError(
             "this journal was not opened", hint="call take_over first"
         )
@@ -118,6 +119,11 @@ class Journal:
     def tip(self) -> Cursor:
         """The last entry that this writer knows to be in the journal."""
         return self._tip
+
+    @property
+    def written_bytes(self) -> int:
+        """The size of the entries that this handle has written, its barrier included."""
+        return self._written_bytes
 
     def take_over(self) -> Position:
         """Put a barrier at the first free position (F2), which fences the old writer.
@@ -245,6 +251,7 @@ class Journal:
                 raise self._not_ours(found)
             return None
         self._tip = Cursor(entry.position, encoded.checksum, self._epoch)
+        self._written_bytes += sum(len(part) for part in encoded.parts)
         return Recorded(entry, encoded.checksum)
 
     def _not_ours(self, found: Entry) -> StepwellError:
