@@ -248,8 +248,7 @@ def test_the_snippets_about_python_run(tmp_path: Path) -> None:
 )
 def test_the_sessions_of_a_guide_are_true(guide: Path, tmp_path: Path) -> None:
     """What a guide shows wrongly would be found out on somebody's production."""
-    text = guide.read_text(encoding="utf-8")
-    session = [step for block in fences(text, "console") for step in steps(block)]
+    session = with_files(guide.read_text(encoding="utf-8"))
     assert session
     printed = play([command for command, _ in session], tmp_path)
     for (command, output), said in zip(session, printed, strict=True):
@@ -269,6 +268,23 @@ def without_ids(text: str) -> str:
 def fences(text: str, language: str) -> list[str]:
     """The code blocks of one language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def with_files(text: str) -> list[tuple[str, str]]:
+    """The steps of a page in its order, with those that save the files it tells the reader to.
+
+    A block is saved if the line before it ends with "as `NAME`:", and appended after "to `NAME`:" or
+    "end of `NAME`:".
+    """
+    made: list[tuple[str, str]] = []
+    for block in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        saved = re.search(r"\b(as|to|of) `([^`]+)`:$", text[: block.start()].rstrip())
+        if block[1] == "console":
+            made += steps(block[2])
+        elif saved:
+            how = ">" if saved[1] == "as" else ">>"
+            made.append((f"cat {how} {saved[2]} <<'END'\n{block[2]}END", ""))
+    return made
 
 
 def steps(session: str) -> list[tuple[str, str]]:
