@@ -273,8 +273,8 @@ def fences(text: str, language: str) -> list[str]:
 def with_files(text: str) -> list[tuple[str, str]]:
     """The steps of a page in its order, with those that save the files it tells the reader to.
 
-    A block is saved if the line before it ends with "as `NAME`:", and appended after "to `NAME`:" or
-    "end of `NAME`:".
+    A block is saved if the line before it ends with "as `NAME`:", and appended after "to `NAME`:"
+    or "end of `NAME`:".
     """
     made: list[tuple[str, str]] = []
     for block in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
@@ -312,7 +312,7 @@ def play(commands: list[str], directory: Path) -> list[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=600,
         env=shell_environment(),
     )
     assert "FAILED with" not in ended.stdout, ended.stdout
