@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stepwell.connectors import bulk_files
+from stepwell.connectors import bulk_files, lines
 from stepwell.connectors.registry import make_source
 from stepwell.engine.bulk import BulkReader
 from stepwell.engine.intakes import Alike, fold_intakes
@@ -21,6 +22,7 @@ from stepwell.engine.ports import BulkRead, BulkReads, Intake, Limits, Naming
 from stepwell.engine.taken_names import TakenNames
 from stepwell.errors import BugError, ReplayMismatchError, UnavailableError
 from stepwell.lsm import bulk
+from stepwell.lsm.dead_letter import BadRow
 from stepwell.lsm.equality import only_last
 from stepwell.sql.statements import Table
 from stepwell.testing import ManualEnv
@@ -37,6 +39,14 @@ SEEDS = [range(first, first + 20) for first in (0, 20, 40)]
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts, chunks and tasks of a few rows."""
     monkeypatch.setattr(bulk_files, "_PART_ROWS", 60)
+    monkeypatch.setattr(bulk_files, "_TASK_BYTES", (600, 600))
+    monkeypatch.setattr(bulk, "FILE_ROWS", 100)
+
+
+@pytest.fixture
+def every_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts are split at every line end; otherwise, each file or row group is a task."""
+    monkeypatch.setattr(bulk_files, "_PART_ROWS", 3)
     monkeypatch.setattr(bulk_files, "_TASK_BYTES", (1, 1))
     monkeypatch.setattr(bulk, "FILE_ROWS", 100)
 
@@ -53,6 +63,10 @@ class Read:
         self.table = declared
         self.here = Here(folder / ".staged", declared)
         self.reader = BulkReader(self.here, 0)
+        self.splits = 0
+        """How many bulk reads have split a text."""
+        self.misaligned = 0
+        """How many of them found that a record crosses a place where it was split."""
 
     def poll(self, after: object = None, names: Sequence[str] = (), bytes_min: int = 1) -> Any:
         taken = TakenNames("s")
@@ -68,7 +82,11 @@ class Read:
     def bulk(self) -> Intake:
         read = self.poll()
         assert isinstance(read, BulkRead)
-        return self.reader.intake(self.source, read)
+        before = self.here.tried
+        found = self.reader.intake(self.source, read)
+        self.splits += read.aligned is not None
+        self.misaligned += self.here.tried - before - 1
+        return found
 
     def rows(self, intake: Intake) -> list[str]:
         """The rows that an intake puts, as a set of keys or as a bag."""
@@ -82,8 +100,13 @@ class Read:
 
     def same(self, one: Intake, other: Intake) -> None:
         assert self.rows(one) == self.rows(other)
-        assert (one.rows, one.bad, one.names) == (other.rows, other.bad, other.names)
+        assert (one.rows, letters(one), one.names) == (other.rows, letters(other), other.names)
         assert checksum_intake(one) == checksum_intake(other)
+
+
+def letters(intake: Intake) -> list[BadRow]:
+    """The dead letters, which are a bag: within a part of CSV, those of one kind come first."""
+    return sorted(intake.bad, key=repr)
 
 
 def both_ways(read: Read) -> tuple[Intake, Intake]:
@@ -98,13 +121,15 @@ def both_ways(read: Read) -> tuple[Intake, Intake]:
         assert again is not None
         for found in (again, read.source.read(reference)):
             assert read.rows(found) == read.rows(small)
-            assert (found.rows, found.bad) == (small.rows, small.bad)
+            assert (found.rows, letters(found)) == (small.rows, letters(small))
             assert checksum_intake(found) == checksum_intake(small)
     return small, large
 
 
 @pytest.mark.parametrize("seeds", SEEDS, ids=lambda seeds: f"{seeds[0]}")
-def test_broken_files_are_read_the_same_both_ways(tmp_path: Path, seeds: range, tiny: None) -> None:
+def test_broken_files_are_read_the_same_both_ways(
+    tmp_path: Path, seeds: range, every_line: None
+) -> None:
     """J5, J8: whatever a file holds, executors make the rows and dead letters of it that we do."""
     read_so = 0
     for seed in seeds:
@@ -124,6 +149,91 @@ def test_broken_files_are_read_the_same_both_ways(tmp_path: Path, seeds: range, 
         both_ways(read)
         read_so += 1
     assert read_so > 2
+
+
+_LINES = {
+    "json": (
+        *(
+            b'{"id":1,"word":"a"}',
+            b'{"id":2}',
+            b'{"id":3,"word":"b\\n"}',
+            b'{"id":null}',
+            b"[",
+            b"",
+        ),
+        *(b'{"id":4,"word":"\xff"}', b'{"id":5,"word":"x"} {"id":6}', b'{"id":7}\r', b'"', b"null"),
+    ),
+    "csv": (
+        *(b"1,a", b"2,b", b"3,", b"x,bad", b"4,c,d", b"", b"\r", b"5,e\r", b'6,"f,g"', b'7,"h""i"'),
+        *(b"8,j", b"9,k", b'10,l"', b"11,\xff", b"12,m\rn"),
+    ),
+    "quoted": (
+        *(b"1,a", b"2,b", b'3,"c', b'd"', b'4,"e\nf"', b'5,"g""', b"6,h") * 3,
+        b'7,"\n',
+        b'"',
+    ),
+}
+"""Lines of texts. Only in `quoted` a record may have several, or a quote never close."""
+
+
+@pytest.mark.parametrize("kind", list(_LINES))
+def test_a_text_split_anywhere_is_read_as_if_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """J5, J8: ranges of a text give the rows, line numbers and checksums that a step gives.
+
+    The lines of a range are numbered before it is known how many are before it; and in CSV, it may
+    begin inside of quotes.
+    """
+    splits = misaligned = 0
+    for seed in range(16):
+        chance = random.Random(seed)
+        monkeypatch.setattr(bulk_files, "_PART_ROWS", chance.choice([1, 3, 1_000]))
+        monkeypatch.setattr(bulk_files, "_TASK_BYTES", (chance.choice([1, 9, 70]),) * 2)
+        few = 1 if kind == "quoted" and seed % 2 else len(_LINES[kind])
+        for name in "ab":
+            lines = [b"id,word"] if kind != "json" else [b"\xef\xbb\xbf"] * chance.randrange(2)
+            lines += chance.choices(_LINES[kind][: 2 * few], k=chance.randrange(1, 60))
+            ending = chance.choice([b"\n", b""])
+            (tmp_path / name).write_bytes(b"\n".join(lines) + ending)
+        format = "json" if kind == "json" else "csv"
+        read = Read(tmp_path, NUMBERS, path="[ab]", format=format)
+        both_ways(read)
+        splits, misaligned = splits + read.splits, misaligned + read.misaligned
+    assert splits > 8
+    assert (misaligned > 4) == (kind == "quoted"), misaligned
+
+
+def test_a_line_without_an_end_is_not_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: None
+) -> None:
+    """J13: of a record that is too long, a range may begin in the middle."""
+    monkeypatch.setattr(lines, "RECORD_BYTES_MAX", 2_000)
+    monkeypatch.setattr(lines, "_BLOCK", 500)
+    row = b'{"id":1,"word":"' + b"x" * 5_000 + b'"}\n'
+    (tmp_path / "a.json").write_bytes(b'{"id":2}\n' * 200 + row + b'{"id":3}\n' * 200)
+    read = Read(tmp_path, NUMBERS, path="*.json", format="json")
+    _, large = both_ways(read)
+    assert (read.splits, read.misaligned) == (1, 1)
+    assert [row.where for row in large.bad] == ["a.json, line 201"]
+    monkeypatch.setattr(bulk_files, "_LINE_BYTES_MAX", 100)
+    (tmp_path / "a.json").write_bytes(row)
+    read.bulk()
+    assert read.splits == 1, "no line ends soon enough"
+
+
+def test_the_ranges_of_a_large_text_are_tasks_of_about_one_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file is read by all cores, and planning reads next to nothing of it."""
+    row = json.dumps({"id": 1, "word": "x" * 80}) + "\n"
+    (tmp_path / "a.json").write_text(row * 10_000)
+    monkeypatch.setattr(bulk_files, "_TASK_BYTES", (10_000, 100_000))
+    found = Read(tmp_path, NUMBERS, path="*.json", format="json").poll()
+    sizes = [sum(span.size for span in share) for share in found.decode.shares]
+    assert len(sizes) in range(10, 18)
+    assert max(sizes) < 1.3 * min(sizes)
+    assert sum(sizes) == 10_000 * len(row)
 
 
 def numbers(folder: Path, ending: str, pack: Callable[[bytes], bytes]) -> dict[str, object]:
@@ -150,6 +260,14 @@ def csv(folder: Path) -> dict[str, object]:
     return {"path": ".", "format": "csv"}
 
 
+def plain_csv(folder: Path) -> dict[str, object]:
+    for number, part in enumerate(chunks()):
+        rows = [f'{row["id"]},"a ""quoted"", word {number}"' for row in part]
+        rows += ["x,bad", f"7,last of {number}"]
+        (folder / f"{number}.csv").write_text("id,word\n" + "\n".join(rows) + "\n")
+    return {"path": ".", "format": "csv"}
+
+
 def parquet(folder: Path) -> dict[str, object]:
     for number, part in enumerate(chunks()):
         given = [*part, {"id": None, "word": "bad"}, {"id": 7, "word": f"last of {number}"}]
@@ -160,7 +278,7 @@ def parquet(folder: Path) -> dict[str, object]:
     return {"path": "*.parquet", "format": "parquet"}
 
 
-FORMATS = pytest.mark.parametrize("write", [plain_json, gz_json, csv, parquet])
+FORMATS = pytest.mark.parametrize("write", [plain_json, gz_json, csv, plain_csv, parquet])
 BAG = "CREATE TABLE numbers (id BIGINT, word STRING)"
 NOT_NULL = "CREATE TABLE numbers (id BIGINT NOT NULL, word STRING, CONSTRAINT x PRIMARY KEY (id))"
 
@@ -177,9 +295,11 @@ def test_many_files_are_read_the_same_both_ways(
     assert large.rows > 1_000
     assert len(large.reference["parts"]) > 15, "it was split into many parts"
     assert read.here.merged == (3 if keyed else 0)
+    assert read.splits == (write in (plain_json, csv, plain_csv))
+    assert read.misaligned == (write is csv), "its records have two lines each"
 
 
-def test_sorted_files_are_not_sorted_again(tmp_path: Path, tiny: None) -> None:
+def test_sorted_files_are_not_sorted_again(tmp_path: Path, every_line: None) -> None:
     """Files that follow each other by key, as exports do, become run files as they are."""
     for number, part in enumerate(chunks()):
         pq.write_table(pa.Table.from_pylist(part), tmp_path / f"{9 - number}.parquet")

@@ -50,6 +50,8 @@ class Here:
     def __init__(self, folder: Path, *tables: Table) -> None:
         self._folder = folder
         self._layouts = {table.name: layout_of(table) for table in tables}
+        self.tried = 0
+        """How many bulk reads there were, or were tried."""
         self.staged = 0
         """How many bulk reads there were."""
         self.merged = 0
@@ -59,6 +61,7 @@ class Here:
         return self._layouts[table].supported
 
     def stage(self, table: str, decode: Decode) -> Staged:
+        self.tried += 1
         decode = pickle.loads(pickle.dumps(decode))
         layout = self._layouts[table]
         target = Target(folder=str(self._folder / f"staged-{self.staged}"))
@@ -67,9 +70,7 @@ class Here:
         ]
         reports = in_task_order(_reports(decoding(decode, layout, target)(numbers)))
         self.staged += 1
-        read = sum(report.read for report in reports)
-        bad = tuple(bad for report in reports for bad in report.bad)
-        notes = tuple(note for report in reports for note in report.notes)
+        decoded = reports
         chunks = [chunk for report in reports for chunk in report.chunks]
         ordered = in_key_order(chunks) if layout.key else chunks
         if ordered is None:
@@ -81,7 +82,7 @@ class Here:
             files = tuple(Path(chunk.file.path) for chunk in ordered)
             part = Part(layout.types, sum(c.file.rows for c in ordered), run=RunFiles(files, 0))
             rows = StagedRows(part, add_checksums(report.checksum for report in reports))
-        return Staged(rows, read, bad, notes)
+        return Staged.of(rows, decoded)
 
     def _merge(self, layout: Layout, target: Target, chunks: list[Chunk]) -> list[Report]:
         numbers = [pa.record_batch([pa.array([n], pa.int64())], ["id"]) for n in range(len(chunks))]

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -193,6 +193,19 @@ def place_of(name: str, unit: str, number: int) -> str:
     return f"{name}, {unit} {number}" if name else f"{unit} {number}"
 
 
+def renumbered(bad: BadRow, name: str, unit: str, by: int) -> BadRow:
+    """A rejected record of this input with `by` added to its number; one of another as it is.
+
+    >>> renumbered(BadRow("a.csv, line 7", "", ""), "a.csv", "line", 30).where
+    'a.csv, line 37'
+    """
+    prefix = place_of(name, unit, 0)[:-1]
+    number = bad.where.removeprefix(prefix)
+    if not bad.where.startswith(prefix) or not number.isdecimal():
+        return bad
+    return replace(bad, where=place_of(name, unit, int(number) + by))
+
+
 def changed(part: Part, problem: str) -> ReplayMismatchError:
     unit = "rows" if part.name.endswith(".parquet") else "bytes"
     return ReplayMismatchError(
@@ -239,6 +252,11 @@ class TextParts:
 
     def proves_whole(self, file: FileListed) -> bool:
         return file.path.suffix in COMPRESSIONS  # `take` reads the end of the compressed data.
+
+    def begin(self, file: FileListed) -> Place:
+        """The place of the first record; raises `Unfit` if the header cannot be read."""
+        head, _ = self._head(file)
+        return Place(len(head), 1 if self._delimiter is None else 2)
 
     def take(
         self, file: FileListed, place: Place, rows_max: int, bytes_max: int, *, settled: bool

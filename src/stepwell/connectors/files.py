@@ -34,6 +34,7 @@ from stepwell.connectors.bulk_files import (
     shares_of,
     spans_again,
     spans_of,
+    task_bytes,
 )
 from stepwell.connectors.file_parts import (
     PLACE,
@@ -289,10 +290,14 @@ class FilesSource:
         if not spans or sum(span.size for span in spans) < bytes_min:
             return None
 
-        def intake(staged: Staged) -> Intake:
-            return self._staged(staged, reference["grown"], None, reference)
+        decode, late = FilesDecode(self._reading, shares_of(spans)), _late(reference["grown"])
 
-        return BulkRead(FilesDecode(self._reading, shares_of(spans)), intake)
+        def intake(staged: Staged) -> Intake:
+            bad = (*decode.located(staged)[1], *late)
+            change, rows = Change(staged=staged.rows), staged.read + len(late)
+            return Intake(self.name, self.table, change, rows, None, reference, bad)
+
+        return BulkRead(decode, intake)
 
     def _bulk(
         self, after: Json, standing: _Standing, taken: Names, bytes_min: int
@@ -314,8 +319,10 @@ class FilesSource:
             return None
         spans: list[Span] = []
         chosen: list[FileListed] = []
+        wanted = task_bytes(sum(file.size for file in files))
         for file in files:
-            more = spans_of(file, self._reading, settled=self._settling.is_settled(file))
+            settled = self._settling.is_settled(file)
+            more = spans_of(file, self._reading, wanted, settled=settled)
             if more is None:
                 continue
             if spans and parts_in((*spans, *more)) > PARTS_MAX:
@@ -324,13 +331,16 @@ class FilesSource:
             spans += more
         if sum(file.size for file in chosen) < bytes_min:
             return None
-        decode = FilesDecode(self._reading, shares_of(spans))
 
-        def intake(staged: Staged) -> Intake:
-            self._lag = len(left) - len(chosen)
-            return self._bulk_intake(staged, standing, chosen)
+        def read(decode: FilesDecode) -> BulkRead:
+            def intake(staged: Staged) -> Intake:
+                self._lag = len(left) - len(chosen)
+                return self._bulk_intake(decode, staged, standing, chosen)
 
-        return BulkRead(decode, intake)
+            unsplit = decode.unsplit()
+            return BulkRead(decode, intake, None if unsplit is None else read(unsplit))
+
+        return read(FilesDecode(self._reading, shares_of(spans)))
 
     def _whole_files(self, names: Sequence[str]) -> Iterator[FileListed]:
         """Files that are ready to be taken as a whole."""
@@ -345,7 +355,11 @@ class FilesSource:
                     size += file.size
 
     def _bulk_intake(
-        self, staged: Staged, standing: _Standing, files: Sequence[FileListed]
+        self,
+        decode: FilesDecode,
+        staged: Staged,
+        standing: _Standing,
+        files: Sequence[FileListed],
     ) -> Intake:
         for file in files:
             if self._listing.find(file.name) != file:
@@ -359,14 +373,11 @@ class FilesSource:
             self._taking[file.name] = file.size
         self._given = position = standing.to_json(names, None)
         self._few = frozenset()
-        reference = {"parts": [note for note in staged.notes if note is not None], "grown": []}
-        return replace(self._staged(staged, [], position, reference), names=names)
-
-    def _staged(self, staged: Staged, grown: list[Json], position: Json, reference: Json) -> Intake:
-        late = _late(grown)
-        rows, bad = staged.read + len(late), (*staged.bad, *late)
-        change = Change(staged=staged.rows)
-        return Intake(self.name, self.table, change, rows, position, reference, bad)
+        parts, bad = decode.located(staged)
+        change, reference = Change(staged=staged.rows), {"parts": list(parts), "grown": []}
+        return Intake(
+            self.name, self.table, change, staged.read, position, reference, bad, names=names
+        )
 
     def _take(
         self, file: FileListed, place: Place, rows: int, size: int, *, settled: bool

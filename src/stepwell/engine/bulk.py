@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stepwell.engine.ports import BulkRead, BulkReads, Intake, Source
 from stepwell.execution.executor import Executor, bulk_of
-from stepwell.lsm.bulk import Bulk, NotInBulkError
+from stepwell.lsm.bulk import Bulk, MisalignedError, NotInBulkError
 from stepwell.store.sealed import Json
 
 BULK_BYTES = 256 * 1024 * 1024
@@ -37,7 +37,12 @@ class BulkReader:
 
     def intake(self, source: Source, read: BulkRead) -> Intake:
         """Read the input; raises `NotInBulkError` if it has to be read step by step."""
-        return read.intake(self.bulk.stage(source.table, read.decode))
+        try:
+            return read.intake(self.bulk.stage(source.table, read.decode))
+        except MisalignedError:
+            if read.aligned is None:
+                raise
+            return self.intake(source, read.aligned)
 
     def again(self, source: Source, reference: Json) -> Intake | None:
         """Read recorded input again; None if it has to be, or may well be, read by `source.read`.

@@ -73,6 +73,8 @@ class BulkRead:
     intake: Callable[[Staged], Intake]
     """Makes the intake once all of it is decoded: with positions, dead letters and a reference as
     if the source had decoded it. Raises `UnavailableError` if the input changed meanwhile."""
+    aligned: BulkRead | None = None
+    """The same step with tasks that certainly begin and end between records, if these may not."""
 
 
 @runtime_checkable

@@ -57,6 +57,10 @@ class NotInBulkError(StepwellError):
     """Some input cannot be read in bulk. It has to be polled, or read, step by step."""
 
 
+class MisalignedError(NotInBulkError):
+    """A task did not end where the next one begins, because a record crosses that place."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """Some decoded records, in order."""
@@ -158,6 +162,16 @@ class Report:
     notes: list[Json] = field(default_factory=list)
     declined: str | None = None
     """Why the input cannot be read in bulk, if it cannot."""
+    misaligned: bool = False
+    """Whether that is a `MisalignedError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The rejected records of a task, and what the source has to record, in order."""
+
+    bad: tuple[BadRow, ...]
+    notes: tuple[Json, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +182,14 @@ class Staged:
     """None if there are none."""
     read: int
     """Number of records, rejected ones included."""
-    bad: tuple[BadRow, ...]
-    notes: tuple[Json, ...]
+    tasks: tuple[Told, ...]
+    """For each task."""
+
+    @classmethod
+    def of(cls, rows: StagedRows | None, reports: Sequence[Report]) -> Staged:
+        """The result, from the reports in the order of tasks."""
+        tasks = tuple(Told(tuple(report.bad), tuple(report.notes)) for report in reports)
+        return cls(rows, sum(report.read for report in reports), tasks)
 
 
 class Bulk(Protocol):
@@ -217,6 +237,7 @@ def decode_task(decode: Decode, task: int, layout: Layout, target: Target) -> Re
             _write_chunk(report, pa.concat_tables(pending), layout, target)
     except NotInBulkError as declined:
         report.declined = declined.message
+        report.misaligned = isinstance(declined, MisalignedError)
     return report
 
 
@@ -346,9 +367,10 @@ def _write_merged(report: Report, rows: pa.Table, layout: Layout, target: Target
 def in_task_order(reports: Iterable[Report]) -> tuple[Report, ...]:
     """The reports in the order of the input; raises `NotInBulkError` if one task did."""
     ordered = tuple(sorted(reports, key=lambda report: report.task))
-    for report in ordered:
+    # A task that began inside of a record may have found anything wrong.
+    for report in sorted(ordered, key=lambda report: not report.misaligned):
         if report.declined is not None:
-            raise NotInBulkError(report.declined)
+            raise (MisalignedError if report.misaligned else NotInBulkError)(report.declined)
     if sum(len(report.bad) for report in ordered) > BAD_ROWS_MAX:
         raise NotInBulkError(_TOO_MANY)
     return ordered

@@ -79,10 +79,7 @@ class BulkInput:
         except BaseException:
             _discard(target)
             raise
-        bad = tuple(bad for report in reports for bad in report.bad)
-        notes = tuple(note for report in reports for note in report.notes)
-        read = sum(report.read for report in reports)
-        return Staged(self._rows(table, layout, target, reports), read, bad, notes)
+        return Staged.of(self._rows(table, layout, target, reports), reports)
 
     def normalised(self, name: str, staged: StagedRows) -> Part:
         """The change set of a table into which staged rows are put."""
