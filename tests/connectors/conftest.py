@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.connectors.sinks import Place
 NUMBERS = count(1)
 PLACES = [
     *("files-json", "files-csv", "files-parquet"),
+    *("files-json-bulk", "files-csv-bulk", "files-parquet-bulk"),
     *("delta-key", "delta-bag", "delta-changes", "postgres-key", "postgres-changes"),
     *("kafka-key", "kafka-changes"),
 ]
@@ -40,6 +42,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 def make_place(word: str, request: pytest.FixtureRequest, folder: Path) -> Place:
+    if word.endswith("-bulk"):
+        place = make_place(word.removesuffix("-bulk"), request, folder)
+        return replace(place, options={**place.options, "_bulk": True})
     kind, _, mode = word.partition("-")
     if word == "files-coalesce":
         files = {"type": kind, "path": str(folder / "out"), "format": "json", "coalesce": True}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -19,10 +20,11 @@ from psycopg import sql
 
 from stepwell.connectors.registry import make_sink
 from stepwell.engine.evolution import EvolvingDifference
-from stepwell.engine.ports import Coalesces, Delivered, Sink
+from stepwell.engine.ports import BulkWrites, Coalesces, Delivered, Sink
 from stepwell.env import SystemEnv
 from stepwell.lsm.table_diff import Difference, weighted
 from stepwell.model import Position, Transaction, checksum
+from tests.connectors.large import large
 
 LINEAGE = "01J00000000000000000000001"
 OTHER = "01J00000000000000000000002"
@@ -95,6 +97,20 @@ def evolving() -> pa.Table:
     return made
 
 
+class InBulk:
+    """A sink that is given each change as one that is too large for memory."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def write(self, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:
+        assert isinstance(self._sink, BulkWrites)
+        self._sink.write_bulk(previous, mark, large(change))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+
 @dataclass(frozen=True)
 class Place:
     """A sink of one type, in a place of its own."""
@@ -106,8 +122,11 @@ class Place:
     """Whether it holds the view itself rather than its changes."""
 
     def make(self) -> Sink:
+        """The sink. With the option `_bulk` every change is written as if it were large."""
         options = {"view": "revenue", **self.options}
-        return make_sink(self.name, options, "revenue", SystemEnv(), base=Path("."))
+        bulk = options.pop("_bulk", False)
+        sink = make_sink(self.name, options, "revenue", SystemEnv(), base=Path("."))
+        return InBulk(sink) if bulk else sink
 
     def content(self) -> Counter[tuple[object, ...]]:
         """What it holds: rows, or (transaction, row, weight) of a log of changes."""
@@ -137,20 +156,24 @@ class Place:
 def _files(options: dict[str, object]) -> Iterable[tuple[object, ...]]:
     root, format = Path(str(options["path"])), options["format"]
     for folder in sorted(root.glob("[0-9]*")):
-        path = folder / f"part.{format}"
-        if not path.stat().st_size:
-            continue  # Transactions that came together and cancelled out.
-        if format == "parquet":
-            rows = pq.read_table(path)
-        elif format == "csv":
-            types = {"customer": pa.string()}
-            convert = arrow_csv.ConvertOptions(column_types=types, strings_can_be_null=True)
-            rows = arrow_csv.read_csv(path, convert_options=convert)
-        else:
-            rows = arrow_json.read_json(path)
-        for row in rows.to_pylist():
-            total = f"{row['total']:.2f}"
-            yield int(folder.name), row["customer"], total, row["n"], row["_w"]
+        paths = sorted(folder.glob(f"part*.{format}"))
+        mark = json.loads((folder / "_transaction.json").read_text().splitlines()[-1])
+        assert len(paths) == mark.get("parts", 1), "a folder is complete"
+        assert len(list(folder.iterdir())) == len(paths) + 1, "and holds nothing else"
+        for path in paths:
+            if not path.stat().st_size:
+                continue  # Transactions that came together and cancelled out.
+            if format == "parquet":
+                rows = pq.read_table(path)
+            elif format == "csv":
+                types = {"customer": pa.string()}
+                convert = arrow_csv.ConvertOptions(column_types=types, strings_can_be_null=True)
+                rows = arrow_csv.read_csv(path, convert_options=convert)
+            else:
+                rows = arrow_json.read_json(path)
+            for row in rows.to_pylist():
+                total = f"{row['total']:.2f}"
+                yield int(folder.name), row["customer"], total, row["n"], row["_w"]
 
 
 def _delta(options: dict[str, object]) -> Iterable[tuple[object, ...]]:

@@ -275,7 +275,8 @@ def rounds_of_killing(place: Place, rounds: int, seed: int, together: int = 1) -
 
 
 KILLED = [
-    *("files-json", "delta-key", "delta-changes", "postgres-key", "postgres-changes"),
+    *("files-json", "files-json-bulk"),
+    *("delta-key", "delta-changes", "postgres-key", "postgres-changes"),
     *("kafka-key", "kafka-changes"),
 ]
 

@@ -19,7 +19,8 @@ from tests.connectors.sinks import Place, in_turn, mark, put_together
 from tests.connectors.stopped import Stopped, stopping
 
 PLACES = [
-    *("files-json", "delta-key", "delta-changes", "postgres-key", "postgres-changes", "kafka-key"),
+    *("files-json", "files-json-bulk", "delta-key", "delta-changes"),
+    *("postgres-key", "postgres-changes", "kafka-key"),
 ]
 
 

@@ -23,7 +23,8 @@ EVERYTHING = (
     YML
     + """\
 journal: {store: ./journal, keep: 2h}
-transaction: {max_rows: 500, max_bytes: 64MiB, bulk_bytes: off, max_latency: 1.5s, on_error: fail}
+transaction: {max_rows: 500, max_bytes: 64MiB, bulk_bytes: off, bulk_rows: 7,
+  max_latency: 1.5s, on_error: fail}
 push: {keep: 3d}
 checkpoint: {every: 5m, keep: 3}
 spark: {master: "local[2]", conf: {spark.executor.memory: 1g, spark.ui.enabled: false}}
@@ -52,6 +53,7 @@ def test_every_key_becomes_a_setting(write: Write) -> None:
     assert settings.limits.rows_max == 500
     assert settings.limits.bytes_max == 64 * 2**20
     assert settings.bulk_bytes is None
+    assert project.sections.transaction.bulk_rows == 7
     assert settings.latency_s_max == 1.5
     assert settings.on_error == "fail"
     assert settings.checkpoint_every_s == 300

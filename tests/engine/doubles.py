@@ -8,8 +8,8 @@ at every one of them, and inside a sink's own commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -21,15 +21,19 @@ from stepwell.engine.ports import Delivered, Intake, Limits
 from stepwell.engine.restore_request import RestorePoint
 from stepwell.engine.settings import Settings
 from stepwell.errors import ConflictError, ReplayMismatchError, UnavailableError
+from stepwell.execution.executor import Executed
 from stepwell.execution.reference.executor import ReferenceExecutor
 from stepwell.journal.journal import Settings as JournalSettings
+from stepwell.lsm.bulk import NotInBulkError
 from stepwell.lsm.change import WEIGHT, Change
 from stepwell.lsm.dead_letter import BadRow
+from stepwell.lsm.large_change import LargeChange
 from stepwell.lsm.table_diff import summed
 from stepwell.store.base import Store
 from stepwell.store.memory import MemoryStore
 from stepwell.store.retry import Retry
 from stepwell.testing import FaultyStore, ManualEnv
+from tests.connectors.large import large
 
 SQL = """
 CREATE TABLE orders (id BIGINT NOT NULL PRIMARY KEY, customer STRING, amount BIGINT);
@@ -205,6 +209,37 @@ class CoalescingSink(ShelfSink):
         return True
 
 
+class BulkSink(ShelfSink):
+    """Takes large changes as what tasks report of them."""
+
+    declines = False
+
+    def write_bulk(self, previous: Delivered | None, mark: Delivered, change: LargeChange) -> None:
+        if self.declines:
+            raise NotInBulkError("no worker sees the shelf")
+        reports = change.write(_rows_of_task)
+        self.write(previous, mark, pa.concat_tables(reports))
+
+
+def _rows_of_task(task: int, rows: Iterator[pa.Table]) -> pa.Table:
+    return pa.concat_tables(rows)
+
+
+class LargeOutput:
+    """An executor whose changes are all too large for memory, in files of one row."""
+
+    def __init__(self, executor: Any) -> None:
+        self._executor = executor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executor, name)
+
+    def execute(self, *given: Any) -> Executed:
+        found: Executed = self._executor.execute(*given)
+        changes = {view: large(change) for view, change in found.changes.items()}
+        return replace(found, changes=changes)
+
+
 def batch_of(change: pa.Table) -> tuple[tuple[tuple[object, ...], int], ...]:
     names = [name for name in change.column_names if name != WEIGHT]
     rows = [tuple(row[name] for name in names) for row in change.to_pylist()]
@@ -245,6 +280,10 @@ class World:
     """Sinks that cannot be reached when a process begins."""
     coalescing: set[str] = field(default_factory=set)
     """Sinks that take several transactions as one."""
+    bulk: set[str] = field(default_factory=set)
+    """Sinks that take large changes."""
+    large: bool = False
+    """Whether all changes are large."""
     views: dict[str, str] = field(
         default_factory=lambda: {"revenue": "revenue", "visits": "visits", "buyers": "buyers"}
     )
@@ -275,10 +314,12 @@ class World:
         taking: list[Any] = list(self.sinks.values())
         if faulty is not None and strike:
             sources = [Struck(source, faulty, "poll", "read") for source in sources]
-            taking = [Struck(sink, faulty, "last", "write", "write_together") for sink in taking]
+            writes = ("write", "write_together", "write_bulk")
+            taking = [Struck(sink, faulty, "last", *writes) for sink in taking]
 
         def executor(store: Store, env: Any) -> Any:
-            made = ReferenceExecutor(SQL, store, env)
+            made: Any = ReferenceExecutor(SQL, store, env)
+            made = LargeOutput(made) if self.large else made
             if faulty is None or not strike:
                 return made
             return Struck(made, faulty, "execute", "apply", "flush", "on_flushed", "load")
@@ -296,6 +337,8 @@ class World:
         )
 
     def _kind(self, name: str) -> type[ShelfSink]:
+        if name in self.bulk:
+            return BulkSink
         return CoalescingSink if name in self.coalescing else ShelfSink
 
     def check(self, pipeline: Pipeline) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,18 +14,24 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from stepwell.connectors import bulk_files
-from stepwell.connectors.registry import make_source
+from stepwell.connectors.registry import make_sink, make_source
 from stepwell.engine.events import Committed
 from stepwell.engine.pipeline import Pipeline
+from stepwell.engine.ports import Sink
 from stepwell.engine.settings import Settings
 from stepwell.env import SystemEnv
-from stepwell.execution.spark import executor
+from stepwell.execution.limits import QueryLimits
+from stepwell.execution.spark import blocks, executor, shared
 from stepwell.execution.spark.bulk import BulkInput
 from stepwell.execution.spark.executor import spark_executor
+from stepwell.execution.spark.runs import LocalRuns
+from stepwell.execution.spark.shared import SharedRuns
+from stepwell.lsm import large_change
 from stepwell.lsm.bulk import Decode, Staged
+from stepwell.lsm.large_change import LargeChange
 from stepwell.lsm.limits import MemoryLimits
 from stepwell.sql.statements import Table, parse_statements
 from stepwell.store.base import Store
@@ -70,6 +78,8 @@ def opened(
     store: Store,
     bulk: int | None,
     committed: Callable[[], object] = lambda: None,
+    queries: QueryLimits | None = None,
+    sinks: Sequence[Sink] = (),
 ) -> Iterator[tuple[Pipeline, list[Committed]]]:
     env = SystemEnv()
     tables = [s for s in parse_statements(Text("", sql)) if isinstance(s, Table)]
@@ -84,7 +94,8 @@ def opened(
     with Pipeline(
         store,
         env,
-        executor=spark_executor(sql, spark=spark, limits=SMALL),
+        executor=spark_executor(sql, spark=spark, limits=SMALL, queries=queries),
+        sinks=sinks,
         sources=[make_source("s", options, tables[0], env, base=folder)],
         settings=Settings(bulk_bytes=bulk, replay_rows_max=10_000),
         listener=hear,
@@ -178,3 +189,68 @@ def test_a_bulk_load_leaves_no_files_behind(
         left = list(temporary.rglob("items/*/part-*"))
         rows = sum(pq.read_metadata(file).num_rows for file in left)
         assert rows == pipeline.table("items").num_rows, "only the run that is in use"
+
+
+class ThroughTheDriver:
+    """Counts the rows that Spark returns to this process, and those it reads from run files."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: Counter[str] = Counter()
+        to_arrow, mapped = DataFrame.toArrow, blocks.mapped
+        read = {kind: kind.read for kind in (LocalRuns, SharedRuns)}
+
+        def counted(what: str, call: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
+            def count(*given: Any) -> pa.Table:
+                found = call(*given)
+                self.rows[what] += found.num_rows
+                return found
+
+            return count
+
+        monkeypatch.setattr(DataFrame, "toArrow", counted("Spark", to_arrow))
+        monkeypatch.setattr(blocks, "mapped", counted("mapped", mapped))
+        for kind, method in read.items():
+            monkeypatch.setattr(kind, "read", counted("files", method))
+        monkeypatch.setattr(LargeChange, "table", counted("change", LargeChange.table))
+
+
+@pytest.mark.parametrize("local", [True, False], ids=["local", "cluster"])
+def test_a_load_passes_from_files_to_files_without_the_driver(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, local: bool
+) -> None:
+    """J7, S1: input, state, undelivered output, and what a sink receives: executors read and write
+    all rows of a large transaction.
+    """
+    sql = (
+        "CREATE TABLE items (id BIGINT, part INT, word STRING, amount DECIMAL(12,2), "
+        "tags ARRAY<INT>, PRIMARY KEY (id, part));"
+        "CREATE MATERIALIZED VIEW every AS SELECT id, part, word, tags FROM items;"
+    )
+    monkeypatch.setattr(executor, "on_this_machine", lambda spark: local)
+    monkeypatch.setattr(bulk_files, "_TASK_BYTES", (1, 1))
+    monkeypatch.setattr(large_change, "SHARE_ROWS", 300)
+    monkeypatch.setattr(shared, "FILE_ROWS", 250)
+    options = {"view": "every", "type": "files", "path": "out", "format": "json"}
+    sink = make_sink("out", options, "every", SystemEnv(), base=tmp_path)
+    queries = QueryLimits(collected_rows_max=40, local_rows_max=40, bulk_rows=100)
+    store = new_store(tmp_path / "state")
+    chance = random.Random(3)
+    write(tmp_path / "a.parquet", list(range(1_000)), chance)
+    with opened(spark, tmp_path, sql, store, 1, queries=queries, sinks=[sink]) as (pipeline, _):
+        passed = ThroughTheDriver(monkeypatch)
+        pipeline.run(once=True)
+        pipeline.flush()
+        assert sum(passed.rows.values()) <= 40, passed.rows
+        monkeypatch.undo()
+        expected = sorted(map(json_text, pipeline.table("every").to_pylist()))
+        assert len(expected) == 999
+    (mark,) = (tmp_path / "out").glob("[0-9]*/_transaction.json")
+    parts = sorted(mark.parent.glob("part-*.json"))
+    assert json.loads(mark.read_text().splitlines()[-1])["parts"] == len(parts) >= 1
+    lines = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+    assert {line.pop("_w") for line in lines} == {1}
+    assert sorted(map(json_text, lines)) == expected
+
+
+def json_text(row: object) -> str:
+    return json.dumps(row, sort_keys=True)

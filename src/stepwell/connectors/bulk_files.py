@@ -66,7 +66,7 @@ _RELATIVE = 2
 _NEXT_LINE = "next_line"
 """The note of a task with the number of the line after it."""
 _LINE_BYTES_MAX = 1 << 20
-"""A text is not cut where no line ends within so many bytes."""
+"""A text is not cut where no line ends within this many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +149,8 @@ class FilesDecode:
                 size = min(_PART_BYTES, left) if text else _PART_BYTES
                 piece = reader.take(span.file, place, rows, size, settled=span.settled)
                 if text and end is not None and piece.part.wrong is not None:
-                    # How much of it is no record may depend on where reading began.
-                    raise MisalignedError(f"{span.file.name} has text that is no record")
+                    # How much of it is not a record may depend on where reading began.
+                    raise MisalignedError(f"{span.file.name} has text that is not a record")
                 yield from self._decoded(reader, piece.part, piece.batch)
                 place = piece.next
         except (NotReadyError, OSError) as error:
@@ -284,7 +284,7 @@ def parts_in(spans: Iterable[Span]) -> int:
 
 
 def task_bytes(size: int) -> int:
-    """About how many bytes a task reads, of so many in all."""
+    """About how many bytes each task of a read of `size` bytes reads."""
     least, most = _TASK_BYTES
     return min(most, max(least, size // _TASKS))
 

@@ -12,6 +12,7 @@ from stepwell.engine.ports import Delivered
 from stepwell.errors import ConflictError, InvalidError, ensure
 from stepwell.lsm.change import WEIGHT
 from stepwell.lsm.equality import last_of_each
+from stepwell.lsm.large_change import LargeChange
 
 Numbered = Sequence[tuple[Delivered, pa.Table]]
 """The change sets of consecutive transactions that a sink commits together, each with its mark."""
@@ -31,6 +32,16 @@ def check_changes(sink: str, previous: Delivered | None, changes: Numbered) -> D
         )
         previous = mark
     return changes[-1][0]
+
+
+def check_large(
+    sink: str, previous: Delivered | None, mark: Delivered, change: LargeChange
+) -> None:
+    """Like `check_changes`, for a change in files."""
+    few = change.schema.empty_table()
+    if change.num_rows:
+        few = pa.table([pa.nulls(1, field.type) for field in change.schema], change.schema)
+    check_changes(sink, previous, [(mark, few)])
 
 
 def all_rows(changes: Numbered) -> pa.Table:

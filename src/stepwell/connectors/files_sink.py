@@ -21,6 +21,12 @@ A reader of the end of the log performs step 3 for a writer that stalled or died
 therefore appears complete and exactly once, because its hidden folder can be renamed only once.
 Readers may remove folders; the log records what was delivered.
 
+A large change is written by executors, which have to see the path as this process does. Their
+tasks write into `parts` within the hidden folder, each attempt under a name of its own. This
+process moves the files that tasks report into the hidden folder as `part-<task>.<format>`, and
+removes `parts`, before the commit. So an attempt that is still running, because its executor was
+thought to be lost, has no folder to write to.
+
 With `coalesce`, several transactions may share one folder, under the number of the last: it holds
 the sum of their change sets, which may be empty. Its mark then also has the number of the `first`.
 
@@ -35,19 +41,34 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
-from stepwell.connectors.delivery import Numbered, all_rows, check_changes, check_held
+from stepwell.connectors.delivery import (
+    Numbered,
+    all_rows,
+    check_changes,
+    check_held,
+    check_large,
+)
 from stepwell.connectors.durable import check_trusted, make_folder, sync_file, sync_folder
+from stepwell.connectors.part_files import PartWriter
 from stepwell.connectors.writing import FileFormat, write_rows
 from stepwell.engine.ports import Delivered
 from stepwell.env import Env
-from stepwell.errors import ConflictError, CorruptError, InvalidError, UnavailableError
+from stepwell.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    UnavailableError,
+    ensure,
+)
+from stepwell.lsm.bulk import NotInBulkError
+from stepwell.lsm.large_change import LargeChange
 from stepwell.lsm.table_diff import summed
 from stepwell.manifest.progress import MARK
 from stepwell.model import Transaction
@@ -61,9 +82,15 @@ _BEFORE = "_stepwell.json"
 _STAGED = ".tmp-"
 _GONE = ".gone-"
 """Prefix of a hidden folder that is being swept, which its writer can no longer commit."""
+_PARTS = "parts"
+"""Within a hidden folder: the files of tasks, until they are done."""
 _DIGITS = 20
 _KEEP = 16
 """Number of marks to keep in the log. So few names are listed by one system call."""
+
+
+Fill = Callable[[Path], dict[str, Json]]
+"""Writes rows into a hidden folder, and returns the fields of the mark that describe them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +143,13 @@ class FilesSink:
 
     def write_together(self, previous: Delivered | None, changes: Numbered) -> None:
         mark = check_changes(self.name, previous, changes)
+        self._commit(previous, mark, lambda staged: self._fill(staged, mark, changes))
+
+    def write_bulk(self, previous: Delivered | None, mark: Delivered, change: LargeChange) -> None:
+        check_large(self.name, previous, mark, change)
+        self._commit(previous, mark, lambda staged: self._fill_in_tasks(staged, mark, change))
+
+    def _commit(self, previous: Delivered | None, mark: Delivered, fill: Fill) -> None:
         check_trusted(self.name, self._root)
         with self._errors():
             end = self._end()
@@ -129,16 +163,17 @@ class FilesSink:
             make_folder(self._log)
             self._permit(self._log)
             self._sweep()
-            self._write(1 if end is None else end.sequence + 1, mark, changes)
+            self._write(1 if end is None else end.sequence + 1, mark, fill)
 
     def close(self) -> None:
         """Nothing to release."""
 
     # Writing
 
-    def _write(self, sequence: int, mark: Delivered, changes: Numbered) -> None:
+    def _write(self, sequence: int, mark: Delivered, fill: Fill) -> None:
         with self._staging() as staged:
-            self._fill(staged, sequence, mark, changes)
+            fields = {**MARK.write(mark), **fill(staged)}
+            self._write_mark(staged, {**fields, "sequence": sequence, "staged": staged.name})
             sync_folder(staged, staged=True)
             sync_folder(self._root)
             mine = True
@@ -174,18 +209,40 @@ class FilesSink:
         with _locked(staged):
             yield staged
 
-    def _fill(self, folder: Path, sequence: int, mark: Delivered, changes: Numbered) -> None:
+    def _fill(self, folder: Path, mark: Delivered, changes: Numbered) -> dict[str, Json]:
+        """Write the rows; returns the fields of the mark that describe them."""
         change = changes[0][1] if len(changes) == 1 else summed(all_rows(changes))
         data = folder / f"part.{self._format.value}"
         write_rows(change, data, self._format)
         self._permit(data)
         sync_file(data, staged=True)
-        fields: dict[str, Json] = {"view": self.view, "rows": change.num_rows, **MARK.write(mark)}
-        fields |= {"sequence": sequence, "staged": folder.name}
+        fields: dict[str, Json] = {"rows": change.num_rows}
         if len(changes) > 1:
             fields["first"] = changes[0][0].transaction
+        return fields
+
+    def _fill_in_tasks(self, folder: Path, mark: Delivered, change: LargeChange) -> dict[str, Json]:
+        """Let tasks write parts; returns the fields of the mark that describe them."""
+        folder = folder.absolute()
+        parts = folder / _PARTS
+        parts.mkdir()
+        self._permit(parts)
+        written = change.write(PartWriter(str(parts), self._format, self._mode))
+        for task, part in enumerate(written):
+            found = None if part is None else parts / part.name
+            if part is None or found is None or not found.exists():
+                raise NotInBulkError(f"sink {self.name}: a worker does not see {self._root}")
+            ensure(found.stat().st_size == part.size, f"{found} has the size that was reported")
+            os.rename(found, folder / f"part-{task:05d}.{self._format.value}")
+        # Only then can no other attempt of a task add a file to the transaction.
+        _remove_folder(parts)
+        rows = sum(part.rows for part in written)
+        ensure(rows == change.num_rows, f"{change.num_rows} rows of a change were written")
+        return {"rows": rows, "parts": len(written)}
+
+    def _write_mark(self, folder: Path, fields: dict[str, Json]) -> None:
         lines = folder / _MARK
-        lines.write_bytes(seal(_FORMAT, fields))
+        lines.write_bytes(seal(_FORMAT, {"view": self.view, **fields}))
         self._permit(lines)
         sync_file(lines, staged=True)
 
@@ -315,6 +372,17 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(opened)
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a folder in which others may still create files."""
+    for attempt in range(_REMOVALS_MAX):
+        shutil.rmtree(folder, ignore_errors=attempt + 1 < _REMOVALS_MAX)
+        if not folder.exists():
+            return
+
+
+_REMOVALS_MAX = 100
 
 
 def _same_file(one: Path, other: Path) -> bool:

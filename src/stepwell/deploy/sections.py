@@ -23,6 +23,7 @@ from stepwell.engine.transaction import OnError
 from stepwell.execution.reference import EXECUTOR_VARIABLE
 from stepwell.journal.journal import Settings as JournalSettings
 from stepwell.lsm.cache import BYTES_MAX
+from stepwell.lsm.large_change import BULK_ROWS
 from stepwell.manifest.gc import Settings as CollectSettings
 from stepwell.store.retry import PATIENCE_S, Retry
 from stepwell.text import did_you_mean
@@ -35,7 +36,9 @@ ROOT: Mapping[str, tuple[str, ...]] = {
     "name": (),
     "store": ("address", "patience"),
     "journal": ("store", "keep"),
-    "transaction": ("max_rows", "max_bytes", "bulk_bytes", "max_latency", "on_error"),
+    "transaction": (
+        *("max_rows", "max_bytes", "bulk_bytes", "bulk_rows", "max_latency", "on_error"),
+    ),
     "push": ("keep",),
     "checkpoint": ("every", "keep"),
     "gc": ("every", "grace"),
@@ -77,6 +80,7 @@ class TransactionSection:
     latency_s_max: float = 0.0
     on_error: OnError = "dead_letter"
     bulk_bytes: int | None = BULK_BYTES
+    bulk_rows: int | None = BULK_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +198,7 @@ def read_sections(entries: Mapping[str, Node], references: References) -> Sectio
             transaction.seconds("max_latency", usual.latency_s_max, least=0),
             transaction.choice("on_error", get_args(OnError), usual.on_error),
             transaction.size_or_off("bulk_bytes", usual.bulk_bytes),
+            transaction.count_or_off("bulk_rows", usual.bulk_rows, least=1),
         ),
         PushSection(section("push").seconds("keep", PushSection().keep_s, least=1)),
         CheckpointSection(
@@ -245,6 +250,13 @@ class Reader:
         if type(value) is not int or value < least:
             raise self._wrong(node, key, f"a whole number of at least {least}")
         return value
+
+    def count_or_off(self, key: str, default: int | None, *, least: int) -> int | None:
+        """Return a number, or None for `off`."""
+        node, value = self._get(key)
+        if node is None:
+            return default
+        return None if value is False or value == "off" else self.count(key, 0, least=least)
 
     def seconds(self, key: str, default: float, *, least: float) -> float:
         node, value = self._get(key)

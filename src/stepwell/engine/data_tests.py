@@ -23,6 +23,7 @@ import pyarrow as pa
 from stepwell.errors import InvalidError
 from stepwell.execution.executor import Executed
 from stepwell.lsm.change import WEIGHT, added_rows, net_rows
+from stepwell.lsm.large_change import as_table
 
 OnViolation = Literal["warn", "dead_letter", "fail"]
 _SHOWN_MAX = 3
@@ -94,5 +95,5 @@ def _added(test: DataTest, executed: Executed) -> pa.Table | None:
 def _change(test: DataTest, executed: Executed) -> pa.Table | None:
     for view, change in executed.changes.items():
         if view.lower() == test.violations.lower() and change.num_rows:
-            return change
+            return as_table(change)
     return None

@@ -21,6 +21,9 @@
   pipeline or of a copy, lost output, or is ahead of its pipeline, stops the pipeline before it
   takes in more; nothing is ever dropped silently.
 
+* A large change (`LargeChange`) stays in files. Executors write it to the sink, alone, if the sink
+  supports it (`BulkWrites`).
+
 A flush writes pending output to files that the manifest names (`write_files`, `outbox_files.py`).
 The alternative, not to flush past output that a sink lacks, would let a sink that is down for a day
 make the journal, and the next opening, a day long.
@@ -39,8 +42,13 @@ import pyarrow as pa
 from stepwell.durations import backoff_s
 from stepwell.engine.events import Events, Published, SinkFailed
 from stepwell.engine.evolution import columns_before
-from stepwell.engine.outbox_files import read_outbox_file, write_outbox_file, write_outbox_files
-from stepwell.engine.ports import Coalesces, Sink
+from stepwell.engine.outbox_files import (
+    read_outbox_files,
+    write_large_change,
+    write_outbox_file,
+    write_outbox_files,
+)
+from stepwell.engine.ports import BulkWrites, Coalesces, Sink
 from stepwell.engine.sink_history import refusal, refuse_foreign, refuse_new
 from stepwell.env import Env
 from stepwell.errors import (
@@ -53,7 +61,9 @@ from stepwell.errors import (
     ensure,
 )
 from stepwell.journal.entry import Cursor
+from stepwell.lsm.bulk import NotInBulkError
 from stepwell.lsm.change import changed_rows
+from stepwell.lsm.large_change import AnyChange, LargeChange, as_table
 from stepwell.lsm.table_diff import Pieces, in_parts, weighted
 from stepwell.manifest.progress import Delivered, SinkAt, Undelivered, mark_without_entry
 from stepwell.manifest.timeline import Timeline, Timelines, diverged, timeline_of
@@ -98,16 +108,21 @@ class SinkStatus:
 
 @dataclass(slots=True, eq=False)
 class _Parcel:
-    """One transaction's change for the sink; in memory, in a file, or both."""
+    """One transaction's change for the sink; in memory, in files, or both."""
 
     mark: Delivered
     size: int
-    change: pa.Table | None
-    kept: Undelivered | None = None
+    change: AnyChange | None
+    kept: tuple[Undelivered, ...] = ()
 
     @property
     def transaction(self) -> Transaction:
         return self.mark.transaction
+
+    @property
+    def large(self) -> bool:
+        """Whether its rows are too many for memory."""
+        return isinstance(self.change, LargeChange) or len(self.kept) > 1
 
 
 class Outbox:
@@ -151,7 +166,10 @@ class Outbox:
         self._lock = threading.RLock()
         self._sending = threading.Lock()
         """Held during calls to the sink, which may take long; acquired before `_lock`."""
-        parcels = [_Parcel(item.mark, item.size, None, item) for item in kept]
+        parcels = [
+            _Parcel(mark, sum(item.size for item in files), None, tuple(files))
+            for mark, files in _by_mark(kept).items()
+        ]
         self._parcels = deque(sorted(parcels, key=lambda parcel: parcel.transaction))
         self._known = Transaction(0) if self.new else since
         self._offered = self._known
@@ -185,7 +203,7 @@ class Outbox:
         wanted = transaction > self._offered or transaction in self._again
         return not self.new and transaction > self.delivered and wanted
 
-    def offer(self, mark: Delivered, change: pa.Table, kept: Undelivered | None = None) -> None:
+    def offer(self, mark: Delivered, change: AnyChange, kept: Undelivered | None = None) -> None:
         """Add a change, unless the sink is known to hold it.
 
         A change that is in a file already (`kept`) is not held in memory.
@@ -209,7 +227,7 @@ class Outbox:
             ensure(change.num_rows > 0, f"sink {self.sink.name} is offered changes with rows")
             self._offered = transaction
             if transaction > self.delivered and kept is not None:
-                self._parcels.append(_Parcel(mark, kept.size, None, kept))
+                self._parcels.append(_Parcel(mark, kept.size, None, (kept,)))
             elif transaction > self.delivered:
                 self._parcels.append(_Parcel(mark, change.nbytes, change))
 
@@ -344,10 +362,7 @@ class Outbox:
         # Uncertain from here until the sink has answered.
         self._certain = False
         try:
-            if len(batch) > 1 and isinstance(self.sink, Coalesces):
-                self.sink.write_together(self.held, batch)
-            else:
-                self.sink.write(self.held, *batch[0])
+            self._write(batch)
         except ConflictError:
             # The sink holds another mark than expected: of an earlier attempt that landed late, or
             # one that stops the pipeline.
@@ -359,18 +374,33 @@ class Outbox:
         with self._lock:
             self._certain = True
             self._hold(batch[-1][0])
-        rows = sum(changed_rows(change) for _, change in batch)
+        rows = sum(_rows(change) for _, change in batch)
         self._events.emit(Published(self.sink.name, self.delivered, rows, len(batch)))
 
-    def _next(self) -> list[tuple[Delivered, pa.Table]]:
+    def _write(self, batch: list[tuple[Delivered, AnyChange]]) -> None:
+        mark, change = batch[0]
+        if len(batch) > 1 and isinstance(self.sink, Coalesces):
+            self.sink.write_together(self.held, batch)
+            return
+        if isinstance(change, LargeChange) and isinstance(self.sink, BulkWrites):
+            try:
+                self.sink.write_bulk(self.held, mark, change)
+                return
+            except NotInBulkError:
+                pass
+        self.sink.write(self.held, mark, as_table(change))
+
+    def _next(self) -> list[tuple[Delivered, AnyChange]]:
         """The transactions of the next commit: one, or several if the sink coalesces."""
         with self._lock:
             first, *rest = self._parcels
         change = self._load(first)
         batch, rows, size = [(first.mark, change)], change.num_rows, change.nbytes
-        if not isinstance(self.sink, Coalesces) or not self.sink.coalesces:
+        if first.large or not isinstance(self.sink, Coalesces) or not self.sink.coalesces:
             return batch
         for parcel in rest:
+            if parcel.large:
+                break
             try:
                 more = self._load(parcel)
             except StepwellError:
@@ -430,23 +460,34 @@ class Outbox:
 
     def write_files(self) -> tuple[SinkAt, tuple[Undelivered, ...]]:
         """Write pending output to files; return the manifest's record of this sink."""
-        fresh = {p.transaction: p for p in list(self._parcels) if p.kept is None}
+        fresh = {p.transaction: p for p in list(self._parcels) if not p.kept}
 
         def on_written(kept: Undelivered) -> None:
-            fresh[kept.transaction].kept = kept
+            fresh[kept.transaction].kept = (kept,)
+
+        for parcel in [parcel for parcel in fresh.values() if parcel.large]:
+            del fresh[parcel.transaction]
+            self._write_large(parcel)
 
         changes = [(parcel.mark, self._load(parcel)) for parcel in fresh.values()]
         write_outbox_files(self._store, self._env, self.sink.name, changes, on_written)
         with self._lock:
             pending = list(self._parcels)
             at = SinkAt(self.sink.name, self.held)
-        return at, tuple(parcel.kept for parcel in pending if parcel.kept is not None)
+        return at, tuple(kept for parcel in pending for kept in parcel.kept)
 
-    def _load(self, parcel: _Parcel) -> pa.Table:
+    def _write_large(self, parcel: _Parcel) -> None:
+        change = parcel.change
+        if isinstance(change, LargeChange):
+            name = self.sink.name
+            kept, change = write_large_change(self._store, self._env, name, parcel.mark, change)
+            parcel.kept, parcel.change = kept, change
+
+    def _load(self, parcel: _Parcel) -> AnyChange:
         if parcel.change is None:
-            if parcel.kept is None:
+            if not parcel.kept:
                 raise BugError("a parcel is in memory or in a file")
-            parcel.change = read_outbox_file(self._store, parcel.kept)
+            parcel.change = read_outbox_files(self._store, parcel.kept)
         return parcel.change
 
     # Status
@@ -467,3 +508,14 @@ class Outbox:
 
     def _size(self) -> int:
         return sum(parcel.size for parcel in self._parcels)
+
+
+def _rows(change: AnyChange) -> int:
+    return change.num_rows if isinstance(change, LargeChange) else changed_rows(change)
+
+
+def _by_mark(kept: Sequence[Undelivered]) -> dict[Delivered, list[Undelivered]]:
+    found: dict[Delivered, list[Undelivered]] = {}
+    for item in kept:
+        found.setdefault(item.mark, []).append(item)
+    return found

@@ -18,6 +18,7 @@ import pyarrow as pa
 from stepwell.lsm.bulk import Decode, Staged
 from stepwell.lsm.change import Change
 from stepwell.lsm.dead_letter import BadRow
+from stepwell.lsm.large_change import LargeChange
 from stepwell.manifest.progress import Delivered as Delivered
 from stepwell.store.sealed import Json
 
@@ -201,6 +202,19 @@ class Sink(Protocol):
         """
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class BulkWrites(Protocol):
+    """A sink to which executors write large changes."""
+
+    def write_bulk(self, previous: Delivered | None, mark: Delivered, change: LargeChange) -> None:
+        """Like `write`: executors write the rows, and this process commits them with the mark.
+
+        Nothing that a task has written may count if this raises, nor if the attempt of a task whose
+        report was not used is still running. `NotInBulkError`: nothing was written, and the change
+        has to be passed to `write`.
+        """
 
 
 @runtime_checkable

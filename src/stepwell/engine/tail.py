@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from stepwell.engine.transaction import Done
 from stepwell.errors import UnavailableError
+from stepwell.lsm.large_change import as_table
 from stepwell.model import Transaction
 
 Changed: TypeAlias = "tuple[Transaction, pa.Table]"
@@ -33,7 +34,7 @@ class Tail:
             return
         for view, change in done.executed.changes.items():
             if view.lower() == self.view.lower() and change.num_rows and not self._lost:
-                self._waiting.put((done.transaction, change))
+                self._waiting.put((done.transaction, as_table(change)))
 
     def take(self, timeout_s: float | None = 0.0) -> Changed | None:
         """The next change; None after the timeout, or if the tail was closed."""

@@ -32,8 +32,6 @@ from functools import partial
 from itertools import chain
 from typing import Literal
 
-import pyarrow as pa
-
 from stepwell import threads
 from stepwell.engine.bulk import BULK_BYTES, BulkReader
 from stepwell.engine.data_tests import (
@@ -62,6 +60,7 @@ from stepwell.errors import (
 from stepwell.execution.executor import Executed, Executor
 from stepwell.journal.entry import Cursor, Draft, Input, Kind
 from stepwell.lsm.fold import Keys
+from stepwell.lsm.large_change import AnyChange
 from stepwell.lsm.sorted_runs import ReadRun
 from stepwell.manifest.checkpoint import Checkpoint
 from stepwell.manifest.manifest import Manifest
@@ -515,7 +514,7 @@ def _publish(state: State, executed: Executed, closed: Cursor) -> None:
             outbox.offer(outbox.mark(state.transaction, closed), change)
 
 
-def _changed(executed: Executed) -> Mapping[str, pa.Table]:
+def _changed(executed: Executed) -> Mapping[str, AnyChange]:
     return {view.lower(): table for view, table in executed.changes.items() if table.num_rows}
 
 

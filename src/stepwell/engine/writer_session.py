@@ -251,6 +251,9 @@ class WriterSession:
     ) -> Outbox:
         """The outbox of a sink. Without a manifest: of a pipeline that does not exist yet."""
         progress = NO_PROGRESS if manifest is None else manifest.progress
+        # Without one of its files, the output of a transaction is lost.
+        again = {item.mark for item in lost if item.sink == sink.name}
+        waiting = [item for item in progress.outbox if item.sink == sink.name]
         lineage = "none yet" if manifest is None else manifest.lineage
         log = Log(self._journal_store, lineage)
         return Outbox(
@@ -260,8 +263,8 @@ class WriterSession:
             self.env,
             timelines=() if manifest is None else manifest.timelines,
             at=next((at for at in progress.sinks if at.name == sink.name), None),
-            kept=[item for item in progress.outbox if item.sink == sink.name and item not in lost],
-            again=[item.mark for item in lost if item.sink == sink.name],
+            kept=[item for item in waiting if item.mark not in again],
+            again=again,
             since=Transaction(0) if manifest is None else manifest.transaction,
             recorded=lambda mark: is_recorded(log, mark),
             settings=self.settings.outbox,

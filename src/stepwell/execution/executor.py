@@ -21,6 +21,7 @@ from stepwell.lsm.bulk import Bulk
 from stepwell.lsm.cache import Usage
 from stepwell.lsm.change import Change, Rejected
 from stepwell.lsm.dead_letter import Letters
+from stepwell.lsm.large_change import AnyChange
 from stepwell.lsm.part import Part
 from stepwell.lsm.storage import Report as Report
 from stepwell.lsm.storage import not_reported as not_reported
@@ -35,7 +36,7 @@ from stepwell.store.base import Store
 class Executed:
     """The result of one transaction. It has no effect until `Executor.apply`."""
 
-    changes: Mapping[str, pa.Table]
+    changes: Mapping[str, AnyChange]
     """For each materialized view that changed: its columns, then the weight of each row."""
     rejected: tuple[Rejected, ...] = ()
     """Rows that became dead letters."""

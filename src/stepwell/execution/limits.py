@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepwell.lsm.large_change import BULK_ROWS
 from stepwell.plan.cost import DEFAULT, CostModel
 
 
@@ -21,6 +22,9 @@ class QueryLimits:
     """Spark writes results that may have more rows than this."""
     collected_groups_max: int = 1_000_000
     """Group counts are overestimated, and a row of sums is small: usually there are far fewer."""
+    bulk_rows: int | None = BULK_ROWS
+    """Executors write changes of a view with at least this many rows to sinks, if Spark has
+    written them to files; None: they never do."""
     sql_length_max: int = 100_000
     """Maximum length of a query that maintains a block. Spark was seen to take 4 to 7 s to plan
     half as much text. A block that would need more is recomputed, as when all tables of a view with

@@ -5,7 +5,8 @@ pyarrow.parquet is slow to import, and needed only by a process that writes or r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,20 @@ def encode_table(table: pa.Table, **options: Any) -> bytes:
     out = pa.BufferOutputStream()
     parquet.write_table(table, out, write_page_checksum=True, **options)
     return bytes(out.getvalue().to_pybytes())
+
+
+def encode_tables(tables: Iterable[pa.Table]) -> tuple[bytes, int]:
+    """Tables of one schema, at least one, as one Parquet file; also returns its row count."""
+    from pyarrow import parquet
+
+    rest = iter(tables)
+    first, rows = next(rest), 0
+    out = pa.BufferOutputStream()
+    with parquet.ParquetWriter(out, first.schema, write_page_checksum=True) as writer:
+        for table in chain([first], rest):
+            writer.write_table(table)
+            rows += table.num_rows
+    return bytes(out.getvalue().to_pybytes()), rows
 
 
 def decode_table(body: bytes, where: str) -> pa.Table:

@@ -7,6 +7,7 @@ in Stepwell, detected before it could be stored.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -117,10 +118,16 @@ def sinks_move_forward(before: Manifest, after: Manifest) -> bool:
 
 
 def outbox_holds_what_is_undelivered(before: Manifest, after: Manifest) -> bool:
-    """A file for a sink that has received it, or that does not exist, would be kept forever."""
+    """A file for a sink that has received it, or that does not exist, would be kept forever.
+
+    Output in several files of which one is missing would be delivered in part.
+    """
     delivered = {item.name: item.delivered for item in after.progress.sinks}
+    files = Counter((item.sink, item.transaction) for item in after.progress.outbox)
     return _distinct(item.path for item in after.progress.outbox) and all(
-        item.sink in delivered and delivered[item.sink] < item.transaction <= after.transaction
+        item.sink in delivered
+        and delivered[item.sink] < item.transaction <= after.transaction
+        and files[item.sink, item.transaction] == item.parts
         for item in after.progress.outbox
     )
 

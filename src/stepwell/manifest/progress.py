@@ -91,13 +91,20 @@ class SinkAt:
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """Output of one transaction for one sink, stored in a file until the sink holds it."""
+    """Output of one transaction for one sink, stored in a file until the sink holds it.
+
+    The output of a large transaction is stored in several files, in order.
+    """
 
     sink: str
     mark: Delivered
     path: str
     size: int
     checksum: Checksum
+    parts: int = 1
+    """The number of files with this mark for this sink."""
+    rows: int = 0
+    """The number of rows in the file, if it is one of several."""
 
     @property
     def transaction(self) -> Transaction:
@@ -154,6 +161,8 @@ PROGRESS = Record(
             path=records.text,
             size=records.number,
             checksum=records.checksum,
+            parts=records.omitted(records.at_least(2)),
+            rows=records.omitted(records.number),
         )
     ),
     dead_letters=many(Record(DeadLetters, table=records.text, rows=records.number)),

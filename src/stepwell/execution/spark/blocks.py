@@ -35,6 +35,7 @@ from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.canonical import canonical, canonical_items
 from stepwell.lsm.change import WEIGHT as SHOWN_WEIGHT
 from stepwell.lsm.consolidate import consolidated
+from stepwell.lsm.large_change import AnyChange, LargeChange
 from stepwell.lsm.part import Part
 from stepwell.lsm.relations import Relations
 from stepwell.lsm.run_file import WEIGHT, scalar
@@ -89,7 +90,7 @@ class Blocks:
         block: Block,
         deltas: Mapping[str, Part],
         program: Program | None,
-        outputs: dict[str, pa.Table],
+        outputs: dict[str, AnyChange],
         recompute: Recompute,
     ) -> Part | None:
         """The change set of one block's relation; None if it cannot have changed.
@@ -104,7 +105,7 @@ class Blocks:
                 return None
             change = self._recompute(block, deltas)
             if program is not None:
-                _give(self._rows(change), program, outputs)
+                _give(self._rows(change, program), program, outputs)
             return change
         if recompute.weighed:
             moved = {name: part.rows for name, part in deltas.items()}
@@ -132,7 +133,7 @@ class Blocks:
         block: Sums | Groups | Rows | Top,
         deltas: Mapping[str, Part],
         program: Program | None,
-        outputs: dict[str, pa.Table],
+        outputs: dict[str, AnyChange],
     ) -> Part | None:
         """The change set of a block's relation, by recomputing it and taking the difference."""
         change = self._evaluator.maintenance(block, deltas).recomputed(block)
@@ -147,7 +148,7 @@ class Blocks:
         maintenance: Maintenance,
         known: dict[str, Part],
         program: Program | None,
-        outputs: dict[str, pa.Table],
+        outputs: dict[str, AnyChange],
     ) -> Part | None:
         """The change set of a block's relation, computed incrementally."""
         if isinstance(block, Sums) and self._mergeable(block):
@@ -226,7 +227,7 @@ class Blocks:
         change: Node,
         program: Program | None,
         known: Mapping[str, Part],
-        outputs: dict[str, pa.Table],
+        outputs: dict[str, AnyChange],
     ) -> Part:
         node, lookups, reading = self._evaluator.reduced(change, known)
         types = tuple(f.type for f in block.fields)
@@ -292,7 +293,7 @@ class Blocks:
         moved: Part,
         program: Program | None,
         known: Mapping[str, Part],
-        outputs: dict[str, pa.Table],
+        outputs: dict[str, AnyChange],
     ) -> Part:
         """Add the view's change set for a change that is known already."""
         if program is None or not moved.rows:
@@ -314,7 +315,7 @@ class Blocks:
         reduced: tuple[Node, LookUps, Reading],
         program: Program,
         known: Mapping[str, Part],
-        outputs: dict[str, pa.Table],
+        outputs: dict[str, AnyChange],
     ) -> Part:
         """Let Spark compute a change set, together with the view's change set."""
         change, lookups, reading = reduced
@@ -344,7 +345,7 @@ class Blocks:
         _give(seen, program, outputs)
         return moved
 
-    def _many(self, many: DataFrame, program: Program, rows: int) -> pa.Table:
+    def _many(self, many: DataFrame, program: Program, rows: int) -> AnyChange:
         """The consolidated change set of a view that is too large for memory, left on the disk."""
         names = [f"c{i}" for i in range(len(program.types))]
         many = many.toDF(*names, WEIGHT).selectExpr(*canonical_items(program.types), WEIGHT)
@@ -352,13 +353,19 @@ class Blocks:
             sums = many.groupBy(*names).agg(functions.sum(WEIGHT).alias(WEIGHT))
             many = sums.where(f"{WEIGHT} <> 0")
         run = self._frames.runs.write_frame("$shown", many, (), rows)
-        return self._rows(Part(program.types, run.rows, run=run))
+        return self._rows(Part(program.types, run.rows, run=run), program)
 
-    def _rows(self, part: Part) -> pa.Table:
-        """The rows of a change set, memory-mapped if they are only on the disk."""
-        if part.table is None and part.run is not None:
+    def _rows(self, part: Part, program: Program) -> AnyChange:
+        """The rows of a view's change set; if they are in files, they stay there.
+
+        Fewer than `bulk_rows` are memory-mapped; executors write more to sinks.
+        """
+        if part.table is not None or part.run is None:
+            return self._frames.arrow(part)
+        least = self._evaluator.limits.bulk_rows
+        if least is None or part.rows < least:
             return mapped(part.run, arrow_schema(part.types))
-        return self._frames.arrow(part)
+        return self._frames.large(part.run, _named(arrow_schema(part.types), program))
 
 
 def all_after(old: pa.ChunkedArray, new: pa.ChunkedArray, *, descending: bool) -> bool:
@@ -380,6 +387,14 @@ def all_after(old: pa.ChunkedArray, new: pa.ChunkedArray, *, descending: bool) -
         return False
 
 
-def _give(view: pa.Table, program: Program, outputs: dict[str, pa.Table]) -> None:
-    if view.num_rows:
-        outputs[program.view] = view.rename_columns([*program.columns, SHOWN_WEIGHT])
+def _named(schema: pa.Schema, program: Program) -> pa.Schema:
+    names = [*program.columns, SHOWN_WEIGHT]
+    return pa.schema([field.with_name(n) for n, field in zip(names, schema, strict=True)])
+
+
+def _give(view: AnyChange, program: Program, outputs: dict[str, AnyChange]) -> None:
+    if not view.num_rows:
+        return
+    if not isinstance(view, LargeChange):
+        view = view.rename_columns([*program.columns, SHOWN_WEIGHT])
+    outputs[program.view] = view

@@ -10,14 +10,18 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from stepwell.errors import ensure
+from stepwell.errors import UnavailableError, UserCodeError, ensure
+from stepwell.execution.spark.failures import translated
 from stepwell.execution.spark.runs import Runs
 from stepwell.execution.spark.session import beside, within
 from stepwell.lsm.arrow_types import arrow_schema
+from stepwell.lsm.bulk import REPORT
 from stepwell.lsm.canonical import canonical_items
+from stepwell.lsm.large_change import LargeChange
 from stepwell.lsm.limits import MemoryLimits
 from stepwell.lsm.part import Part, Relation
-from stepwell.lsm.run_file import WEIGHT, plain
+from stepwell.lsm.remote_files import MapArrow
+from stepwell.lsm.run_file import WEIGHT, RunFiles, plain
 from stepwell.plan.types import Field, SparkType, contains_map_or_variant, parse_type
 from stepwell.text import quote_name
 
@@ -64,6 +68,22 @@ class Frames:
         run = self.runs.write_frame(name, frame, (), rows)
         types = tuple(type_of(f.dataType) for f in frame.schema.fields[:-1])
         return Part(types, run.rows, run=run, shown=self.runs.frame(run, frame.schema))
+
+    def large(self, run: RunFiles, schema: pa.Schema) -> LargeChange:
+        """The rows of a run as a change set that executors write to sinks."""
+        target, files = self.runs.source(run)
+        return LargeChange(schema, files, target.read, self._run_tasks, held=run)
+
+    def _run_tasks(self, work: MapArrow, tasks: int) -> list[bytes]:
+        """Run tasks on executors; called from any thread."""
+        numbers = self._compacting.range(0, tasks, 1, max(1, tasks))
+        try:
+            with translated():
+                lines = numbers.mapInArrow(work, REPORT).collect()
+        except UserCodeError as error:
+            # No query is run here: an executor was lost, or cannot write.
+            raise UnavailableError(f"executors cannot write a large change: {error}") from error
+        return [bytes(line.report) for line in lines]
 
     def frame_of(self, part: Part) -> DataFrame:
         """A part as a DataFrame."""

@@ -6,7 +6,6 @@ after reading. A change set stays one table, in a memory-mapped file.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
@@ -15,8 +14,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from stepwell.errors import UnavailableError
 from stepwell.execution.spark.runs import Runs
+from stepwell.lsm.large_change import map_rows
 from stepwell.lsm.part import Part
 from stepwell.lsm.run_file import ROW_GROUP_ROWS, WEIGHT, RunFiles
 from stepwell.lsm.table_diff import Pieces
@@ -42,24 +41,9 @@ def in_pieces(
 
 
 def mapped(run: RunFiles, schema: pa.Schema) -> pa.Table:
-    """The rows and weights of a run in a memory-mapped file.
-
-    The file has no name, and takes disk space for as long as the table is referenced.
-    """
+    """The rows and weights of a run in a memory-mapped file (`map_rows`)."""
     beside = run.files[0].parent if run.files else None
-    try:
-        with tempfile.NamedTemporaryFile(prefix="stepwell-change-", dir=beside) as file:
-            with pa.OSFile(file.name, "wb") as out, pa.ipc.new_file(out, schema) as writer:
-                for piece in _read(run, schema, ROW_GROUP_ROWS):
-                    writer.write_table(piece)
-            with pa.memory_map(file.name) as source:
-                return pa.ipc.open_file(source).read_all()
-    except OSError as error:
-        raise UnavailableError(
-            f"a change of {run.rows:,} rows cannot be kept in {beside}: {error}",
-            hint="nothing was changed: make room on that disk, and try again",
-            not_applied=True,
-        ) from error
+    return map_rows(_read(run, schema, ROW_GROUP_ROWS), schema, beside)
 
 
 def _read(run: RunFiles, schema: pa.Schema, rows_max: int) -> Iterator[pa.Table]:

@@ -25,6 +25,7 @@ from stepwell.lsm.relations import RunStorage
 from stepwell.lsm.reshape import Places
 from stepwell.lsm.run_file import FILE_ROWS, WEIGHT, RunFiles, own
 from stepwell.manifest.manifest import Run
+from stepwell.model import NO_CHECKSUM
 
 
 class Runs(RunStorage, Protocol):
@@ -43,6 +44,9 @@ class Runs(RunStorage, Protocol):
 
     def adopt(self, relation: str, types: tuple[str, ...], files: Sequence[Run]) -> RunFiles:
         """The run of files that workers have written there, each row with weight one."""
+
+    def source(self, run: RunFiles) -> tuple[Target, tuple[Run, ...]]:
+        """The files of a run, and how workers read them."""
 
 
 class LocalRuns(FolderRuns):
@@ -74,6 +78,13 @@ class LocalRuns(FolderRuns):
 
     def adopt(self, relation: str, types: tuple[str, ...], files: Sequence[Run]) -> RunFiles:
         return own(RunFiles(tuple(Path(f.path) for f in files), sum(f.rows for f in files)))
+
+    def source(self, run: RunFiles) -> tuple[Target, tuple[Run, ...]]:
+        files = []
+        for file in run.files:
+            rows = pq.read_metadata(file).num_rows
+            files.append(Run("", str(file), file.stat().st_size, rows, NO_CHECKSUM))
+        return Target(folder=""), tuple(files)
 
 
 def arranged(frame: DataFrame, key: Sequence[int], rows: float) -> DataFrame:

@@ -192,6 +192,9 @@ class SharedRuns:
         )
         return self._remember(run)
 
+    def source(self, run: RunFiles) -> tuple[Target, tuple[Run, ...]]:
+        return Target(address=self._address), self._objects(_shared(run))
+
     def read(self, run: RunFiles) -> pa.Table:
         schema = _shared(run).schema
         return read_files(run) if run.files or schema is None else schema.empty_table()

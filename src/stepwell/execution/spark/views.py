@@ -51,6 +51,7 @@ from stepwell.lsm.cache import Cache
 from stepwell.lsm.change import Change, Rejected
 from stepwell.lsm.dead_letter import ERRORS, LETTER, LETTER_TYPES, Letter, Letters, letters_of
 from stepwell.lsm.index import Indexes
+from stepwell.lsm.large_change import AnyChange
 from stepwell.lsm.limits import MemoryLimits
 from stepwell.lsm.part import Part, Relation
 from stepwell.lsm.relations import Relations
@@ -403,8 +404,7 @@ class Views:
         self._time = pending.time
 
     def _execute(self, changes: Mapping[str, Change]) -> tuple[Executed, dict[str, Part]]:
-        before = self._evaluator.queries
-        self._evaluator.rows_read = 0
+        before, self._evaluator.rows_read = self._evaluator.queries, 0
         deltas: dict[str, Part] = {}
         rejected: list[Rejected] = []
         for given, change in changes.items():
@@ -416,7 +416,7 @@ class Views:
         seconds_of: dict[str, float] = {}
         fallbacks_of: dict[str, tuple[Fallback, ...]] = {}
         self._evaluator.fallbacks = []
-        outputs: dict[str, pa.Table] = {}
+        outputs: dict[str, AnyChange] = {}
         recomputed: list[str] = []
         cheaper: dict[str, Costs] = {}
         jobs = self._evaluator.jobs
