@@ -1,7 +1,8 @@
 """`stepwell doctor`: check the requirements, and say how to meet those that are missing.
 
-A missing requirement makes the exit code 1. Spark is not started, which would take many seconds:
-its version is read from the package, and Java is asked for its own. The store is tested for real,
+A missing requirement makes the exit code 1. Spark is not started, which would take many seconds,
+except to check a cluster: its version is read from the package, and Java is asked for its own. The
+store is tested for real,
 in a location of its own inside it that is removed afterwards. A crash leaves a hidden directory, or
 objects below `probe/`.
 """
@@ -15,12 +16,13 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import asdict
 from importlib import metadata
 from statistics import median
+from typing import TYPE_CHECKING
 
 from stepwell.cli.addresses import local_root
+from stepwell.cli.checks import Check, Status
 from stepwell.cli.screen import Screen
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import ConfigError, InvalidError, StepwellError
@@ -28,6 +30,10 @@ from stepwell.execution.java import find_java
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
 from stepwell.store.probe import capabilities
+
+if TYPE_CHECKING:
+    from stepwell.cli.project_options import ProjectOptions
+    from stepwell.deploy.project import Project
 
 PYTHON = (3, 11)
 NEEDED = {"pyarrow": (18,), "obstore": (0, 11), "xxhash": (3, 5)}
@@ -37,26 +43,18 @@ SLOW_MS = 50.0
 IN_MEMORY = ("tmpfs", "ramfs")
 
 
-class Status(StrEnum):
-    OK = "ok"
-    WARNING = "warning"
-    MISSING = "missing"
+def project_of(options: ProjectOptions) -> Project:
+    """The project whose cluster is checked; its sources and sinks are not opened."""
+    return options.project(SystemEnv(), secrets=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One check: its subject, its result, and the command that fixes it."""
+def show(place: str | None, *, json: bool, cluster: Project | None = None) -> bool:
+    """Print every check as it is made; return whether nothing required is missing.
 
-    name: str
-    status: Status
-    detail: str
-    fix: str | None = None
-
-
-def show(place: str | None, *, json: bool) -> bool:
-    """Print every check as it is made; return whether nothing required is missing."""
+    `cluster`: also check the executors of this project's cluster.
+    """
     screen, checks = Screen(), []
-    for check in examine(place, SystemEnv(), os.environ):
+    for check in examine(place, SystemEnv(), os.environ, cluster):
         checks.append(check)
         if not json:
             _render(screen, check)
@@ -69,16 +67,24 @@ def show(place: str | None, *, json: bool) -> bool:
     return well
 
 
-def examine(place: str | None, env: Env, environ: Mapping[str, str]) -> Iterator[Check]:
+def examine(
+    place: str | None, env: Env, environ: Mapping[str, str], cluster: Project | None = None
+) -> Iterator[Check]:
     yield check_python(sys.version_info[:3])
     for name, least in NEEDED.items():
         yield check_package(name, least)
     yield check_java(environ)
     yield check_spark()
     try:
-        with _throw_away(place or ".", env) as (store, where):
+        place = place or ("." if cluster is None else cluster.store)
+        with _throw_away(place, env) as (store, where):
             yield check_store(store, where, env)
             yield check_speed(store, where, env)
+            if cluster is not None:
+                # Imported late: only this starts Spark.
+                from stepwell.cli.cluster_checks import examine_cluster
+
+                yield from examine_cluster(cluster, store, where, env)
     except (StepwellError, OSError) as error:
         elsewhere = "give another location: stepwell doctor PATH_OR_URI"
         if isinstance(error, StepwellError):

@@ -526,21 +526,28 @@ def doctor(
             show_default=False,
         ),
     ] = None,
+    cluster: Annotated[
+        bool,
+        typer.Option("--cluster", help="Check the store and all executors of the project."),
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Check that this machine and a store meet the requirements.
+    """Check that this machine, a store and a cluster meet the requirements.
 
     Checks Python, its packages, Java and Spark, and says how to install what is missing. Then
     tests the operations that a store must support, and their speed, under a name of its own that is
-    removed afterwards.
+    removed afterwards. With --cluster, starts Spark as the project says, and checks Python, package
+    versions, access to the store, clock and free disk of every executor.
 
     \b
     stepwell doctor
     stepwell doctor s3://acme/orders
+    stepwell --target prod doctor --cluster
     """
     from stepwell.cli import doctor
 
-    if not doctor.show(place, json=wants_json(context, json)):
+    project = doctor.project_of(project_options(context, json)) if cluster else None
+    if not doctor.show(place, json=wants_json(context, json), cluster=project):
         raise typer.Exit(1)
 
 
