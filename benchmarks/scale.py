@@ -4,6 +4,8 @@
 
     load       TPC-H lineitem from files into a table with its key: Parquet sorted by key and in
                random order, JSON lines, CSV; at small scales also without bulk reads
+    counts     of a load and of small changes: Spark jobs, requests and bytes of the driver, and
+               rows that it is given; of two sizes, the second four times the first
 
 Ours is a whole run: opening, reading, the commit in the journal, and the flush to a store on the
 same disk. Spark reads the same files, sorts them by key and writes Parquet with the same
@@ -26,6 +28,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 import _tpch
+from _counts import count_requests
 from _measure import Table, in_turns, ratio, section_parser, show_sections, workspace
 from stepwell.connectors.registry import make_source
 from stepwell.engine.pipeline import Pipeline
@@ -90,6 +93,12 @@ def load(spark: SparkSession, options: Options) -> list[Table]:
             )
             shutil.rmtree(files)
     return [table]
+
+
+def counts(spark: SparkSession, options: Options) -> list[Table]:
+    """Count jobs, requests and rows of the driver at two sizes."""
+    rows = int(200_000 * options.scale)
+    return [count_requests(spark, (rows, 4 * rows))]
 
 
 def _ours(spark: SparkSession, files: Path, folder: Path, bulk_bytes: int | None) -> None:
@@ -169,7 +178,10 @@ WRITERS: Mapping[str, Callable[[Path, Path], None]] = {
     "json": _json,
     "csv": _csv,
 }
-SECTIONS: Mapping[str, Callable[[SparkSession, Options], list[Table]]] = {"load": load}
+SECTIONS: Mapping[str, Callable[[SparkSession, Options], list[Table]]] = {
+    "load": load,
+    "counts": counts,
+}
 
 if __name__ == "__main__":
     main()
