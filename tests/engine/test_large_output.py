@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from stepwell.deploy.plan import Facts
 from stepwell.engine.pipeline import Pipeline
 from stepwell.errors import TruncatedError
 from stepwell.journal import paths
@@ -84,6 +85,7 @@ def test_undelivered_large_output_is_kept_in_several_files(large: bool) -> None:
     kept = latest(made).progress.outbox
     counts = [(item.transaction, item.parts, item.rows) for item in kept if item.sink == "bulk"]
     assert counts == [(1, 3, 1)] * 3 + [(2, 6, 1)] * 6 + [(3, 6, 1)] * 6
+    assert Facts.of(latest(made)).undelivered == {"bulk": 3, "plain": 3}, "in transactions"
     made.large = large
     with made.open() as pipeline:
         made.check(pipeline)

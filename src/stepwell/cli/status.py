@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -109,9 +110,9 @@ def _status(
     tables = {item.name: item.relation for item in project.sources}
     views = {item.name: item.relation for item in project.sinks}
     violations = {item.view: item.rows for item in progress.violations}
-    waiting: dict[str, list[int]] = {}
-    for item in progress.outbox:
-        waiting.setdefault(item.sink, []).append(item.size)
+    waiting: dict[str, Counter[int]] = {}
+    for item in progress.outbox:  # A large transaction is several files.
+        waiting.setdefault(item.sink, Counter())[item.transaction] += item.size
     return {
         **status,
         "epoch": manifest.claim.epoch,
@@ -128,7 +129,7 @@ def _status(
                 "view": views.get(at.name),
                 "delivered": at.delivered,
                 "pending": len(waiting.get(at.name, ())),
-                "pending_bytes": sum(waiting.get(at.name, ())),
+                "pending_bytes": sum(waiting.get(at.name, Counter()).values()),
             }
             for at in progress.sinks
         ],

@@ -79,8 +79,9 @@ class Facts:
             for run in manifest.runs:
                 name = run.relation.lower()
                 rows[name] = rows.get(name, 0) + run.rows
-            for item in manifest.progress.outbox:
-                waiting[item.sink] = waiting.get(item.sink, 0) + 1
+            # A large transaction is several files.
+            for sink, _ in {(item.sink, item.mark) for item in manifest.progress.outbox}:
+                waiting[sink] = waiting.get(sink, 0) + 1
         if manifest is None:
             return cls(rows, waiting)
         begun = frozenset(at.name for at in manifest.progress.sinks)

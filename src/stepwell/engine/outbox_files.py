@@ -105,9 +105,9 @@ def write_large_change(
 
 def read_outbox_files(store: Store, kept: Sequence[Undelivered]) -> AnyChange:
     """Read a change that was written to these files; a large one is read when it is sent."""
+    ensure(len(kept) == kept[0].parts, "every file of a change is known")
     if len(kept) == 1:
         return read_outbox_file(store, kept[0])
-    ensure(len(kept) == kept[0].parts, "every file of a change is known")
     schema = read_outbox_file(store, kept[0]).schema
     files = [Run("", item.path, item.size, item.rows, item.checksum) for item in kept]
     return LargeChange(schema, files, _Reading(_Here(store)), run_here)
