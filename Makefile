@@ -4,6 +4,7 @@
 PYTHON ?= python3 python3.13 python3.12 python3.11
 WORKERS ?= 2
 ARGS ?=
+VERSITYGW := v1.8.0
 BENCHMARKS ?= $(filter-out benchmarks/_%,$(sort $(wildcard benchmarks/*.py)))
 
 VENV := .venv
@@ -30,7 +31,7 @@ endif
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all mutants check bench formats docs clean
+.PHONY: help setup demo test test-all mutants check bench formats docs real-s3 clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -64,6 +65,9 @@ formats: $(READY) ## Regenerate the stored pipeline of this version in tests/for
 
 docs: $(READY) ## Regenerate the generated pages of docs/
 	$(BIN)/python docs/generate.py
+
+real-s3: ## Build the S3 server that some tests use, outside of the repository; needs Go
+	GOBIN=$(HOME)/.cache/stepwell-tests/versitygw-$(VERSITYGW) go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW)
 
 clean: ## Remove .venv, caches and build leftovers
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,8 +17,11 @@ from stepwell.store.disk import RealDisk
 from stepwell.store.local import LocalStore
 from stepwell.store.memory import MemoryStore
 from stepwell.store.objects import ObjectsStore
+from stepwell.store.patient import PatientStore
+from stepwell.store.retry import Retry
 from stepwell.testing import ManualEnv, SimulatedDisk
-from tests.store.http_stub import HASTY, OPTIONS, Stub
+from tests.store.http_stub import HASTY, OPTIONS, SECRET, Stub
+from tests.store.real_s3 import MISSING, program, serving
 
 Open = Callable[[], Store]
 """Opens the same, at first empty, place as often as it is called: two handles, two processes."""
@@ -57,10 +60,23 @@ def s3(request: pytest.FixtureRequest) -> Open:
     return lambda: ObjectsStore("s3", BUCKET, prefix, ENV, HASTY, endpoint=endpoint, **OPTIONS)
 
 
+def real_s3(request: pytest.FixtureRequest) -> Open:
+    """On a server that people use, where it has been built. It resets a connection now and then, so
+    the store waits for it, as it does in a pipeline."""
+    endpoint: str = request.getfixturevalue("real_s3_endpoint")
+    prefix = f"tests/{ENV.new_id()}"
+
+    def opened() -> Store:
+        made = ObjectsStore("s3", BUCKET, prefix, ENV, HASTY, endpoint=endpoint, **OPTIONS)
+        return PatientStore(made, ENV, Retry(60))
+
+    return opened
+
+
 # A new store is entered here, and the whole contract runs against it.
-STORES = [memory, local, local_named, local_simulated, s3]
+STORES = [memory, local, local_named, local_simulated, s3, real_s3]
 # The simulated disk is for one thread at a time.
-SHARED_STORES = [memory, local, local_named, s3]
+SHARED_STORES = [memory, local, local_named, s3, real_s3]
 
 
 @pytest.fixture(params=STORES, ids=lambda make: make.__name__)
@@ -97,6 +113,18 @@ def s3_endpoint() -> Iterator[str]:
         urllib.request.urlopen(make_bucket).close()
         yield endpoint
         process.stdin.close()
+
+
+@pytest.fixture(scope="session")
+def real_s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real S3 server with one bucket in it."""
+    versitygw = program()
+    if versitygw is None:
+        pytest.skip(MISSING)
+    folder = tmp_path_factory.mktemp("s3")
+    key = str(OPTIONS["access_key_id"])
+    with serving(versitygw, folder, key, SECRET, BUCKET) as endpoint:
+        yield endpoint
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from stepwell.execution.java import find_java
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
 from stepwell.store.probe import capabilities
+from stepwell.store.race import DOCTOR_ROUNDS, race
 
 if TYPE_CHECKING:
     from stepwell.cli.project_options import ProjectOptions
@@ -146,8 +147,13 @@ def check_store(store: Store, where: str, env: Env) -> Check:
         "sorted listing": found.sorted_listing,
         "read after write": found.read_after_write,
     }
+    problem = race(store, env, DOCTOR_ROUNDS) if found.put_if_absent else None
+    if problem is not None:
+        fix = "use another server, or a version of this one that creates objects atomically"
+        return Check("store", Status.MISSING, f"{where} is not safe: {problem}", fix)
     if all(words.values()):
-        return Check("store", Status.OK, f"{where}: {', '.join(words)}")
+        each = f"{', '.join(words)}, one winner in {DOCTOR_ROUNDS} races"
+        return Check("store", Status.OK, f"{where}: {each}")
     lacking = " nor ".join(word for word, there in words.items() if not there)
     return Check(
         "store",

@@ -66,6 +66,7 @@ from stepwell.manifest.run_object import store_of
 from stepwell.model import Claim, Epoch, Position
 from stepwell.store.base import Store
 from stepwell.store.probe import probe
+from stepwell.store.race import race_new
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,9 +298,10 @@ def take_over(
         own_journal(journal_store, found.manifest)
         found, last = _look_ahead(manifests, journal_store, found, env, repair=repair)
     consider(None if found is None else found.manifest)
-    probe(store, env)
-    if journal_store is not store:
-        probe(journal_store, env)
+    for each in (store,) if journal_store is store else (store, journal_store):
+        probe(each, env)
+        if found is None:
+            race_new(each, env)
 
     if seen is not None:
         seen.check()
@@ -354,6 +356,7 @@ def begin_pipeline(store: Store, env: Env, *, journal_store: Store | None = None
         found = _only_if_empty(manifests, store, journal_store or store)
     if found is None:
         probe(store, env)
+        race_new(store, env)
         found = _hold(manifests, None, mark_place(store)).current
     return found.manifest
 

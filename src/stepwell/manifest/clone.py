@@ -66,6 +66,7 @@ from stepwell.model import Claim, Position
 from stepwell.store.base import Store
 from stepwell.store.locate import open_store
 from stepwell.store.probe import probe
+from stepwell.store.race import race_new
 
 _KEEP_S = 24 * 3600.0
 """How long a checkpoint taken for a clone stays if the clone is not resumed."""
@@ -149,9 +150,9 @@ def _begin(
         if begun is not None:  # Another process has just begun it.
             return begun, None
         raise occupied
-    probe(destination, env)
-    if journal_store is not None:
-        probe(journal_store, env)
+    for each in (destination,) if journal_store is None else (destination, journal_store):
+        probe(each, env)
+        race_new(each, env)
     lineage = env.new_id()
     if named is None:
         chosen, until, latest = _as_of_now(parent, found, source_journal, env, lineage)

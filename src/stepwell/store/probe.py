@@ -2,7 +2,8 @@
 
 A store that ignores put-if-absent reports every write as a success and lets two writers overwrite
 each other; nothing later could notice. The probe therefore puts two different objects to one fresh
-path: the second must be refused, and the first must still be there.
+path: the second must be refused, and the first must still be there. `race` tests, once, that
+simultaneous writers have one winner, too.
 
 A crash leaves an object below `probe/`. It is not part of a pipeline and can be deleted at any
 time.
@@ -49,7 +50,7 @@ def probe(store: Store, env: Env) -> None:
     if problem:
         raise ConfigError(
             f"{store.uri} ignores put-if-absent: {problem}; two writers would overwrite each other",
-            hint=_KNOWN_TO_WORK,
+            hint=KNOWN_TO_WORK,
         )
 
 
@@ -113,7 +114,7 @@ def _clear(store: Store, *paths: str) -> None:
             store.delete(path)
 
 
-_KNOWN_TO_WORK = (
+KNOWN_TO_WORK = (
     "a local directory works, and so should every service that documents conditional writes"
     " (Amazon S3, Google Cloud Storage, Azure Blob Storage, Cloudflare R2, MinIO); on other servers"
     " look for a version that honours If-None-Match"
