@@ -306,3 +306,22 @@ def test_a_sum_that_may_be_too_large_is_for_spark(
         else:
             with pytest.raises(CannotRunError):
                 ours.added(plan)
+
+
+def test_a_branch_fails_only_for_rows_that_use_it() -> None:
+    """S3: the average of a group without values is NULL, and not a division by zero."""
+    columns = {
+        "x": Value(pa.array([7, None, 0, 5], pa.int64()), "bigint"),
+        "n": Value(pa.array([2, 0, 0, None], pa.int64()), "bigint"),
+    }
+    ours = ExpressionEvaluator(lambda _: None)
+    text = "CASE WHEN n = 0 THEN NULL ELSE CAST(x AS DOUBLE) / n END"
+    found = ours.value(parse(text, columns), columns)
+    assert found.data.to_pylist() == [3.5, None, None, None]
+    assert found.type == "double"
+    one = {**columns, "x": Value(pa.array([7, 1, 0, 5], pa.int64()), "bigint")}
+    with pytest.raises(CannotRunError):
+        ours.value(parse("CASE WHEN n = 5 THEN NULL ELSE CAST(x AS DOUBLE) / n END", one), one)
+    without = "CAST(x AS DOUBLE) / n"
+    only_null = {name: Value(value.data.slice(1, 1), value.type) for name, value in columns.items()}
+    assert ours.value(parse(without, columns), only_null).data.to_pylist() == [None]

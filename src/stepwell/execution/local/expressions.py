@@ -280,19 +280,30 @@ class ExpressionEvaluator:
         default: exp.Expr | None,
         columns: Columns,
     ) -> Value:
-        """Evaluate CASE. Unused branches are computed as well: at worst they are refused."""
-        tests = [_boolean(self._of(test, columns)).data for test, _ in branches]
-        texts = [then for _, then in branches] + ([] if default is None else [default])
-        known = [None if isinstance(t, exp.Null) else self._of(t, columns) for t in texts]
-        type_ = _common([value.type for value in known if value is not None])
-        values = [
-            pa.scalar(None, arrow_of(type_)) if value is None else value.cast(type_).data
-            for value in known
+        """Evaluate CASE."""
+        tests = [
+            pc.fill_null(_boolean(self._of(test, columns)).data, False) for test, _ in branches
         ]
-        chosen = values[-1] if default is not None else pa.scalar(None, arrow_of(type_))
+        texts = [then for _, then in branches] + ([] if default is None else [default])
+        known, left = [], pa.scalar(True)
+        for text, test in zip(texts, [*tests, pa.scalar(True)], strict=False):
+            known.append(self._branch(text, pc.and_(left, test), columns))
+            left = pc.and_not(left, test)
+        type_ = _common([value.type for value in known if value is not None])
+        null = pa.scalar(None, arrow_of(type_))
+        values = [null if value is None else value.cast(type_).data for value in known]
+        chosen = values[-1] if default is not None else null
         for test, value in reversed(list(zip(tests, values, strict=False))):
-            chosen = pc.if_else(pc.fill_null(test, False), value, chosen)
+            chosen = pc.if_else(test, value, chosen)
         return Value(chosen, type_)
+
+    def _branch(self, text: exp.Expr, used: Data, columns: Columns) -> Value | None:
+        """A branch of CASE; None is NULL. Rows that do not use it must not make it fail."""
+        try:
+            return None if isinstance(text, exp.Null) else self._of(text, columns)
+        except Declined:
+            made = {n: Value(pc.if_else(used, v.data, None), v.type) for n, v in columns.items()}
+            return self._of(text, made)
 
     def _like(self, node: exp.Like, columns: Columns) -> Value:
         """Patterns in which only % is special."""
@@ -333,8 +344,11 @@ class ExpressionEvaluator:
         if a.type in (_DOUBLE, *INTEGER_BITS) and b.type in INTEGER_BITS:
             over = a.data if a.type == _DOUBLE else _small(a.data).cast(pa.float64())
             under = _small(b.data).cast(pa.float64())
-            if not isinstance(under, pa.Scalar) and pc.any(pc.equal(under, 0)).as_py():
-                raise Declined(Fallback.ARITHMETIC)
+            if not isinstance(under, pa.Scalar):
+                zero = pc.equal(under, 0)
+                if pc.any(pc.and_(zero, pc.is_valid(over))).as_py():
+                    raise Declined(Fallback.ARITHMETIC)
+                under = pc.if_else(zero, pa.scalar(None, under.type), under)  # NULL / 0 is NULL.
             return Value(pc.divide_checked(over, under), _DOUBLE)
         a, b = _as_decimal(a, node.left), _as_decimal(b, node.right)
         if not self._decimals:
