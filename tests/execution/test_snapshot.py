@@ -27,6 +27,7 @@ from stepwell.engine.answer import Answer
 from stepwell.env import SystemEnv
 from stepwell.errors import SqlError
 from stepwell.execution.local import snapshot
+from stepwell.execution.local.output import Rows
 from stepwell.manifest.manifest import Manifests
 from stepwell.sql.simple import NotSimple, parse_simple
 from stepwell.sql.statements import MaterializedView
@@ -446,7 +447,7 @@ def test_rows_that_are_there_many_times_are_not_held_for_a_large_limit() -> None
     for limit in (2 * 10**9, 10**30):
         asked = SimpleNamespace(_query=SimpleNamespace(limit=limit, offset=0))
         with pytest.raises(NotSimple, match="many rows"):
-            snapshot._Answering._expanded(asked, snapshot._Rows({}, weights))
+            snapshot._Answering._expanded(asked, Rows({}, weights))
 
 
 def test_explain_is_what_spark_made_of_the_views_and_mostly_known_before(

@@ -69,14 +69,23 @@ def read_pipeline(
 ) -> Snapshot:
     """Take a snapshot of the pipeline of a project, or in a store, as it is deployed."""
     env = env or SystemEnv()
-    if is_address(project, target, store):
-        loaded = project_at(str(project), env, secrets=False)
-    else:
-        loaded = load_project(str(project), env, target=target, store=store, secrets=False)
-        found = Manifests(loaded.open_store(env), env).latest()
-        if found is not None:
-            loaded = as_deployed(loaded, found.manifest.program)
+    loaded = project_to_read(project, env, target=target, store=store)
     return take_snapshot(loaded, env, spark=spark, executor=executor)
+
+
+def project_to_read(
+    project: str | os.PathLike[str],
+    env: Env,
+    *,
+    target: str | None = None,
+    store: str | None = None,
+) -> Project:
+    """Load a project, or what is deployed in a store, as it is deployed and without secrets."""
+    if is_address(project, target, store):
+        return project_at(str(project), env, secrets=False)
+    loaded = load_project(str(project), env, target=target, store=store, secrets=False)
+    found = Manifests(loaded.open_store(env), env).latest()
+    return loaded if found is None else as_deployed(loaded, found.manifest.program)
 
 
 def connect_running(

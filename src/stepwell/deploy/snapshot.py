@@ -39,7 +39,7 @@ from stepwell.env import Env
 from stepwell.errors import CorruptError, InvalidError, NotApplicable, SnapshotExpiredError
 from stepwell.execution.backend import CannotRunError
 from stepwell.execution.executor import Executor, report_to
-from stepwell.execution.local.snapshot import Shown, table_shown
+from stepwell.execution.local.output import Shown, table_shown
 from stepwell.execution.local.snapshot import answer as answer_simple
 from stepwell.journal.entry import Kind
 from stepwell.journal.identity import check_identity, read_identity
@@ -72,7 +72,7 @@ class SparkNeededError(NotApplicable):
 
 
 @dataclass(frozen=True, slots=True)
-class _Pinned:
+class Pinned:
     """The state that a snapshot reads."""
 
     stored: Stored
@@ -98,7 +98,7 @@ class Snapshot:
         self,
         project: Project,
         env: Env,
-        pinned: _Pinned,
+        pinned: Pinned,
         *,
         executor: MakeExecutor,
         spark: SparkSession | None = None,
@@ -188,7 +188,8 @@ class Snapshot:
 
     def _answer_simple(self, query: SimpleQuery, sql: str) -> Answer:
         manifest, store = self._pinned.manifest, self._project.open_store(self._env)
-        shown, tables = _shown(self._project, manifest, query, sql)
+        name = _known(self._project, query, sql)
+        shown, tables = shown_relation(self._project, manifest, name)
         if self._pinned.changed & tables:
             raise SparkNeededError("transactions after the last flush have to be replayed")
 
@@ -274,7 +275,7 @@ def take_snapshot(
     `listener` receives progress, and outages of the stores.
     """
     make, events = executor or make_executor, Events(listener)
-    pinned = _pin(project, env, events)
+    pinned = pin_latest(project, env, events)
     return Snapshot(
         project, env, pinned, executor=make, spark=spark, starting=starting, events=events
     )
@@ -315,7 +316,7 @@ def no_pipeline(project: Project, env: Env) -> InvalidError:
     )
 
 
-def _pin(project: Project, env: Env, events: Events) -> _Pinned:
+def pin_latest(project: Project, env: Env, events: Events) -> Pinned:
     """Choose the state to read: the latest manifest and the last transaction above it."""
     store = project.open_store(env)
     Outages((store,), events)
@@ -331,7 +332,7 @@ def _pin(project: Project, env: Env, events: Events) -> _Pinned:
             Outages((log.store,), events)
             reader = JournalReader(log, found.manifest.replay)
             transaction, changed = _unflushed(reader, found.manifest.transaction)
-            return _Pinned(found, log, transaction, frozenset(changed))
+            return Pinned(found, log, transaction, frozenset(changed))
         except CorruptError:
             newer = manifests.latest()
             tries += 1
@@ -339,11 +340,25 @@ def _pin(project: Project, env: Env, events: Events) -> _Pinned:
                 raise
 
 
-def _shown(
-    project: Project, manifest: Manifest, query: SimpleQuery, sql: str
-) -> tuple[Shown, set[str]]:
-    """Return the relation that a query reads, and its base tables in lower case."""
+def _known(project: Project, query: SimpleQuery, sql: str) -> str:
+    """Return the folded name of the relation that a query reads; an error of the query if none."""
     name = fold(query.relation.value)
+    names = [s.name for s in project.statements]
+    names += [table.name + ERRORS for table in project.tables.values()]
+    if name in map(fold, names):
+        return name
+    raise Source("query", sql).error(
+        query.relation.span.start if letters_quoted(sql) == sql else 0,
+        f"there is no table or view {query.relation.value}",
+        hint=did_you_mean(query.relation.value, names) or "there are: " + ", ".join(sorted(names)),
+    )
+
+
+def shown_relation(project: Project, manifest: Manifest, name: str) -> tuple[Shown, set[str]]:
+    """Return a relation of the project by its folded name, and its base tables in lower case.
+
+    Raises `NotSimple` if it takes Spark to compute the relation from stored rows.
+    """
     for table in project.tables.values():
         if name == fold(table.name):
             columns = [(c.name, stored_type(c.type)) for c in table.columns]
@@ -352,15 +367,6 @@ def _shown(
             letters = list(zip(LETTER, LETTER_TYPES, strict=True))
             return table_shown(table.name + ERRORS, letters), {fold(table.name)}
     statements = {fold(statement.name): statement for statement in project.statements}
-    if name not in statements:
-        names = [s.name for s in project.statements]
-        names += [table.name + ERRORS for table in project.tables.values()]
-        raise Source("query", sql).error(
-            query.relation.span.start if letters_quoted(sql) == sql else 0,
-            f"there is no table or view {query.relation.value}",
-            hint=did_you_mean(query.relation.value, names)
-            or "there are: " + ", ".join(sorted(names)),
-        )
     known = read_description(manifest.described, project.store).views.get(name)
     if known is None or known.output is None:
         raise NotSimple(f"the view {name}")

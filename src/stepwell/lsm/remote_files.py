@@ -130,10 +130,15 @@ def missing(address: Address, path: str) -> StepwellError:
     return TruncatedError(f"{address.uri}/{path}", "missing")
 
 
-def _rows(address: Address, piece: Piece) -> Iterator[pa.RecordBatch]:
+def open_parquet(address: Address, path: str, size: int) -> pq.ParquetFile:
+    """Open an object, of which only the ranges that are needed will be fetched."""
     store = open_address(address, SystemEnv())
-    file = io.BufferedReader(_Ranges(address, store, piece), 1024 * 1024)
-    parquet = pq.ParquetFile(file, page_checksum_verification=True, pre_buffer=True)
+    file = io.BufferedReader(_Ranges(address, store, path, size), 1024 * 1024)
+    return pq.ParquetFile(file, page_checksum_verification=True, pre_buffer=True)
+
+
+def _rows(address: Address, piece: Piece) -> Iterator[pa.RecordBatch]:
+    parquet = open_parquet(address, piece.path, piece.size)
     groups = parquet.num_row_groups
     mine = [g for g in range(groups) if g * piece.shares // max(1, groups) == piece.share]
     yield from parquet.iter_batches(_BATCH_ROWS, row_groups=mine)
@@ -142,10 +147,11 @@ def _rows(address: Address, piece: Piece) -> Iterator[pa.RecordBatch]:
 class _Ranges(io.RawIOBase):
     """An object as a file that fetches only the ranges that are read."""
 
-    def __init__(self, address: Address, store: Store, piece: Piece) -> None:
+    def __init__(self, address: Address, store: Store, path: str, size: int) -> None:
         self._address = address
         self._store = store
-        self._piece = piece
+        self._path = path
+        self._size = size
         self._at = 0
 
     def readable(self) -> bool:
@@ -158,17 +164,17 @@ class _Ranges(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._piece.size}[whence]
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = start + offset
         return self._at
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        length = min(len(buffer), self._piece.size - self._at)
+        length = min(len(buffer), self._size - self._at)
         if length <= 0:
             return 0
-        found = self._store.get_range(self._piece.path, self._at, length)
+        found = self._store.get_range(self._path, self._at, length)
         if not found:
-            raise missing(self._address, self._piece.path)
+            raise missing(self._address, self._path)
         buffer[: len(found)] = found
         self._at += len(found)
         return len(found)

@@ -14,10 +14,7 @@ All other queries raise `NotSimple` or `CannotRunError`. This module does not im
 
 from __future__ import annotations
 
-import datetime
-import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,15 +23,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from sqlglot import exp
 
-from stepwell.errors import ConfigError
 from stepwell.execution.local.accumulate import WEIGHT
-from stepwell.execution.local.expressions import ExpressionEvaluator, Value, certain
-from stepwell.lsm.arrow_types import arrow_type
+from stepwell.execution.local.expressions import certain
+from stepwell.execution.local.output import Output, Rows, Shown, arrow_of
 from stepwell.lsm.consolidate import consolidated
 from stepwell.lsm.values import comparable
 from stepwell.manifest.manifest import Run
-from stepwell.plan.nodes import Filter, Node, Project, Scan
-from stepwell.plan.types import parse_type
+from stepwell.plan.nodes import Project, Scan
 from stepwell.sql.simple import Item, NotSimple, Order, SimpleQuery
 
 ROWS_MAX = 1_000_000
@@ -46,35 +41,6 @@ _STRAYS = 4
 
 ReadRun = Callable[[Run], Any]
 """Returns the bytes of a run, with their checksum verified."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A table or view as users see it, and the stored relation behind it."""
-
-    columns: tuple[str, ...]
-    types: tuple[str, ...]
-    output: Node
-    """A plan over one stored relation; its columns are `columns`, by position."""
-    stored: tuple[str, ...]
-    """The types of that relation."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    columns: dict[str, Value]
-    weight: pa.ChunkedArray
-
-    @property
-    def count(self) -> int:
-        return len(self.weight)
-
-    def where(self, mask: Any) -> _Rows:
-        kept = {
-            name: Value(value.column(self.count).filter(mask), value.type)
-            for name, value in self.columns.items()
-        }
-        return _Rows(kept, self.weight.filter(mask))
 
 
 def answer(query: SimpleQuery, shown: Shown, runs: Sequence[Run], read: ReadRun) -> pa.Table:
@@ -90,20 +56,14 @@ class _Answering:
         self._query = query
         self._shown = shown
         self._read = read
-        self._expressions = ExpressionEvaluator(_constant)
+        self._output = Output(shown)
         self._places = {name.lower(): i for i, name in enumerate(shown.columns)}
         if len(self._places) < len(shown.columns):
             raise NotSimple("columns whose names differ in case only")
         self._items = query.items or tuple(Item(name) for name in shown.columns)
         self._where = None if query.where is None else self._typed_condition(query.where)
         self._order = [self._sorted_by(order) for order in query.order]
-        scan = shown.output
-        while isinstance(scan, Filter | Project):
-            scan = scan.input
-        if not isinstance(scan, Scan):
-            raise NotSimple("a view over several stored relations")
-        self._scan = scan
-        self._runs = [run for run in runs if run.relation == scan.relation]
+        self._runs = [run for run in runs if run.relation == self._output.relation]
         if any(run.size > FILE_BYTES_MAX for run in self._runs):
             raise NotSimple("a large file")
 
@@ -160,49 +120,22 @@ class _Answering:
 
     # Reading
 
-    def _rows(self, needed: frozenset[int]) -> Iterator[_Rows]:
+    def _rows(self, needed: frozenset[int]) -> Iterator[Rows]:
         """The rows of the relation that satisfy WHERE, with the needed columns only."""
         used = (
             {self._place(c.name) for c in self._where.find_all(exp.Column)} if self._where else {}
         )
         columns = frozenset([*needed, *used])
-        names = {self._shown.output.columns[place] for place in columns}
-        for table in self._tables(_below(self._shown.output, frozenset(names))):
-            values = {
-                name: Value(table.column(f"c{place}"), self._shown.stored[place])
-                for place, name in enumerate(self._scan.columns)
-                if f"c{place}" in table.column_names
-            }
-            rows = self._computed(self._shown.output, _Rows(values, table.column(WEIGHT)), names)
-            shown = {
-                self._shown.columns[place].lower(): _as(
-                    rows.columns[self._shown.output.columns[place]], self._shown.types[place]
-                )
-                for place in columns
-            }
-            rows = _Rows(shown, rows.weight)
+        for table in self._tables(self._output.needs(columns)):
+            rows = self._output.rows(table, columns)
             if self._where is not None:
-                rows = rows.where(self._expressions.mask_of(self._where, rows.columns, rows.count))
+                rows = rows.where(
+                    self._output.expressions.mask_of(self._where, rows.columns, rows.count)
+                )
             yield rows
 
-    def _computed(self, node: Node, stored: _Rows, needed: set[str]) -> _Rows:
-        """Apply a view's plan to its stored rows, for the needed columns only."""
-        match node:
-            case Filter():
-                rows = self._computed(node.input, stored, needed | node.condition.columns)
-                return rows.where(self._expressions.mask(node.condition, rows.columns, rows.count))
-            case Project():
-                items = [(name, expr) for name, expr in node.items if name in needed]
-                below = set[str]().union(*(expr.columns for _, expr in items))
-                rows = self._computed(node.input, stored, below)
-                made = {name: self._expressions.value(expr, rows.columns) for name, expr in items}
-                return _Rows(made, rows.weight)
-            case _:
-                return stored
-
-    def _tables(self, columns: frozenset[str]) -> Iterator[pa.Table]:
+    def _tables(self, places: Sequence[int]) -> Iterator[pa.Table]:
         """Tables of stored rows with positive weights, which together are the relation."""
-        places = [i for i, name in enumerate(self._scan.columns) if name in columns]
         if not self._runs:
             yield self._schema(places).empty_table()
             return
@@ -240,7 +173,7 @@ class _Answering:
         return pa.table([*made, table.column(WEIGHT)], names=schema.names).cast(schema)
 
     def _schema(self, places: Sequence[int]) -> pa.Schema:
-        fields = [pa.field(f"c{i}", _arrow(self._shown.stored[i])) for i in places]
+        fields = [pa.field(f"c{i}", arrow_of(self._shown.stored[i])) for i in places]
         return pa.schema([*fields, pa.field(WEIGHT, pa.int64())])
 
     # Answers
@@ -266,7 +199,7 @@ class _Answering:
         arrays, fields = [], []
         for i, (item, kind) in enumerate(zip(self._items, kinds, strict=True)):
             counting = item.call == "COUNT"
-            type_ = pa.int64() if counting else _arrow(kind or "")
+            type_ = pa.int64() if counting else arrow_of(kind or "")
             value: Any = counts[i]
             if not counting:
                 each = pa.array([scalar.as_py() for scalar in found[i]], type_)
@@ -277,7 +210,7 @@ class _Answering:
         limit = self._query.limit
         return table.slice(self._query.offset, 1 if limit is None else limit)
 
-    def _counted(self, needed: frozenset[int]) -> Iterator[_Rows]:
+    def _counted(self, needed: frozenset[int]) -> Iterator[Rows]:
         """Like `_rows`, but a plain count needs only the weights, not consolidated rows."""
         output = self._shown.output
         while isinstance(output, Project):
@@ -286,7 +219,7 @@ class _Answering:
             yield from self._rows(needed)
             return
         for run in self._runs:
-            yield _Rows({}, self._load(run, []).column(WEIGHT))
+            yield Rows({}, self._load(run, []).column(WEIGHT))
 
     def _selected(self) -> pa.Table:
         query = self._query
@@ -310,13 +243,13 @@ class _Answering:
         table = self._ranked(pa.concat_tables(kept))
         table = table.slice(query.offset, query.limit)
         fields = [
-            pa.field(_title(item), _arrow(self._shown.types[place]))
+            pa.field(_title(item), arrow_of(self._shown.types[place]))
             for item, place in zip(self._items, places, strict=True)
         ]
         columns = [table.column(self._shown.columns[place].lower()) for place in places]
         return pa.table(columns, schema=pa.schema(fields))
 
-    def _expanded(self, rows: _Rows) -> pa.Table:
+    def _expanded(self, rows: Rows) -> pa.Table:
         """Repeat each row as often as its weight says."""
         columns = {name: value.column(rows.count) for name, value in rows.columns.items()}
         weights = rows.weight.to_numpy()
@@ -353,25 +286,6 @@ class _Answering:
         return table.take(pc.sort_indices(pa.table(columns), sort_keys=keys))
 
 
-def table_shown(name: str, columns: Sequence[tuple[str, str]]) -> Shown:
-    """A table with these columns and types, stored under its own name."""
-    types = tuple(kind for _, kind in columns)
-    output = Scan(name, tuple(f"_t{i}" for i in range(len(columns))))
-    return Shown(tuple(column for column, _ in columns), types, output, types)
-
-
-def _below(node: Node, needed: frozenset[str]) -> frozenset[str]:
-    """The columns of the stored relation that these columns of a node depend on."""
-    match node:
-        case Filter():
-            return _below(node.input, needed | node.condition.columns)
-        case Project():
-            used = [expr.columns for name, expr in node.items if name in needed]
-            return _below(node.input, frozenset[str]().union(*used))
-        case _:
-            return needed
-
-
 def _title(item: Item) -> str:
     """Spark's name for a column of the answer."""
     if item.alias is not None:
@@ -379,18 +293,6 @@ def _title(item: Item) -> str:
     if item.call is None:
         return item.column or ""
     return f"{item.call.lower()}({item.column or 1})"
-
-
-def _as(value: Value, type_: str) -> Value:
-    """A value cast to its view's type. We may have inferred too many digits for a decimal."""
-    if value.type == type_:
-        return value
-    ours, theirs = parse_type(value.type), parse_type(type_)
-    if ours.name != "decimal" or theirs.name != "decimal":
-        raise NotSimple(f"{value.type} as {type_}")
-    if ours.parameters.partition(",")[2] != theirs.parameters.partition(",")[2]:
-        raise NotSimple(f"{value.type} as {type_}")
-    return value.cast(type_)
 
 
 def _summed(table: pa.Table) -> pa.Table:
@@ -432,43 +334,6 @@ def _sum(weights: pa.ChunkedArray) -> int:
     return pc.sum(weights).as_py() or 0
 
 
-def _arrow(type_: str) -> pa.DataType:
-    try:
-        return arrow_type(parse_type(type_))
-    except ConfigError as error:
-        raise NotSimple(type_) from error
-
-
 def _check_plain(type_: str) -> None:
     if type_ not in _FLOATING and not comparable(type_):
         raise NotSimple(f"a value of type {type_}")
-
-
-_TIME = re.compile(
-    r"CAST\('(\d{4}-\d\d-\d\d)( \d\d:\d\d:\d\d(?:\.\d{1,6})?)?' AS (DATE|TIMESTAMP)\)", re.ASCII
-)
-_GREGORIAN = datetime.date(1900, 1, 1)
-"""From this date on, calendars and time zones are unambiguous."""
-
-
-def _constant(sql: str) -> Value | None:
-    """A date or timestamp literal written out in full. The session's time zone is UTC."""
-    found = _TIME.fullmatch(sql)
-    if found is None:
-        return None
-    try:
-        day = datetime.date.fromisoformat(found[1])
-        if day < _GREGORIAN or (found[3] == "DATE" and found[2]):
-            return None
-        if found[3] == "DATE":
-            return Value(pa.scalar(day, pa.date32()), "date")
-        time = datetime.time.fromisoformat(_padded((found[2] or " 00:00:00")[1:]))
-    except ValueError:
-        return None
-    moment = datetime.datetime.combine(day, time, datetime.UTC)
-    return Value(pa.scalar(moment, pa.timestamp("us", "UTC")), "timestamp")
-
-
-def _padded(time: str) -> str:
-    whole, point, fraction = time.partition(".")
-    return whole + (point + fraction.ljust(6, "0") if point else "")
