@@ -248,24 +248,22 @@ def test_the_snippets_about_python_run(tmp_path: Path) -> None:
 )
 def test_the_sessions_of_a_guide_are_true(guide: Path, tmp_path: Path) -> None:
     """What a guide shows wrongly would be found out on somebody's production."""
-    session = with_files(guide.read_text(encoding="utf-8"))
+    session = installed(with_files(guide.read_text(encoding="utf-8")))
     assert session
-    for snippet in fences(text, "python"):
-        name = snippet.partition("\n")[0].removeprefix("# ")
-        if not any(name in command for command, _ in session):
-            continue
-        if all(importlib.util.find_spec(library) for library in imported(snippet)):
-            (tmp_path / name).write_text(snippet, encoding="utf-8")
-        else:  # Some examples use a library that nothing else needs.
-            session = [(command, said) for command, said in session if name not in command]
     printed = play([command for command, _ in session], tmp_path)
     for (command, output), said in zip(session, printed, strict=True):
         compare(output, said, command)
 
 
-def imported(snippet: str) -> list[str]:
-    """The libraries that an example imports."""
-    return re.findall(r"^import (\w+)", snippet, re.MULTILINE)
+def installed(session: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The session without files that import a library which nothing else needs and is missing."""
+    lacking = [
+        saved[1]
+        for command, _ in session
+        if (saved := re.match(r"cat >+ (\S+) <<", command))
+        and not all(map(importlib.util.find_spec, re.findall(r"(?m)^import (\w+)", command)))
+    ]
+    return [step for step in session if not any(name in step[0] for name in lacking)]
 
 
 def data(store: MemoryStore, path: str) -> str:

@@ -228,7 +228,9 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         found = self._last or self._now()
-        return start if found["transaction"] <= start["transaction"] else found
+        same = found["lineage"] in ("", start["lineage"])
+        # Another pipeline in the same place is told by `partitions`, whatever its transaction is.
+        return start if same and found["transaction"] <= start["transaction"] else found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None
