@@ -83,6 +83,18 @@ def draw(seed: int) -> Case:
     return Case(f"a.{format}{ending}", format, changes, table, _packed(data, ending, chance))
 
 
+def draw_footer(seed: int) -> Case:
+    """A Parquet file of which only the footer is damaged, as little as Arrow may not notice."""
+    chance = random.Random(seed)
+    table = chance.choice([EVERYTHING, BAG])
+    made = bytearray(_parquet(chance))
+    length = int.from_bytes(made[-8:-4], "little")
+    for _ in range(chance.choice([1, 1, 2, 3])):
+        at = chance.randrange(len(made) - 8 - length, len(made) - 8)
+        made[at] = chance.choice([chance.randrange(256), made[at] ^ (1 << chance.randrange(8))])
+    return Case("a.parquet", "parquet", "rows", table, bytes(made))
+
+
 def _json(chance: random.Random, changes: str) -> bytes:
     lines = []
     for _ in range(chance.choice([0, 1, 3, 40])):

@@ -6,6 +6,8 @@ import bz2
 import gzip
 import json
 import os
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,9 +41,9 @@ def source(folder: Path, case: Case, path: str = "*") -> Source:
     return Following(make_source("s", given, table(case.table), ManualEnv(), base=folder))
 
 
-def check(folder: Path, seed: int) -> None:
+def check(folder: Path, seed: int, drawn: Callable[[int], Case] = draw) -> None:
     """Take the file of a seed to its end, in steps, and everything a second time."""
-    case = draw(seed)
+    case = drawn(seed)
     for old in folder.iterdir():
         old.unlink()
     (folder / case.name).write_bytes(case.data)
@@ -106,14 +108,43 @@ def test_whatever_a_file_holds_never_stops_its_source(
         check(tmp_path, seed)
 
 
+COUNTS = range(1_000, 11_000, 1_000)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(1_000, 11_000, 1_000))
+@pytest.mark.parametrize("start", COUNTS)
 def test_whatever_ten_thousand_files_hold_never_stops_their_source(
     tmp_path: Path, start: int
 ) -> None:
     """J15: the same, with ten thousand."""
     for seed in range(start, start + 1_000):
         check(tmp_path, seed)
+
+
+FOOTERS = """
+import sys
+from pathlib import Path
+from tests.connectors.broken_files import draw_footer
+from tests.connectors.test_broken_files import check
+for seed in range(int(sys.argv[2]), int(sys.argv[3])):
+    print(seed, flush=True)
+    check(Path(sys.argv[1]), seed, draw_footer)
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "count"),
+    [(150, 120), *(pytest.param(start, 1_000, marks=pytest.mark.slow) for start in COUNTS)],
+)
+def test_no_footer_of_parquet_ends_the_process(tmp_path: Path, start: int, count: int) -> None:
+    """J15: Arrow's accessors of a footer abort the process on some; so another one reads them."""
+    ended = subprocess.run(
+        [sys.executable, "-c", FOOTERS, str(tmp_path), str(start), str(start + count)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout[-20:] + ended.stderr[-3_000:]
 
 
 def everything(

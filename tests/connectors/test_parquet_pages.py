@@ -14,13 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from stepwell.connectors.parquet_footer import parse_footer, read_footer
 from stepwell.connectors.parquet_pages import (
     PAGE_BYTES_MAX,
-    PageHeaderError,
     group_pages,
     pages,
     read_page_header,
 )
+from stepwell.connectors.thrift_compact import ThriftError
 
 WRITE = """
 import sys, pyarrow as pa, pyarrow.parquet as pq
@@ -128,7 +129,7 @@ def test_a_large_text_of_a_dictionary_is_in_memory_once(
 def judged(table: pa.Table, **given: Any) -> Any:
     file = io.BytesIO()
     pq.write_table(table, file, **given)
-    return group_pages(file, pq.read_metadata(file), 0)
+    return group_pages(file, read_footer(file), 0)
 
 
 def test_pages_as_arrow_itself_writes_them_are_taken() -> None:
@@ -199,10 +200,68 @@ def test_whatever_bytes_a_header_has_it_is_read_or_refused() -> None:
             page, length = read_page_header(bytes(data[: drawn.randrange(1, len(data))]))
             assert min(page.size, page.stored, page.values) >= 0
             assert 0 < length <= len(data)
-        except PageHeaderError:
+        except ThriftError:
             refused += 1
         try:
             assert len(list(pages(io.BytesIO(data), drawn.randrange(-5, 80), 10**6, 10**6))) <= 200
-        except PageHeaderError:
+        except ThriftError:
+            refused += 1
+    assert refused > 1_000
+
+
+def footer_bytes(data: bytes) -> bytes:
+    return data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+
+
+NESTED = pa.table(
+    {
+        "id": pa.array([1, None, 3]),
+        "text": ["a", "b", "a"],
+        "list": pa.array([[1, 2], None, []], pa.list_(pa.int64())),
+        "pairs": pa.array([[("a", b"xy")], None, []], pa.map_(pa.string(), pa.binary(2))),
+        "both": [{"a": [{"b": 1.5}], "c": None}, {"a": [], "c": "x"}, None],
+        "amount": pa.array([None, None, None], pa.decimal128(12, 2)),
+    }
+)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 100])
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_a_footer_says_what_arrow_reads_in_it(rows: int, dictionary: bool) -> None:
+    """J15: the two readers must not disagree about what a file is."""
+    file = io.BytesIO()
+    pq.write_table(NESTED, file, row_group_size=rows, use_dictionary=dictionary)
+    footer, metadata = read_footer(file), pq.read_metadata(file)
+    assert len(footer.groups) == metadata.num_row_groups
+    for number, group in enumerate(footer.groups):
+        known = metadata.row_group(number)
+        assert (group.rows, group.size) == (known.num_rows, known.total_byte_size)
+        for i, (leaf, chunk) in enumerate(footer.chunks(number)):
+            column, kind = known.column(i), metadata.schema.column(i)
+            assert leaf.path == column.path_in_schema
+            assert leaf.repeated == (kind.max_repetition_level > 0)
+            assert leaf.width == (kind.length or 0)
+            assert (chunk.values, chunk.stored) == (column.num_values, column.total_compressed_size)
+            assert chunk.data == column.data_page_offset
+            assert (chunk.dictionary is not None) == column.has_dictionary_page
+            if chunk.dictionary is not None:
+                assert chunk.dictionary == column.dictionary_page_offset
+    assert read_footer(file, footer) is footer
+
+
+def test_whatever_bytes_a_footer_has_it_is_read_or_refused() -> None:
+    """J15: hostile bytes end in one error, never in another one, and never in a loop."""
+    file = io.BytesIO()
+    pq.write_table(NESTED, file, row_group_size=1)
+    whole = footer_bytes(file.getvalue())
+    drawn = random.Random(9)
+    refused = 0
+    for _ in range(3_000):
+        data = bytearray(whole if drawn.random() < 0.9 else drawn.randbytes(300))
+        for _ in range(drawn.randrange(6)):
+            data[drawn.randrange(len(data))] = drawn.randrange(256)
+        try:
+            parse_footer(bytes(data[: drawn.randrange(1, len(data) + 1)]))
+        except ThriftError:
             refused += 1
     assert refused > 1_000

@@ -39,8 +39,10 @@ from stepwell.connectors.file_parts import (
     renumbered,
 )
 from stepwell.connectors.formats import Batch, ChangeFormat
+from stepwell.connectors.parquet_footer import footer_of
 from stepwell.connectors.parquet_parts import ParquetParts
 from stepwell.connectors.shape import Shape
+from stepwell.connectors.thrift_compact import ThriftError
 from stepwell.connectors.values import Unfit
 from stepwell.connectors.writing import FileFormat
 from stepwell.env import SystemEnv
@@ -236,16 +238,16 @@ def spans_of(
             return (whole,)
         return _ranges(whole, reading, wanted)
     try:
-        metadata = pq.read_metadata(file.path)
-    except (OSError, pa.ArrowException):
+        pq.read_metadata(file.path)
+        footer = footer_of(file.path)
+    except (OSError, pa.ArrowException, ThriftError):
         return None
     spans, start = [], 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        end = start + group.num_rows
-        size = sum(group.column(i).total_compressed_size for i in range(group.num_columns))
+    for group in footer.groups:
+        end = start + group.rows
+        size = sum(max(0, chunk.stored) for chunk in group.chunks)
         line = start + 1 if start else 0
-        spans.append(Span(file, settled, start, end, line, size, group.num_rows))
+        spans.append(Span(file, settled, start, end, line, size, group.rows))
         start = end
     # A file without rows is a part as well.
     return tuple(spans) if start else (Span(file, settled),)

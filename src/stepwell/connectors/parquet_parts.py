@@ -33,8 +33,10 @@ from stepwell.connectors.file_parts import (
 from stepwell.connectors.formats import Batch, ChangeFormat, Records, batch_of
 from stepwell.connectors.json_lines import RECORD_BYTES_MAX, joined
 from stepwell.connectors.lines import TOO_LONG
+from stepwell.connectors.parquet_footer import Footer, footer_of, read_footer
 from stepwell.connectors.parquet_pages import GroupPages, group_pages
 from stepwell.connectors.shape import Shape
+from stepwell.connectors.thrift_compact import ThriftError
 from stepwell.connectors.values import Unfit
 from stepwell.engine.ports import Limits
 from stepwell.lsm.dead_letter import TEXT_MAX, BadRow, cut
@@ -98,6 +100,8 @@ class ParquetParts:
         self._shape = shape
         self._changes = changes
         self._group: _Group | None = None
+        self._footer: Footer | None = None
+        """The last footer that was read."""
         self._sums: tuple[str, list[str]] = ("", [])
         """A file, and the checksums of its row groups from the first one on, as they were taken."""
 
@@ -159,10 +163,9 @@ class ParquetParts:
         return [(part, item) for part, item in enumerate(found) if isinstance(item, Batch)]
 
     def prefix(self, file: FileListed, end: int) -> str:
-        with pq.ParquetFile(file.path) as opened:
-            metadata, count, first = opened.metadata, 0, 0
-        while first < end and count < metadata.num_row_groups:
-            first += metadata.row_group(count).num_rows
+        groups, count, first = footer_of(file.path).groups, 0, 0
+        while first < end and count < len(groups):
+            first += groups[count].rows
             count += 1
         sums = _sums(file.path, count)
         self._sums = (file.name, sums)
@@ -216,24 +219,25 @@ class ParquetParts:
 
     def _open(self, file: FileListed, row: int) -> _Group:
         metadata = pq.read_metadata(file.path)
+        self._footer = footer = footer_of(file.path, self._footer)
         first = 0
-        for number, group in enumerate(_groups(metadata)):
-            size = group.num_rows
+        for number, group in enumerate(footer.groups):
+            size = group.rows
             if first <= row < first + size:
                 with open(file.path, "rb") as stream:
-                    judged = group_pages(stream, metadata, number)
-                opened = _opened(file.path, metadata, judged)
-                digest = _checksum(file.path, metadata, number)
+                    judged = group_pages(stream, footer, number)
+                opened = _opened(file.path, metadata, footer, judged)
+                digest = _checksum(file.path, metadata, footer, number)
                 bounds = (number, first, first + size, first)
                 return _Group(
-                    *(file, *bounds, opened.schema_arrow.empty_table(), digest, metadata.num_rows),
+                    *(file, *bounds, opened.schema_arrow.empty_table(), digest, footer.rows),
                     *(_windows(opened, judged, number), opened),
                     _described(judged, number, first, size),
                 )
             first += size
-        bounds = (metadata.num_row_groups, first, first, first)
+        bounds = (len(footer.groups), first, first, first)
         schema = metadata.schema.to_arrow_schema().empty_table()
-        return _Group(file, *bounds, schema, "", metadata.num_rows, iter(()), None)
+        return _Group(file, *bounds, schema, "", footer.rows, iter(()), None)
 
     def _decode(self, part: Part, rows: pa.Table | None) -> Batch:
         if rows is None:
@@ -289,21 +293,21 @@ def read_pushed_parquet(
     """
     reader, first = ParquetParts(shape, changes), 0
     source = pa.BufferReader(data)
-    metadata = pq.read_metadata(source)
-    for number, group in enumerate(_groups(metadata)):
-        judged = group_pages(pa.BufferReader(data), metadata, number)
-        refusal = _described(judged, number, first, group.num_rows)
+    metadata, footer = pq.read_metadata(source), read_footer(pa.BufferReader(data))
+    for number, group in enumerate(footer.groups):
+        judged = group_pages(pa.BufferReader(data), footer, number)
+        refusal = _described(judged, number, first, group.rows)
         if refusal is not None:
             yield no_rows(shape, BadRow(name, refusal, ""))
         else:
             start = first
-            with _opened(pa.BufferReader(data), metadata, judged) as opened:
+            with _opened(pa.BufferReader(data), metadata, footer, judged) as opened:
                 for batch in _windows(opened, judged, number):
                     rows = pa.Table.from_batches([batch])
                     for piece in _pieces(rows, limits):
                         yield reader.decode_safely(name, start, piece)
                         start += piece.num_rows
-        first += group.num_rows
+        first += group.rows
 
 
 def _pieces(rows: pa.Table, limits: Limits) -> Iterator[pa.Table]:
@@ -319,10 +323,13 @@ def _pieces(rows: pa.Table, limits: Limits) -> Iterator[pa.Table]:
 
 
 def _opened(
-    source: Path | pa.BufferReader, metadata: pq.FileMetaData, judged: GroupPages
+    source: Path | pa.BufferReader,
+    metadata: pq.FileMetaData,
+    footer: Footer,
+    judged: GroupPages,
 ) -> pq.ParquetFile:
     # Keep dictionary-encoded strings encoded: a row of eight bytes may stand for megabytes.
-    packed = {name for group in _groups(metadata) for name in _dictionaries(group)}
+    packed = footer.dictionaries()
     return pq.ParquetFile(
         source,
         metadata=metadata,
@@ -383,18 +390,6 @@ def _part(file: FileListed, start: int, end: int, digest: str, wrong: str | None
     return Part(file.name, file.size, file.mtime_ns, start, end, start + 1, digest, wrong)
 
 
-def _groups(metadata: pq.FileMetaData) -> Iterator[pq.RowGroupMetaData]:
-    return (metadata.row_group(number) for number in range(metadata.num_row_groups))
-
-
-def _dictionaries(group: pq.RowGroupMetaData) -> Iterator[str]:
-    """The string and binary columns that have a dictionary."""
-    for i in range(group.num_columns):
-        column = group.column(i)
-        if column.has_dictionary_page and column.physical_type == "BYTE_ARRAY":
-            yield column.path_in_schema
-
-
 def _sizes(rows: pa.Table) -> npt.NDArray[np.int64]:
     """Approximate size of each row in bytes, once dictionary-encoded strings are expanded."""
     sizes = np.zeros(rows.num_rows, np.int64)
@@ -441,24 +436,27 @@ def _list_sizes(values: pa.Array) -> npt.NDArray[np.int64]:
 
 def _sums(path: Path, count: int) -> list[str]:
     """The checksums of the first row groups of a file."""
-    with pq.ParquetFile(path) as opened:
-        return [_checksum(path, opened.metadata, number) for number in range(count)]
+    metadata, footer = pq.read_metadata(path), footer_of(path)
+
+    def of(number: int) -> str:
+        try:
+            return _checksum(path, metadata, footer, number)
+        except ThriftError:
+            return ""  # Nothing of it was read.
+
+    return [of(number) for number in range(count)]
 
 
 def _joined(sums: list[str]) -> str:
     return checksum(["".join(sums).encode()])
 
 
-def _checksum(path: Path, metadata: pq.FileMetaData, number: int) -> str:
-    group = metadata.row_group(number)
+def _checksum(path: Path, metadata: pq.FileMetaData, footer: Footer, number: int) -> str:
     starts, ends = [], []
-    for i in range(group.num_columns):
-        column = group.column(i)
-        start = column.data_page_offset
-        if column.has_dictionary_page:
-            start = min(start, column.dictionary_page_offset)
+    for _, chunk in footer.chunks(number):
+        start = chunk.data if chunk.dictionary is None else min(chunk.data, chunk.dictionary)
         starts.append(start)
-        ends.append(start + column.total_compressed_size)
+        ends.append(start + chunk.stored)
     start, end = min(starts, default=0), max(ends, default=0)
 
     def blocks() -> Iterator[bytes]:
