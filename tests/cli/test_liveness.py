@@ -18,6 +18,7 @@ from stepwell.cli.run import Watch
 from stepwell.deploy import apply
 from stepwell.deploy.plan import Plan
 from stepwell.deploy.serving import RunningPipeline
+from stepwell.endpoint.starting import Announcement, is_starting
 from stepwell.env import Env, SystemEnv
 from stepwell.manifest.manifest import Manifest, Manifests
 from stepwell.store.base import Store
@@ -143,9 +144,11 @@ main()
 class Slow(Process):
     """A command whose executor takes as long to start as it is told to, as Spark would."""
 
+    program = SLOWLY
+
     def __init__(self, folder: Path, *arguments: str, given: str = "") -> None:
         self.go = folder.parent / f"go-{SystemEnv().new_id()}"
-        program = [sys.executable, "-c", SLOWLY, str(self.go)]
+        program = [sys.executable, "-c", self.program, str(self.go)]
         super().__init__(folder, *arguments, program=program, given=given)
         wait(lambda: Path(f"{self.go}.begun").exists(), lambda: self.text)
 
@@ -174,6 +177,80 @@ def test_a_starting_run_is_reachable_and_is_not_fenced(folder: Path) -> None:
         assert (status["state"], status["pid"], status["epoch"]) == ("running", starting.pid, 1)
     finally:
         starting.kill()
+
+
+IMPORTING = """
+import os, sys, time
+from stepwell.cli import lazy
+go, wanted = sys.argv.pop(1), lazy.import_module
+
+def slowly(name):
+    open(go + ".begun", "w").close()
+    while not os.path.exists(go):
+        time.sleep(0.02)
+    return wanted(name)
+
+lazy.import_module = slowly
+from stepwell.cli.main import main
+main()
+"""
+
+
+class Importing(Slow):
+    """A command that takes as long to import its modules as it is told to, as on a busy machine."""
+
+    program = IMPORTING
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("push", "orders", "-"), ("checkpoint", "create"), ("deploy", "--yes")],
+    ids=lambda command: command[0],
+)
+def test_a_run_that_imports_its_modules_is_not_overtaken(
+    folder: Path, command: tuple[str, ...]
+) -> None:
+    """R1: on a busy machine, a push right behind a `run` in a script had the pipeline first."""
+    assert stepwell(folder, "run", "--once").returncode == 0
+    with (folder / "pipeline.sql").open("a", encoding="utf-8") as file:
+        file.write("CREATE MATERIALIZED VIEW ids AS SELECT id FROM orders;\n")
+    starting = Importing(folder, "run")
+    second = Process(folder, *command, given=json.dumps(ORDER))
+    try:
+        second.until("waiting for a process that is starting to run the pipeline")
+        starting.release()
+        assert second.end() == 0, second.text
+        status = json.loads(stepwell(folder, "status", "--json").stdout)
+        assert (status["state"], status["pid"]) == ("running", starting.pid)
+        assert status["epoch"] == 2 + (command[0] == "deploy"), "a deploy claims it once more"
+    finally:
+        starting.kill()
+        second.kill()
+
+
+def test_a_run_that_ends_while_it_imports_is_waited_for_no_longer(folder: Path) -> None:
+    """R1: however it ends, the system tells the others."""
+    starting = Importing(folder, "run")
+    push = Process(folder, "push", "orders", "-", given=json.dumps(ORDER))
+    try:
+        push.until("waiting for a process that is starting to run the pipeline")
+        starting.kill()
+        assert push.end() == 0, push.text
+        assert "pushed 1 row to orders, transaction 1" in push.text
+    finally:
+        push.kill()
+
+
+def test_a_run_that_is_announced_is_found_by_any_name_of_its_folder(tmp_path: Path) -> None:
+    """R1: also through a link; and only while it is starting."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "project")
+    assert not is_starting(tmp_path / "project")
+    with Announcement(tmp_path / "project"), Announcement(tmp_path / "link") as second:
+        assert is_starting(tmp_path / "link")
+        second.close()
+        assert is_starting(tmp_path / "link"), "the other one is still starting"
+    assert not is_starting(tmp_path / "project")
 
 
 def test_a_run_that_starts_while_a_push_does_is_not_fenced(folder: Path) -> None:

@@ -7,6 +7,8 @@ in another module and takes the same parameters by name.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import wraps
 from importlib import import_module
 from typing import Any
@@ -14,16 +16,18 @@ from typing import Any
 import typer
 
 from stepwell.cli.project_options import TIMEOUT, project_options
+from stepwell.endpoint.starting import Announcement
 
 Command = Callable[..., None]
 
 
-def runs(body: str) -> Callable[[Command], Command]:
+def runs(body: str, *, announced: bool = False) -> Callable[[Command], Command]:
     """Declare a command that runs a function of this package, such as `checkpoint.create`.
 
     The function receives `ProjectOptions`, made of `context`, `json` and `timeout`, and every other
     parameter of the command under its own name. If it returns False, the exit code is 1; if it
-    returns a number, that is the exit code.
+    returns a number, that is the exit code. A command that is `announced` can be waited for by
+    others while its body is imported, until it closes the announcement that it receives.
     """
 
     def declare(command: Command) -> Command:
@@ -31,7 +35,12 @@ def runs(body: str) -> Callable[[Command], Command]:
         def run(
             context: typer.Context, json: bool = False, timeout: str = TIMEOUT, **given: Any
         ) -> None:
-            result = body_of(run)(project_options(context, json, timeout), **given)
+            options = project_options(context, json, timeout)
+            with ExitStack() as stack:
+                if announced:
+                    starting = stack.enter_context(Announcement(options.nearest()))
+                    options = replace(options, starting=starting)
+                result = body_of(run)(options, **given)
             code = int(not result) if isinstance(result, bool) else result or 0
             if code:
                 raise typer.Exit(code)

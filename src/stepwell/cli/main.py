@@ -189,7 +189,7 @@ def validate(
 
 
 @app.command()
-@runs("run.show")
+@runs("run.show", announced=True)
 def run(
     context: typer.Context,
     once: Annotated[

@@ -16,6 +16,7 @@ from stepwell.deploy.liveness import seen_of, writer_liveness
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.project import Project
 from stepwell.endpoint.client import TIMEOUT_S, Client, Opening, connect
+from stepwell.endpoint.starting import wait_for_starting
 from stepwell.endpoint.transactions import RemoteTransaction
 from stepwell.endpoint.wire import Silent
 from stepwell.engine.explicit import ExplicitTransaction
@@ -54,14 +55,16 @@ def latest(project: Project, env: Env) -> Stored | None:
 
 
 def find_holder(
-    project: Project, env: Env, *, take_over: bool, timeout_s: float
+    project: Project, env: Env, *, take_over: bool, timeout_s: float, starting: bool = True
 ) -> tuple[Client | None, Stored | None]:
     """Return the process to ask, or None if the pipeline may be opened here; and the manifest.
 
-    Waits for a process that holds the pipeline but has no endpoint, such as a push. Raises
-    `ConflictError` if it does not finish in time, or if its liveness is unknown. `take_over`
-    ignores both.
+    Waits for a `run` that is `starting`, and for a process that holds the pipeline but has no
+    endpoint, such as a push. Raises `ConflictError` if the latter does not finish in time, or if
+    its liveness is unknown. `take_over` ignores both.
     """
+    if starting:
+        wait_for_starting(project.folder, env, timeout_s, say)
     until = env.uptime() + timeout_s
     said = False
     while True:
@@ -86,6 +89,10 @@ def find_holder(
             print(f"waiting for process {claim.pid}, which holds the pipeline", file=sys.stderr)
             said = True
         env.sleep(_LOOK_S)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 class OpeningReporter:

@@ -20,6 +20,7 @@ from stepwell.errors import ConfigError
 
 if TYPE_CHECKING:
     from stepwell.deploy.project import Project
+    from stepwell.endpoint.starting import Announcement
     from stepwell.env import Env
 
 
@@ -63,6 +64,8 @@ class ProjectOptions:
     """Each has the form `NAME=VALUE`."""
     timeout_s: float = 30.0
     """Longest silence of the process that runs the pipeline, or of the store."""
+    starting: Announcement | None = None
+    """Held by a command that is announced, until other processes can reach it."""
 
     def project(self, env: Env, *, secrets: bool = True) -> Project:
         """Load and check the project.
@@ -103,6 +106,10 @@ class ProjectOptions:
         if not self.json:
             print(f"project {found}", file=sys.stderr)
         return str(found)
+
+    def nearest(self) -> str:
+        """Return the folder of the project, as `project` finds it; reports nothing."""
+        return str(project_above(self.folder) or self.folder)
 
     @property
     def options(self) -> str:

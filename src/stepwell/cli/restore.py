@@ -6,13 +6,14 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from stepwell.cli.pipeline_access import latest, running
+from stepwell.cli.pipeline_access import latest, running, say
 from stepwell.cli.progress import LongWork
 from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Screen, count, plain
 from stepwell.deploy.liveness import seen_of, writer_liveness
 from stepwell.deploy.pipeline import ProjectPipeline
 from stepwell.deploy.project import Project
+from stepwell.endpoint.starting import wait_for_starting
 from stepwell.engine.open import Seen
 from stepwell.engine.restore import Preview, preview, restore
 from stepwell.engine.restore_request import RestorePoint, RestoreRequest
@@ -140,6 +141,7 @@ def _time(text: str) -> datetime:
 
 def _refuse_if_running(project: Project, env: Env, timeout_s: float) -> Seen:
     """Check that no process runs the pipeline; return the evidence on which the claim rests."""
+    wait_for_starting(project.folder, env, timeout_s, say)
     client = running(project, env, timeout_s)
     if client is not None:
         client.close()

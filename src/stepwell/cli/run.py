@@ -80,9 +80,7 @@ def show(
         # Before the pipeline is claimed: an address that cannot be used must not fence its writer.
         reported = _metrics(metrics, wanted, progress, stack)
         try:
-            pipeline, endpoint = _opened(
-                wanted, env, progress, where.timeout_s, take_over, reported
-            )
+            pipeline, endpoint = _opened(wanted, env, progress, where, take_over, reported)
         except StepwellError as error:
             note_error(wanted.open_store(env), env, error)
             raise
@@ -113,7 +111,7 @@ def _opened(
     wanted: Project,
     env: Env,
     progress: Progress,
-    timeout_s: float,
+    where: ProjectOptions,
     take_over: bool,
     metrics: PrometheusMetrics | None,
 ) -> tuple[RunningPipeline, Endpoint | None]:
@@ -121,15 +119,17 @@ def _opened(
 
     If several processes start at once, one succeeds, and the others detect it.
     """
-    until = env.uptime() + timeout_s
+    until = env.uptime() + where.timeout_s
     while True:
-        found = _free(wanted, env, timeout_s, take_over)
+        found = _free(wanted, env, where.timeout_s, take_over)
         endpoint: Endpoint | None = None
         with ExitStack() as unless_open:
             try:
                 endpoint = _endpoint(wanted, env, progress, take_over)
                 if endpoint is not None:
                     unless_open.callback(endpoint.close)
+                if where.starting is not None:
+                    where.starting.close()  # From now on, this process can be reached.
                 project = _announced(wanted, env, progress, found)
                 seen = Seen(None if found is None else found.manifest.claim)
                 pipeline = RunningPipeline(
@@ -173,7 +173,9 @@ def _free(project: Project, env: Env, timeout_s: float, take_over: bool) -> Stor
     if take_over:
         found = latest(project, env)
     else:
-        client, found = find_holder(project, env, take_over=False, timeout_s=timeout_s)
+        client, found = find_holder(
+            project, env, take_over=False, timeout_s=timeout_s, starting=False
+        )
         if client is not None:
             client.close()
             does = "runs" if client.opening is None else "is opening"

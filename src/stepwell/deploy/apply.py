@@ -48,6 +48,7 @@ from stepwell.deploy.state_file import (
     serial_above,
 )
 from stepwell.endpoint.client import TIMEOUT_S, Client, change_program, connect
+from stepwell.endpoint.starting import wait_for_starting
 from stepwell.engine.events import Listener
 from stepwell.engine.open import begin_pipeline
 from stepwell.env import Env
@@ -400,6 +401,7 @@ def _runner(
     resources have to be read again.
     """
     uri = project.open_store(env).uri
+    wait_for_starting(project.folder, env, timeout_s, say)
     try:
         client = connect(uri, timeout_s)
     except UnavailableError:
