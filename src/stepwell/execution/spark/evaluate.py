@@ -29,6 +29,7 @@ from stepwell.execution.limits import QueryLimits
 from stepwell.execution.local.backend import LocalBackend
 from stepwell.execution.local.expressions import ExpressionEvaluator
 from stepwell.execution.local.lookup import LookUps
+from stepwell.execution.spark.collect import to_arrow
 from stepwell.execution.spark.constants import constants
 from stepwell.execution.spark.failures import translated
 from stepwell.execution.spark.frames import Frames, nothing, type_of
@@ -367,7 +368,7 @@ class Evaluator:
         self.queries += 1
         self._prepare(MUCH)
         with translated():
-            found = self._spark.sql(sql).toArrow()
+            found = to_arrow(self._spark.sql(sql))
         return found.rename_columns([*(f"c{i}" for i in range(found.num_columns - 1)), WEIGHT])
 
     def execute(self, sql: str, most: int, reading: Reading) -> pa.Table | None:
@@ -383,7 +384,7 @@ class Evaluator:
         with translated():
             frame = self._frame(capped)
             try:
-                table = frame.toArrow()
+                table = to_arrow(frame)
             except (PySparkException, Py4JJavaError) as error:
                 if _TOO_LARGE in str(error):
                     return None

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from stepwell.errors import UnavailableError, UserCodeError, ensure
+from stepwell.execution.spark.collect import to_arrow
 from stepwell.execution.spark.failures import translated
 from stepwell.execution.spark.runs import Runs
 from stepwell.execution.spark.session import beside, within
@@ -101,7 +102,7 @@ class Frames:
 
     def arrow(self, part: Part) -> pa.Table:
         """The rows of a part in memory, wherever they are."""
-        return part.table if part.table is not None else self.frame_of(part).toArrow()
+        return part.table if part.table is not None else to_arrow(self.frame_of(part))
 
     def frame(self, table: pa.Table, types: Sequence[str]) -> DataFrame:
         """An Arrow table with these types and a weight, as a DataFrame."""

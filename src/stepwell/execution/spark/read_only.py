@@ -43,7 +43,7 @@ _QUERIES = frozenset(
 
 _PARSED = _QUERIES | frozenset(
     {
-        *("Pivot", "PlanWithUnresolvedIdentifier", "Unpivot", "UnresolvedHaving"),
+        *("LimitAll", "Pivot", "PlanWithUnresolvedIdentifier", "Unpivot", "UnresolvedHaving"),
         *("UnresolvedHint", "UnresolvedInlineTable", "UnresolvedQualify"),
         *("UnresolvedRelation", "UnresolvedSubqueryColumnAliases", "UnresolvedTVFAliases"),
         *("UnresolvedTableValuedFunction", "UnresolvedWith", "WithWindowDefinition"),

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from stepwell.execution.spark.collect import to_arrow
 from stepwell.execution.spark.runs import Runs
 from stepwell.lsm.large_change import map_rows
 from stepwell.lsm.part import Part
@@ -29,7 +30,7 @@ def in_pieces(
     `rows` is an upper bound; if it is above `collected_rows_max`, Spark writes them to files.
     """
     if rows <= collected_rows_max:
-        table = frame.toArrow()
+        table = to_arrow(frame)
         starts = range(0, table.num_rows, rows_max)
         slices = [table.slice(start, rows_max) for start in starts]
         return Pieces(table.schema, table.num_rows, slices)

@@ -35,6 +35,7 @@ from stepwell.execution.local.support import Decisions
 from stepwell.execution.local.table_changes import normalise, typed_items
 from stepwell.execution.spark.blocks import Blocks, Recompute
 from stepwell.execution.spark.bulk import BulkInput
+from stepwell.execution.spark.collect import to_arrow
 from stepwell.execution.spark.compiler import Compiler
 from stepwell.execution.spark.evaluate import Evaluator, Use
 from stepwell.execution.spark.existing_rows import ExistingRows
@@ -549,13 +550,13 @@ class Views:
                 raise InvalidError(message) from error
             raise Source("query", sql).error(place_in(text, error), message) from error
         with translated():
-            return frame.toArrow()
+            return to_arrow(frame)
 
     def read(self, name: str) -> pa.Table:
         """The current rows of a table or view."""
         self._check_known(name)
         with translated():
-            return self.frame(name).toArrow()
+            return to_arrow(self.frame(name))
 
     def pieces(self, name: str, rows_max: int) -> Pieces:
         """The current rows of a table or view, in pieces of at most `rows_max`."""
@@ -590,7 +591,7 @@ class Views:
             if "limit" in view.query.lower():
                 with suppress(OrderDependentError):
                     frame = in_fixed_order(frame, signs=True)
-            return frame.toDF(*self._programs[name.lower()].columns).toArrow()
+            return to_arrow(frame.toDF(*self._programs[name.lower()].columns))
 
     def explain(self, name: str) -> Explained:
         """How a view is maintained."""
