@@ -93,10 +93,20 @@ CREATE MATERIALIZED VIEW unnamed AS
   UNION ALL SELECT 'total', COUNT(*) FROM s;
 CREATE MATERIALIZED VIEW logs AS SELECT LOG(q) AS e, LOG(2, q) AS two, LN(q) AS n FROM s;
 CREATE MATERIALIZED VIEW plain AS VALUES (1), (2);
+CREATE MATERIALIZED VIEW renamed AS SELECT q, LOG10(q) AS ten, LOG2(q) AS two,
+  DATE_SUB(DATE'2024-01-31', q) AS before, INSTR('abcd', SUBSTR('abcd', q)) AS place,
+  CONCAT('<', SPACE(q), '>') AS gap, TO_CHAR(q, '999') AS text, UNIX_DATE(DATE'1970-01-01') AS day,
+  TO_UNIX_TIMESTAMP(TIMESTAMP'1970-01-01 00:00:00 UTC') AS second FROM s;
+CREATE MATERIALIZED VIEW means AS
+  SELECT w, MEAN(q) AS mean, EVERY(q > 1) AS every, TRY_AVG(q) AS average FROM s GROUP BY w;
+CREATE MATERIALIZED VIEW mean AS SELECT w, MEAN(q) AS mean FROM s GROUP BY w;
 -- expect incremental twice
 -- expect incremental upper_case
 -- expect incremental unnamed
 -- expect incremental logs
+-- expect incremental renamed
+-- expect incremental means
+-- expect incremental mean
 -- expect incremental plain
 -- put s
 (1, 1), (1, 4), (2, 1)
@@ -111,6 +121,8 @@ CREATE MATERIALIZED VIEW plain AS VALUES (1), (2);
 ('large', 1), ('total', 3)
 -- expect plain
 (1), (2)
+-- expect mean
+(1, 2.5), (2, 1.0)
 -- delete h
 (2)
 -- delete s

@@ -59,7 +59,7 @@ def argument_of(call: Expr) -> Expr | None:
     function, _ = _unfilter(call.tree)
     if _kind(function) not in ("sum", "avg"):
         return None
-    return call.part(function.this)
+    return call.part(_first(function))
 
 
 def take_apart(call: Expr, type_: str | None, *, ansi: bool) -> Sum | None:
@@ -74,7 +74,7 @@ def take_apart(call: Expr, type_: str | None, *, ansi: bool) -> Sum | None:
         return Sum((Accumulator(None, present, "bigint"),), _FIRST)
     if kind not in ("sum", "avg") or type_ is None:
         return None
-    argument = replace(call.part(function.this), type=type_)
+    argument = replace(call.part(_first(function)), type=type_)
     accumulator = _accumulator(type_, kind, ansi)
     result = _result(type_, kind)
     if accumulator is None or result is None:
@@ -91,6 +91,14 @@ def _unfilter(node: exp.Expr) -> tuple[exp.Expr, exp.Expr | None]:
     if isinstance(node, exp.Filter):
         return node.this, node.expression.this
     return node, None
+
+
+def _first(function: exp.Expr) -> exp.Expr:
+    """The first argument of a call; sqlglot does not know `mean`."""
+    found: exp.Expr = (
+        function.expressions[0] if isinstance(function, exp.Anonymous) else function.this
+    )
+    return found
 
 
 def _kind(function: exp.Expr) -> str | None:

@@ -284,12 +284,24 @@ class _Written(Spark):
     Generator = _Generator
 
 
+_AS_WRITTEN = frozenset(
+    {
+        *("DATE_SUB", "INSTR", "LOG", "LOG10", "LOG2", "SPACE"),
+        *("TO_CHAR", "TO_UNIX_TIMESTAMP", "UNIX_DATE"),
+    }
+)
+"""Functions that sqlglot reads as others, such as `log(x)` as `ln(x)`, `date_sub(x, 1)` as
+`date_add(x, 1 * -1)`: Spark's plans differ. They keep their names."""
+
+
 class _Parser(SparkParser):
-    FUNCTIONS: ClassVar = {k: v for k, v in SparkParser.FUNCTIONS.items() if k != "LOG"}
+    FUNCTIONS: ClassVar = {
+        name: build for name, build in SparkParser.FUNCTIONS.items() if name not in _AS_WRITTEN
+    }
 
 
 class _Read(Spark):
-    """sqlglot's Spark dialect, but without reading `log(x)` as `ln(x)`: Spark's plans differ."""
+    """sqlglot's Spark dialect, but without reading functions as others."""
 
     Parser = _Parser
 
