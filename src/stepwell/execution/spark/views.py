@@ -580,10 +580,7 @@ class Views:
         self._temp_views.rows(name, Leaf(name, columns, When.OLD), LETTER, {})
 
     def recompute(self, name: str) -> pa.Table:
-        """Spark's answer to a view's query over the current tables.
-
-        With LIMIT several answers may be right; this returns the first rows in a fixed order.
-        """
+        """Spark's answer to a view's query; with LIMIT, the first rows in a fixed order."""
         view = self._views[name.lower()]
         self._temp_views.named_in(view.query, self._time, {})
         with translated():
