@@ -16,7 +16,6 @@ from typing import Any
 import typer
 
 from stepwell.cli.project_options import TIMEOUT, project_options
-from stepwell.endpoint.starting import Announcement
 
 Command = Callable[..., None]
 
@@ -38,6 +37,9 @@ def runs(body: str, *, announced: bool = False) -> Callable[[Command], Command]:
             options = project_options(context, json, timeout)
             with ExitStack() as stack:
                 if announced:
+                    # Loads a library that `--help` does not need.
+                    from stepwell.endpoint.starting import Announcement
+
                     starting = stack.enter_context(Announcement(options.nearest()))
                     options = replace(options, starting=starting)
                 result = body_of(run)(options, **given)
