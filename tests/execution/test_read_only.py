@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udtf
 
 from stepwell.errors import ConfigError, InvalidError, SqlError, StepwellError
+from stepwell.execution.spark.read_only import read_only
 from stepwell.execution.spark.session import SessionSettings, adopt
 from stepwell.execution.spark.views import Change, Views
 from stepwell.sql.known_functions import HARMLESS, REACHING, TABLE_FUNCTIONS
@@ -402,6 +403,13 @@ def test_a_view_that_would_do_more_than_ask_is_refused_at_its_place(
     assert raised.value.line == 3
     assert raised.value.hint
     assert_untouched(folder, server)
+
+
+@pytest.mark.parametrize("text", ["SELECT '\ud800'", "SELECT * FROM `\udcff`", "\udcff"])
+def test_a_query_that_is_not_unicode_is_the_querys_mistake(text: str) -> None:
+    """R2: bytes of the command line that are not UTF-8 were told as a bug in Stepwell."""
+    with pytest.raises(InvalidError, match="not valid Unicode: character"):
+        read_only(cast(Any, None), text, [])
 
 
 def test_a_refusal_points_at_what_is_refused(views: Views) -> None:

@@ -107,6 +107,14 @@ def read_only(spark: SparkSession, text: str, relations: Collection[str]) -> Dat
 
     `relations` are the pipeline's own, all registered in the session as temporary views.
     """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        # An argument of the command line that is not UTF-8, which Java could not be given.
+        raise InvalidError(
+            f"the query is not valid Unicode: character {error.start + 1}",
+            hint="write it in UTF-8",
+        ) from None
     known = {name.lower(): name for name in relations}
     with activated(spark):
         parsed = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
