@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from stepwell.connectors.registry import make_source
 from stepwell.engine.ports import Intake, Limits, Source
@@ -94,7 +95,40 @@ def datagen(folder: Path) -> Case:
     return made(folder, type="datagen", rows=COUNT, rate=0, seed=7)
 
 
-CASES = [plain_json, bad_json, gz_json, bz2_json, zstd_json, csv, parquet, datagen]
+def delta_snapshot(folder: Path) -> Case:
+    """Files in the order in which they were added."""
+    for part in chunks():
+        write_deltalake(folder / "table", pa.Table.from_pylist(part), mode="append")
+    return made(folder, type="delta", path="table")
+
+
+def delta_versions(folder: Path) -> Case:
+    """A version for each part, after a snapshot of nothing."""
+    DeltaTable.create(folder / "table", pa.schema([("id", pa.int64()), ("word", pa.string())]))
+    case = made(folder, type="delta", path="table")
+    first = case.make().poll(None, Limits())
+    assert isinstance(first, Intake)
+    delta_snapshot(folder)
+    return replace(case, make=lambda: After(case.make(), first.position))
+
+
+class After:
+    """A source that starts at a position instead of nothing."""
+
+    def __init__(self, source: Source, start: object) -> None:
+        self._source, self._start = source, start
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._source, name)
+
+    def poll(self, after: object, limits: Limits) -> object:
+        return self._source.poll(self._start if after is None else after, limits)
+
+
+CASES = [
+    *(plain_json, bad_json, gz_json, bz2_json, zstd_json, csv, parquet, datagen),
+    *(delta_snapshot, delta_versions),
+]
 
 
 def kafka_json(topics: Topics) -> Case:

@@ -91,6 +91,15 @@ def _datagen_source(name: str, table: Table, env: Env, options: Options) -> Sour
     return DatagenSource(name, table, env, settings)
 
 
+def _delta_source(name: str, table: Table, env: Env, options: Options) -> Source:
+    from stepwell.connectors.delta_table import DeltaLakeTable
+    from stepwell.connectors.lake_source import LakeSource
+
+    storage = {str(key): str(value) for key, value in options.table("storage").items()}
+    path = options.address("path")
+    return LakeSource(name, table, DeltaLakeTable(name, env, path, storage))
+
+
 def _kafka_source(name: str, table: Table, env: Env, options: Options) -> Source:
     # Imported late, because it needs optional packages.
     from stepwell.connectors.kafka_options import source_settings
@@ -158,6 +167,7 @@ def _postgres_sink(name: str, view: str, env: Env, options: Options) -> Sink:
 SOURCES: Mapping[str, MakeSource] = {
     "files": _files_source,
     "datagen": _datagen_source,
+    "delta": _delta_source,
     "kafka": _kafka_source,
 }
 SINKS: Mapping[str, MakeSink] = {
