@@ -18,7 +18,7 @@ PLACES = [
     *("files-json", "files-csv", "files-parquet"),
     *("files-json-bulk", "files-csv-bulk", "files-parquet-bulk"),
     *("delta-key", "delta-bag", "delta-changes", "postgres-key", "postgres-changes"),
-    *("kafka-key", "kafka-changes"),
+    *("iceberg-key", "iceberg-changes", "kafka-key", "kafka-changes"),
 ]
 
 
@@ -61,5 +61,11 @@ def make_place(word: str, request: pytest.FixtureRequest, folder: Path) -> Place
         given["key"] = ["customer"]
     if kind == "delta":
         return Place(kind, {**given, "path": str(folder / "out")}, keyed=mode != "changes")
+    if kind == "iceberg":
+        folder.mkdir(exist_ok=True)
+        catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db"}
+        catalog["warehouse"] = f"file://{folder}/warehouse"
+        at = {"identifier": "shop.revenue", "catalog": catalog}
+        return Place(kind, {**given, **at}, keyed=mode == "key")
     given |= {"dsn": request.getfixturevalue("postgres"), "table": f"revenue {next(NUMBERS)}"}
     return Place(kind, given, keyed=mode == "key")

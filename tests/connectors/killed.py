@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import stepwell.connectors.iceberg_sink  # noqa: F401 - once, instead of in each child
 from stepwell.connectors.registry import make_sink, make_source
 from stepwell.engine.events import Committed
 from stepwell.engine.pipeline import Pipeline

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +18,7 @@ import pyarrow.json as arrow_json
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from psycopg import sql
+from pyiceberg.catalog import load_catalog
 
 from stepwell.connectors.registry import make_sink
 from stepwell.engine.evolution import EvolvingDifference
@@ -185,6 +187,18 @@ def _delta(options: dict[str, object]) -> Iterable[tuple[object, ...]]:
             yield from [values] * row.get("_count", 1)
 
 
+def read_iceberg(options: Mapping[str, object]) -> pa.Table:
+    catalog = load_catalog("default", **options["catalog"])  # type: ignore[arg-type]
+    with closing(catalog):
+        return catalog.load_table(str(options["identifier"])).scan().to_arrow()
+
+
+def _iceberg(options: dict[str, object]) -> Iterable[tuple[object, ...]]:
+    for row in read_iceberg(options).to_pylist():
+        values = (row["customer"], f"{row['total']:.2f}", row["n"])
+        yield (row["_transaction"], *values, row["_w"]) if "_w" in row else values
+
+
 def _postgres(options: dict[str, object]) -> Iterable[tuple[object, ...]]:
     columns = "customer, to_char(total, 'FM999990.00'), n"
     if options["mode"] == "changes":
@@ -210,4 +224,10 @@ def _kafka(options: dict[str, object]) -> Iterable[tuple[object, ...]]:
     yield from rows.values()
 
 
-_READ = {"files": _files, "delta": _delta, "postgres": _postgres, "kafka": _kafka}
+_READ = {
+    "files": _files,
+    "delta": _delta,
+    "iceberg": _iceberg,
+    "postgres": _postgres,
+    "kafka": _kafka,
+}

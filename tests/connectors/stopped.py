@@ -24,8 +24,10 @@ from typing import Any
 
 import deltalake
 import psycopg
+from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy.orm import Session
 
-from stepwell.connectors import delta
+from stepwell.connectors import delta, iceberg_io, iceberg_sink
 from stepwell.engine.ports import Coalesces
 from stepwell.errors import StepwellError
 from tests.connectors.sinks import Place, evolving, in_turn, mark
@@ -42,6 +44,13 @@ CALLS: dict[str, list[tuple[Any, str]]] = {
         (deltalake.table.TableMerger, "execute"),
         (deltalake, "write_deltalake"),
         (delta, "sync_file"),
+    ],
+    "iceberg": [
+        (SqlCatalog, "load_table"),
+        (iceberg_sink, "_dataframe_to_data_files"),
+        (iceberg_io, "sync_file"),
+        (Session, "execute"),
+        (Session, "commit"),
     ],
     "postgres": [
         (psycopg.Connection, "transaction"),

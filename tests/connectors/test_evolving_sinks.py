@@ -23,11 +23,14 @@ from stepwell.engine.ports import Coalesces, Sink
 from stepwell.errors import BugError, ConflictError, InvalidError, UnavailableError
 from stepwell.lsm.table_diff import Difference, Pieces, difference, weighted
 from tests.connectors.conftest import make_place
-from tests.connectors.sinks import Place, evolving, in_turn, mark
+from tests.connectors.sinks import Place, evolving, in_turn, mark, read_iceberg
 from tests.connectors.stopped import Stopped, stopping
 
-PLACES = ["files-json", "delta-key", "delta-changes", "postgres-key", "postgres-changes"]
-KEY = {"delta-key": {"key": ["k"]}, "postgres-key": {"key": ["k"]}}
+PLACES = [
+    *("files-json", "delta-key", "delta-changes", "postgres-key", "postgres-changes"),
+    *("iceberg-key", "iceberg-changes"),
+]
+KEY = {f"{kind}-key": {"key": ["k"]} for kind in ("delta", "iceberg", "postgres")}
 BEFORE = pa.schema([("k", pa.string()), ("n", pa.int32()), ("x", pa.string())])
 OLD = pa.Table.from_pylist(
     [{"k": "a", "n": 1, "x": "p"}, {"k": "b", "n": 2, "x": None}], schema=BEFORE
@@ -81,6 +84,8 @@ def read(place: Place, columns: list[str]) -> Counter[tuple[object, ...]]:
     found: list[dict[str, object]]
     if place.kind == "delta":
         found = DeltaTable(str(place.options["path"])).to_pyarrow_table().to_pylist()
+    elif place.kind == "iceberg":
+        found = read_iceberg(place.options).to_pylist()
     elif place.kind == "postgres":
         query = sql.SQL("SELECT * FROM {}").format(sql.Identifier(str(place.options["table"])))
         with psycopg.connect(str(place.options["dsn"])) as connection:
@@ -154,7 +159,9 @@ def test_columns_change_also_where_no_row_does(
     assert read(place, ["k", "n"]) == expected(less)
 
 
-@pytest.mark.parametrize("word", ["delta-key", "delta-changes", "postgres-key", "files-coalesce"])
+@pytest.mark.parametrize(
+    "word", ["delta-key", "delta-changes", "iceberg-key", "postgres-key", "files-coalesce"]
+)
 def test_a_change_of_columns_comes_together_with_what_follows_it(
     word: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -241,7 +248,7 @@ def step(before: pa.Schema, rows: pa.Table) -> pa.Table:
     return part
 
 
-LOGS = ["delta-changes", "postgres-changes"]
+LOGS = ["delta-changes", "iceberg-changes", "postgres-changes"]
 WITHOUT = pa.table({"k": ["b"]})
 
 
@@ -358,7 +365,7 @@ def test_a_database_that_refuses_says_why_and_changes_nothing(
     assert read(place, new.column_names) == expected(new)
 
 
-@pytest.mark.parametrize("word", ["delta-key", "postgres-key"])
+@pytest.mark.parametrize("word", ["delta-key", "iceberg-key", "postgres-key"])
 def test_a_writer_that_is_late_alters_nothing(
     word: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -71,6 +71,7 @@ def test_deletes_need_a_key() -> None:
     ("type", "library", "command"),
     [
         ("delta", "deltalake", "pip install 'stepwell[delta]'"),
+        ("iceberg", "pyiceberg", "pip install 'stepwell[iceberg]'"),
         ("postgres", "psycopg", "pip install 'stepwell[postgres]'"),
         ("kafka", "confluent_kafka", "pip install 'stepwell[kafka]'"),
     ],
@@ -87,7 +88,7 @@ from stepwell.connectors.registry import make_sink
 from stepwell.errors import ConfigError
 from stepwell.testing import ManualEnv
 try:
-    options = dict(view="v", type={type!r}, path="x", dsn="dbname=x")
+    options = dict(view="v", type={type!r}, path="x", dsn="dbname=x", identifier="a.b")
     make_sink("out", options, "v", ManualEnv(), base=Path("."))
 except ConfigError as error:
     print(error)
@@ -101,7 +102,7 @@ def test_connectors_need_neither_spark_nor_their_extras_to_be_imported() -> None
     script = """
 import sys
 import stepwell.connectors.registry, stepwell.connectors.push
-heavy = {"pyspark", "pandas", "deltalake", "psycopg", "confluent_kafka"}
+heavy = {"pyspark", "pandas", "deltalake", "psycopg", "confluent_kafka", "pyiceberg"}
 print(sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -119,6 +120,7 @@ def test_every_type_and_option_is_documented() -> None:
         (files, "path format changes delimiter unknown settle"),
         (datagen, "seed rate rows keys deletes"),
         (delta, "path mode key storage"),
+        ((DOCS / "iceberg.md").read_text(), "identifier branch key mode evolve"),
         (postgres, "dsn table schema mode key timeout"),
         (kafka, "brokers topic format changes key start journal metadata columns unknown config"),
         (kafka, "timeout mode partitions evolve"),

@@ -174,6 +174,7 @@ def test_an_empty_change_is_a_bug(place: Place) -> None:
 
 COALESCING = [
     *("files-coalesce", "delta-key", "delta-bag", "delta-changes"),
+    *("iceberg-key", "iceberg-changes"),
     *("postgres-key", "postgres-changes", "kafka-key", "kafka-changes"),
 ]
 
@@ -256,7 +257,9 @@ def rounds_of_killing(place: Place, rounds: int, seed: int, together: int = 1) -
     with victims() as process:
         for _ in range(rounds):
             # A write takes some milliseconds; Delta's first one in a process many.
-            delay_s = chance.uniform(0, 0.06 if place.kind in ("delta", "kafka") else 0.01)
+            delay_s = chance.uniform(
+                0, 0.06 if place.kind in ("delta", "iceberg", "kafka") else 0.01
+            )
             numbers = chance.choice([2, 3] if place.kind == "kafka" else [1, 1, 2, 3])
             finished += numbers - 1  # All that it told but the last, at least.
             given = {"options": place.options, "keyed": place.keyed, "first": done + 1}
@@ -277,7 +280,7 @@ def rounds_of_killing(place: Place, rounds: int, seed: int, together: int = 1) -
 KILLED = [
     *("files-json", "files-json-bulk"),
     *("delta-key", "delta-changes", "postgres-key", "postgres-changes"),
-    *("kafka-key", "kafka-changes"),
+    *("iceberg-key", "iceberg-changes", "kafka-key", "kafka-changes"),
 ]
 
 
@@ -286,11 +289,13 @@ def test_a_writer_killed_inside_its_commit_leaves_all_of_it_or_nothing(
     word: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """Scenario 84, J7: SIGKILL anywhere inside a write; each transaction is there exactly once."""
-    rounds = 4 if "kafka" in word else 6 if "delta" in word else 12
+    rounds = 4 if "kafka" in word else 6 if "delta" in word or "iceberg" in word else 12
     rounds_of_killing(make_place(word, request, tmp_path), rounds, seed=7)
 
 
-@pytest.mark.parametrize("word", ["files-coalesce", "delta-key", "postgres-key", "kafka-key"])
+@pytest.mark.parametrize(
+    "word", ["files-coalesce", "delta-key", "iceberg-key", "postgres-key", "kafka-key"]
+)
 def test_a_writer_killed_inside_a_commit_of_several_leaves_all_of_them_or_none(
     word: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -15,6 +15,8 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table as IcebergTable
 
 from stepwell.connectors.registry import make_source
 from stepwell.engine.ports import Intake, Limits, Source
@@ -112,6 +114,34 @@ def delta_versions(folder: Path) -> Case:
     return replace(case, make=lambda: After(case.make(), first.position))
 
 
+def iceberg_snapshot(folder: Path) -> Case:
+    for part in chunks():
+        shop(folder).append(pa.Table.from_pylist(part))
+    return made(folder, type="iceberg", identifier="shop.numbers", catalog=catalog_at(folder))
+
+
+def iceberg_versions(folder: Path) -> Case:
+    """A snapshot for each part, after one of nothing."""
+    shop(folder).append(pa.Table.from_pylist(chunks()[0]).slice(0, 0))
+    case = made(folder, type="iceberg", identifier="shop.numbers", catalog=catalog_at(folder))
+    first = case.make().poll(None, Limits())
+    assert isinstance(first, Intake)
+    iceberg_snapshot(folder)
+    return replace(case, make=lambda: After(case.make(), first.position))
+
+
+def catalog_at(folder: Path) -> dict[str, str]:
+    uri, warehouse = f"sqlite:///{folder}/catalog.db", f"file://{folder}/warehouse"
+    return {"type": "sql", "uri": uri, "warehouse": warehouse}
+
+
+def shop(folder: Path) -> IcebergTable:
+    catalog = load_catalog("default", **catalog_at(folder))
+    catalog.create_namespace_if_not_exists("shop")
+    schema = pa.schema([("id", pa.int64()), ("word", pa.string())])
+    return catalog.create_table_if_not_exists("shop.numbers", schema)
+
+
 class After:
     """A source that starts at a position instead of nothing."""
 
@@ -127,7 +157,7 @@ class After:
 
 CASES = [
     *(plain_json, bad_json, gz_json, bz2_json, zstd_json, csv, parquet, datagen),
-    *(delta_snapshot, delta_versions),
+    *(delta_snapshot, delta_versions, iceberg_snapshot, iceberg_versions),
 ]
 
 

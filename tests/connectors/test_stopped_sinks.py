@@ -20,7 +20,7 @@ from tests.connectors.stopped import Stopped, stopping
 
 PLACES = [
     *("files-json", "files-json-bulk", "delta-key", "delta-changes"),
-    *("postgres-key", "postgres-changes", "kafka-key"),
+    *("iceberg-key", "postgres-key", "postgres-changes", "kafka-key"),
 ]
 
 
@@ -86,7 +86,7 @@ def check(place: Place, last: int, stop_at: int) -> None:
 
 
 COALESCING = [
-    *("files-coalesce", "delta-key", "postgres-key"),
+    *("files-coalesce", "delta-key", "iceberg-key", "postgres-key"),
     *(pytest.param(f"{kind}-changes", marks=pytest.mark.slow) for kind in ("delta", "postgres")),
     pytest.param("kafka-key", marks=pytest.mark.slow),
 ]
@@ -146,7 +146,10 @@ def take_over(place: Place, first: int, last: int) -> None:
     [
         *((word, 5) for word in PLACES),
         *(("files-json", 3), ("delta-key", 3)),
-        pytest.param("kafka-changes", 5, marks=pytest.mark.slow),
+        *(
+            pytest.param(f"{kind}-changes", 5, marks=pytest.mark.slow)
+            for kind in ("iceberg", "kafka")
+        ),
     ],
 )
 def test_a_writer_stopped_inside_its_delivery_is_too_late_when_it_wakes_up(
@@ -170,7 +173,7 @@ def test_a_writer_stopped_inside_its_delivery_is_too_late_when_it_wakes_up(
         try:
             go_on(place, goes_to)
         except UnavailableError:  # The database holds the lock of the first.
-            assert place.kind == "postgres"
+            assert place.kind in ("postgres", "iceberg")
             return 2
         return goes_to
 
@@ -246,7 +249,8 @@ def test_a_hidden_folder_of_a_living_writer_is_left_alone(
 
 
 @pytest.mark.parametrize(
-    "word", ["files-json", "delta-key", "postgres-key", "postgres-changes", "kafka-key"]
+    "word",
+    ["files-json", "delta-key", "iceberg-key", "postgres-key", "postgres-changes", "kafka-key"],
 )
 def test_of_two_writers_at_once_one_wins(
     word: str, stopped: Stopped, other: Stopped, request: pytest.FixtureRequest, tmp_path: Path

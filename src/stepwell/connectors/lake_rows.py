@@ -127,7 +127,7 @@ class RowReader:
                 count = batch.num_rows
                 made = [
                     found.column(name)
-                    if name in found.column_names and column.name not in values
+                    if name in found.column_names
                     else self._constant(column.name, values, count)
                     for column, name in zip(columns, names, strict=True)
                 ]

@@ -25,7 +25,7 @@ class Options:
         self.what = what
         self._given = dict(given)
         self._known: list[str] = []
-        self._base = base
+        self.base = base
 
     def text(self, name: str, default: str | None = None) -> str:
         value = self._take(name, default)
@@ -117,7 +117,7 @@ class Options:
         given = self.text(name)
         if "://" in given and not given.startswith("file://"):
             raise self.wrong(name, "a path on this machine", given)
-        return str(self._base / Path(given.removeprefix("file://")).expanduser())
+        return str(self.base / Path(given.removeprefix("file://")).expanduser())
 
     def end(self) -> None:
         """Raise an error for the first unknown option."""

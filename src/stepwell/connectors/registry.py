@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from stepwell.connectors.datagen import DatagenSettings, DatagenSource
 from stepwell.connectors.files import FilesSource, UnknownColumns
@@ -21,6 +21,9 @@ from stepwell.env import Env
 from stepwell.errors import ConfigError
 from stepwell.sql.statements import Table
 from stepwell.text import did_you_mean
+
+if TYPE_CHECKING:
+    from stepwell.connectors.iceberg import IcebergAddress
 
 T = TypeVar("T")
 MakeSource = Callable[[str, Table, Env, Options], Source]
@@ -100,6 +103,14 @@ def _delta_source(name: str, table: Table, env: Env, options: Options) -> Source
     return LakeSource(name, table, DeltaLakeTable(name, env, path, storage))
 
 
+def _iceberg_source(name: str, table: Table, env: Env, options: Options) -> Source:
+    from stepwell.connectors.iceberg_table import IcebergLakeTable
+    from stepwell.connectors.lake_source import LakeSource
+
+    address, branch = _iceberg_address(options), options.text("branch", "main")
+    return LakeSource(name, table, IcebergLakeTable(name, address, branch))
+
+
 def _kafka_source(name: str, table: Table, env: Env, options: Options) -> Source:
     # Imported late, because it needs optional packages.
     from stepwell.connectors.kafka_options import source_settings
@@ -127,6 +138,32 @@ def _delta_sink(name: str, view: str, env: Env, options: Options) -> Sink:
         key=options.names("key"),
         storage=storage,
     )
+
+
+def _iceberg_sink(name: str, view: str, env: Env, options: Options) -> Sink:
+    from stepwell.connectors.iceberg_sink import IcebergMode, IcebergSink
+
+    key = options.names("key")
+    usual = IcebergMode.TABLE if key else IcebergMode.CHANGES
+    address, mode = _iceberg_address(options), options.choice("mode", IcebergMode, usual)
+    return IcebergSink(name, view, address=address, mode=mode, key=key)
+
+
+def _iceberg_address(options: Options) -> IcebergAddress:
+    from stepwell.connectors.iceberg import IcebergAddress
+
+    identifier = options.text("identifier")
+    if not all(identifier.split(".")) or "." not in identifier:
+        raise options.wrong("identifier", "a namespace and a table: sales.orders", identifier)
+    catalog = {str(name): str(value) for name, value in options.table("catalog").items()}
+    for name, start in (("warehouse", ""), ("uri", "sqlite:///")):
+        # Relative paths start at the project's folder, not where the process was started.
+        given = catalog.get(name, start)
+        rest = given.removeprefix(start)
+        local = "://" not in rest and rest and "type" in catalog and catalog["type"] == "sql"
+        if given.startswith(start) and local:
+            catalog[name] = f"{start or 'file://'}{options.base / rest}"
+    return IcebergAddress(identifier, catalog)
 
 
 def _kafka_sink(name: str, view: str, env: Env, options: Options) -> Sink:
@@ -168,11 +205,13 @@ SOURCES: Mapping[str, MakeSource] = {
     "files": _files_source,
     "datagen": _datagen_source,
     "delta": _delta_source,
+    "iceberg": _iceberg_source,
     "kafka": _kafka_source,
 }
 SINKS: Mapping[str, MakeSink] = {
     "files": _files_sink,
     "delta": _delta_sink,
+    "iceberg": _iceberg_sink,
     "kafka": _kafka_sink,
     "postgres": _postgres_sink,
 }

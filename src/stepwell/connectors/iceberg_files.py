@@ -1,0 +1,185 @@
+"""Data files of an Iceberg table: which of them hold given keys, and writing them without these.
+
+Rows are deleted by copying files (copy-on-write), because every engine can read the result. Bounds
+in the manifests tell which files cannot hold a key; of the others the key columns are read. Small
+files that earlier commits left are merged along, so their number stays bounded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.conversions import from_bytes
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import FileScanTask
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import DateType, IntegerType, LongType, PrimitiveType, StringType
+
+from stepwell.connectors.iceberg import arrow_schema
+from stepwell.errors import InvalidError
+from stepwell.lsm.equality import groups_of
+from stepwell.lsm.values import one_form
+
+SMALL_BYTES = 1024 * 1024
+"""Files below this size are merged."""
+SMALL_FILES_MAX = 16
+"""How many small files there may be before they are merged."""
+_BOUNDED = (IntegerType, LongType, DateType, StringType)
+
+
+def data_files(manifests: Sequence[ManifestFile], io: FileIO, what: str) -> list[DataFile]:
+    """The live data files of a snapshot; `InvalidError` if rows of them are deleted elsewhere."""
+    found: list[DataFile] = []
+    for manifest in manifests:
+        if manifest.content is ManifestContent.DELETES:
+            if not manifest.has_added_files() and not manifest.has_existing_files():
+                continue
+            raise InvalidError(
+                f"{what}: the table has delete files (merge-on-read), which are not supported",
+                hint="rewrite its data files, and set write.delete.mode, write.update.mode and "
+                "write.merge.mode to copy-on-write",
+            )
+        found += _entries(_Manifest(manifest, io))
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Manifest:
+    """A manifest, which never changes, identified by its path."""
+
+    file: ManifestFile
+    io: FileIO
+
+    def __hash__(self) -> int:
+        return hash(self.file.manifest_path)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Manifest) and (
+            self.file.manifest_path == other.file.manifest_path
+        )
+
+
+@lru_cache(maxsize=256)
+def _entries(manifest: _Manifest) -> tuple[DataFile, ...]:
+    entries = manifest.file.fetch_manifest_entry(manifest.io, discard_deleted=True)
+    return tuple(entry.data_file for entry in entries)
+
+
+@dataclass(slots=True)
+class Rewrite:
+    """What becomes of the data files when rows with certain keys go."""
+
+    gone: list[DataFile]
+    kept: list[pa.Table]
+    """The other rows of these files: a table for each new file, and the first has room for more."""
+
+
+class KeyedFiles:
+    """The data files of a table with a key."""
+
+    def __init__(
+        self, metadata: TableMetadata, io: FileIO, key: Sequence[str], files: Sequence[DataFile]
+    ) -> None:
+        self._metadata = metadata
+        self._io = io
+        self._key = list(key)
+        self._files = files
+
+    def without(self, keys: pa.Table) -> Rewrite:
+        """The rows of all files that hold one of these keys, without the rows that have one."""
+        schema = self._metadata.schema()
+        small = [file for file in self._files if file.file_size_in_bytes < SMALL_BYTES]
+        merged = small if len(small) >= SMALL_FILES_MAX else []
+        made = Rewrite([], [])
+        rest: list[pa.Table] = []
+        paths = {file.file_path for file in merged}
+        for file in self._holding(keys, schema):
+            rows = self._read(file, schema)
+            left = rows.filter(pc.invert(matches(rows.select(self._key), keys)))
+            if left.num_rows == rows.num_rows:
+                continue
+            made.gone.append(file)
+            is_small = file.file_size_in_bytes < SMALL_BYTES
+            (rest if is_small else made.kept).append(left)
+            paths.discard(file.file_path)
+        for file in merged:
+            if file.file_path in paths:
+                made.gone.append(file)
+                rest.append(self._read(file, schema))
+        made.kept.insert(0, pa.concat_tables([arrow_schema(schema).empty_table(), *rest]))
+        return made
+
+    def _holding(self, keys: pa.Table, schema: Schema) -> Iterator[DataFile]:
+        """The files that may hold one of these keys, after a look at their key columns."""
+        if not keys.num_rows:
+            return
+        bounds = [_Bounds.of(schema, name, keys.column(name)) for name in self._key]
+        only_keys = schema.select(*self._key)
+        for file in self._files:
+            if all(bound is None or bound.admits(file) for bound in bounds):
+                found = self._read(file, only_keys).select(self._key)
+                if pc.any(matches(found, keys)).as_py():
+                    yield file
+
+    def _read(self, file: DataFile, schema: Schema) -> pa.Table:
+        scan = ArrowScan(self._metadata, self._io, schema, AlwaysTrue())
+        return scan.to_table([FileScanTask(file)]).cast(arrow_schema(schema))
+
+
+def matches(rows: pa.Table, keys: pa.Table) -> pa.Array:
+    """Which rows equal one of the keys, as Spark compares: NULL equals NULL, and NaN NaN."""
+    mask = np.ones(rows.num_rows, bool)
+    for column, values in zip(rows.columns, keys.columns, strict=True):
+        found = pc.is_in(one_form(column), value_set=one_form(values).combine_chunks())
+        mask &= np.asarray(found)
+    if rows.num_columns > 1 and mask.any():
+        places = np.flatnonzero(mask)
+        groups = np.asarray(
+            groups_of(pa.concat_tables([keys, rows.take(places)]), range(rows.num_columns))
+        )
+        mask[places] = np.isin(groups[keys.num_rows :], groups[: keys.num_rows])
+    return pa.array(mask)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """The values of a key column that are looked for."""
+
+    id: int
+    type: PrimitiveType
+    values: list[Any]
+    has_null: bool
+
+    @classmethod
+    def of(cls, schema: Schema, name: str, values: pa.ChunkedArray) -> _Bounds | None:
+        """None if bounds of files do not tell."""
+        field = next(field for field in schema.fields if field.name == name)
+        if not isinstance(field.field_type, _BOUNDED):
+            return None
+        if isinstance(field.field_type, DateType):
+            values = values.cast(pa.int32())
+        known = sorted(set(values.drop_null().to_pylist()))
+        return cls(field.field_id, field.field_type, known, values.null_count > 0)
+
+    def admits(self, file: DataFile) -> bool:
+        """Whether a file may hold one of the values."""
+        if self.has_null and (file.null_value_counts or {}).get(self.id, 1):
+            return True
+        low = (file.lower_bounds or {}).get(self.id)
+        high = (file.upper_bounds or {}).get(self.id)
+        if low is None or high is None:
+            nulls = (file.null_value_counts or {}).get(self.id)
+            return nulls is None or nulls < file.record_count
+        at = bisect_left(self.values, from_bytes(self.type, low))
+        return at < len(self.values) and bool(self.values[at] <= from_bytes(self.type, high))

@@ -1,0 +1,438 @@
+"""Iceberg: a sink that keeps a table equal to a view, or a log of its changes.
+
+A transaction is one snapshot. The mark is in the snapshot's summary and, because snapshots expire,
+in the table's properties; the catalog commits both with the rows, and column changes of the view as
+well. The commit requires that the snapshot it is based on is still the current one, and the mark of
+that one was compared with the expected mark, so a late writer changes nothing. A change set that
+alters no row is a snapshot too, or its number would be missing.
+
+    stepwell.lineage, stepwell.sink           the owner: properties of the table, set when created
+    stepwell.transaction, .position, .entry, .timeline      the mark
+
+The mark is that of the newest snapshot in the history of `main` that has one: others may compact
+the table, and a rollback takes the mark back with the rows. The property only counts where that
+history has expired.
+
+A crash leaves files that no snapshot names; `remove_orphan_files` of an engine removes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from stepwell.connectors.delivery import (
+    Numbered,
+    change_log,
+    check_changes,
+    check_held,
+    latest_by_key,
+)
+from stepwell.connectors.durable import check_trusted
+from stepwell.connectors.iceberg import IcebergAddress, IcebergCatalog, arrow_schema
+from stepwell.connectors.iceberg_files import KeyedFiles, data_files
+from stepwell.engine.evolution import columns_before
+from stepwell.engine.ports import Delivered
+from stepwell.errors import ConfigError, ConflictError, InvalidError, UnavailableError
+from stepwell.lsm.change import WEIGHT
+from stepwell.lsm.widening import are_decimals, common_type, holds
+from stepwell.model import Checksum, Position, Transaction
+
+try:
+    from pyiceberg import exceptions
+    from pyiceberg.io.pyarrow import _dataframe_to_data_files, _pyarrow_to_schema_without_ids
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+    from pyiceberg.table import Transaction as TableTransaction
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import ancestors_of
+    from pyiceberg.table.update import AssertTableUUID
+    from pyiceberg.table.update.snapshot import _SnapshotProducer
+    from pyiceberg.types import IcebergType
+except ImportError as error:
+    raise ConfigError(
+        "an Iceberg sink needs pyiceberg, which is not installed",
+        hint="pip install 'stepwell[iceberg]'",
+    ) from error
+
+TRANSACTION = "_transaction"
+_LINEAGE = "stepwell.lineage"
+_SINK = "stepwell.sink"
+_TRANSACTION = "stepwell.transaction"
+_POSITION = "stepwell.position"
+_ENTRY = "stepwell.entry"
+_TIMELINE = "stepwell.timeline"
+_MARK = (_TRANSACTION, _POSITION, _ENTRY, _TIMELINE)
+_ANEW = "give the sink another name and another table: it then receives the whole view"
+_PROPERTIES = {
+    "format-version": "2",
+    "write.target-file-size-bytes": str(64 * 1024 * 1024),
+    # Without these, a commit takes longer the more there were before it.
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+
+
+class IcebergMode(Enum):
+    TABLE = "table"
+    CHANGES = "changes"
+
+
+class IcebergSink:
+    """An Iceberg table in any catalog."""
+
+    coalesces = True
+
+    def __init__(
+        self,
+        name: str,
+        view: str,
+        *,
+        address: IcebergAddress,
+        mode: IcebergMode,
+        key: tuple[str, ...] = (),
+    ) -> None:
+        self.name = name
+        self.view = view
+        self._what = f"sink {name}"
+        self._at = address.identifier
+        self._mode = mode
+        self._key = key
+        self._catalog = IcebergCatalog(self._what, address)
+        self._table: Table | None = None
+        if mode is IcebergMode.CHANGES and key:
+            raise ConfigError(f"{self._what}: a log of changes has no key")
+        if mode is IcebergMode.TABLE and not key:
+            raise ConfigError(
+                f"{self._what}: mode: table needs a key",
+                hint="name the columns that identify the view's rows: key: [id]",
+            )
+
+    def last(self) -> Delivered | None:
+        self._check_trusted()
+        with self._catalog.errors():
+            self._table = table = self._catalog.table()
+            return None if table is None else self._held(table)
+
+    def write(self, previous: Delivered | None, mark: Delivered, change: pa.Table) -> None:
+        self.write_together(previous, [(mark, change)])
+
+    def write_together(self, previous: Delivered | None, changes: Numbered) -> None:
+        mark = check_changes(self.name, previous, changes)
+        change = changes[0][1]
+        self._check_trusted()
+        with self._catalog.errors():
+            table = self._table or self._catalog.table()
+            # Load the table next time, unless the commit is known to have succeeded.
+            self._table = None
+            if table is None:
+                check_held(self.name, None, previous, mark)
+                table = self._create(mark.lineage, change)
+            self._check_owner(table, mark.lineage)
+            check_held(self.name, self._held(table), previous, mark)
+            transaction = _Transaction(table)
+            before = columns_before(change)
+            if before is not None:
+                self._evolve(transaction, before, change)
+            self._check_columns(transaction, change)
+            stored = arrow_schema(transaction.table_metadata.schema())
+            fitted = [(number, self._fitted(stored, rows)) for number, rows in changes]
+            producer = self._produce(transaction, mark, fitted)
+            producer.commit()
+            transaction.set_properties(_properties(mark))
+            self._commit(table, transaction, producer, previous, mark)
+            self._table = table
+
+    def close(self) -> None:
+        self._table = None
+        self._catalog.close()
+
+    # The commit
+
+    def _commit(
+        self,
+        table: Table,
+        transaction: TableTransaction,
+        producer: _SnapshotProducer[Any],
+        previous: Delivered | None,
+        mark: Delivered,
+    ) -> None:
+        """Commit once. `commit_transaction` would try again on top of another writer's snapshot."""
+        requirements = (
+            *transaction._requirements,
+            AssertTableUUID(uuid=table.metadata.table_uuid),
+        )
+        try:
+            table._do_commit(transaction._updates, requirements)
+        except exceptions.CommitFailedException as error:
+            # It has certainly not taken place, so nothing refers to its files.
+            with suppress(Exception):
+                producer._clean_all_uncommitted()
+                for file in producer._added_data_files:
+                    table.io.delete(file.file_path)
+            now = self._catalog.table()
+            check_held(self.name, None if now is None else self._held(now), previous, mark)
+            raise UnavailableError(
+                f"{self._what}: another writer changed {self._at} meanwhile: {error}",
+                hint="it is written again; leave the table to Stepwell if this repeats itself",
+            ) from error
+
+    def _produce(
+        self, transaction: TableTransaction, mark: Delivered, changes: Numbered
+    ) -> _SnapshotProducer[Any]:
+        """The snapshot of a transaction, with its data files written."""
+        update = transaction.update_snapshot(snapshot_properties=_summary(mark, self.name))
+        metadata, io = transaction.table_metadata, transaction._table.io
+        if self._mode is IcebergMode.CHANGES:
+            rows = _as_stored(arrow_schema(metadata.schema()), change_log(changes, TRANSACTION))
+            return _with_files(update.merge_append(), self._written(transaction, [rows]))
+        put, gone = latest_by_key(self.name, self.view, self._key, changes)
+        snapshot = metadata.current_snapshot()
+        manifests = [] if snapshot is None else snapshot.manifests(io)
+        files = KeyedFiles(metadata, io, self._key, data_files(manifests, io, self._what))
+        keys = pa.concat_tables([put.select(self._key), gone.select(self._key)])
+        try:
+            rewrite = files.without(keys)
+        except pa.ArrowNotImplementedError as error:
+            raise InvalidError(
+                f"{self._what}: columns of the key {', '.join(self._key)} cannot be compared",
+                hint="name a key without nested columns, or use mode: changes",
+            ) from error
+        put = _as_stored(arrow_schema(metadata.schema()), put)
+        rewrite.kept[0] = pa.concat_tables([rewrite.kept[0], put])
+        written = self._written(transaction, rewrite.kept)
+        if not rewrite.gone:
+            return _with_files(update.merge_append(), written)
+        producer = _with_files(update.overwrite(), written)
+        for file in rewrite.gone:
+            producer.delete_data_file(file)
+        return producer
+
+    def _written(
+        self, transaction: TableTransaction, tables: Iterable[pa.Table]
+    ) -> Iterable[DataFile]:
+        io = transaction._table.io
+        for rows in tables:
+            if rows.num_rows:
+                yield from _dataframe_to_data_files(transaction.table_metadata, rows, io)
+
+    # The table
+
+    def _create(self, lineage: str, change: pa.Table) -> Table:
+        fields = [change.schema.field(i) for i in range(change.num_columns - 1)]
+        fields += [pa.field(name, pa.int64()) for name in self._own]
+        catalog = self._catalog.get()
+        namespace = self._at.rpartition(".")[0]
+        catalog.create_namespace_if_not_exists(namespace)
+        try:
+            return catalog.create_table(
+                self._at,
+                pa.schema([pa.field(field.name, field.type) for field in fields]),
+                properties={**_PROPERTIES, _LINEAGE: lineage, _SINK: self.name},
+            )
+        except exceptions.TableAlreadyExistsError as error:
+            raise ConflictError(f"{self._what}: another process created {self._at}") from error
+
+    def _held(self, table: Table) -> Delivered | None:
+        lineage = self._owner(table)
+        metadata = table.metadata
+        last = None
+        for last in ancestors_of(metadata.current_snapshot(), metadata):
+            found = {} if last.summary is None else last.summary.additional_properties
+            if found.get(_LINEAGE) == lineage and found.get(_SINK) == self.name:
+                return self._mark(lineage, found)
+        return None if last is None else self._mark(lineage, metadata.properties)
+
+    def _mark(self, lineage: str, found: Mapping[str, str]) -> Delivered | None:
+        if _TRANSACTION not in found:
+            return None
+        try:
+            return Delivered(
+                lineage,
+                found[_TIMELINE],
+                Transaction(int(found[_TRANSACTION])),
+                Position(int(found[_POSITION])),
+                Checksum(found[_ENTRY]),
+            )
+        except (KeyError, ValueError) as error:
+            raise InvalidError(
+                f"{self._what}: the mark of the table {self._at} cannot be read: {error!r}",
+                hint=_ANEW,
+            ) from error
+
+    def _check_owner(self, table: Table, lineage: str) -> None:
+        """Check the owner by lineage: a table that was created but never filled has no mark."""
+        owner = self._owner(table)
+        if owner != lineage:
+            raise InvalidError(
+                f"{self._what} holds the output of another pipeline: expected lineage {lineage}, "
+                f"found {owner}",
+                hint="choose another table, or move this one away",
+            )
+
+    def _owner(self, table: Table) -> str:
+        """The lineage of the pipeline that owns the table."""
+        lineage, sink = table.properties.get(_LINEAGE), table.properties.get(_SINK)
+        if lineage is None:
+            raise InvalidError(
+                f"{self._what}: there is a table {self._at} that Stepwell did not create",
+                hint="choose another table, or move this one away",
+            )
+        if sink != self.name:
+            raise InvalidError(
+                f"{self._what}: the table {self._at} belongs to sink {sink}",
+                hint="two sinks cannot share a table",
+            )
+        return str(lineage)
+
+    @property
+    def _own(self) -> tuple[str, ...]:
+        """The columns that are not the view's."""
+        return (WEIGHT, TRANSACTION) if self._mode is IcebergMode.CHANGES else ()
+
+    def _check_columns(self, transaction: TableTransaction, change: pa.Table) -> None:
+        found = [field.name for field in transaction.table_metadata.schema().fields]
+        found = [name for name in found if name not in self._own]
+        wanted = set(change.column_names[:-1])
+        # A log keeps the columns that the view had before it evolved.
+        log = self._mode is IcebergMode.CHANGES
+        if not (wanted <= set(found) if log else wanted == set(found)):
+            raise InvalidError(
+                f"{self._what}: the table {self._at} does not match the view {self.view}: "
+                f"expected the columns {', '.join(change.column_names[:-1])}, "
+                f"found {', '.join(found)}",
+                hint="choose another table for the changed view",
+            )
+
+    # Columns
+
+    def _evolve(
+        self, transaction: TableTransaction, before: tuple[str, ...], change: pa.Table
+    ) -> None:
+        """Give the table the view's new columns, in the commit of the rows."""
+        stored = arrow_schema(transaction.table_metadata.schema())
+        fields = [self._widest(stored, field) for field in list(change.schema)[:-1]]
+        lost = [name for name in before if name not in change.column_names]
+        try:
+            with transaction.update_schema() as update:
+                for field in fields:
+                    if field.name not in stored.names:
+                        update.add_column((field.name,), _iceberg_type(field))
+                    elif field.type != stored.field(field.name).type:
+                        update.update_column((field.name,), field_type=_iceberg_type(field))
+                for name in lost if self._mode is IcebergMode.TABLE else ():
+                    if name in stored.names:
+                        update.delete_column((name,))
+        except (exceptions.ValidationError, ValueError) as error:
+            raise InvalidError(
+                f"{self._what}: the table {self._at} cannot follow the view {self.view}: {error}",
+                hint=_ANEW,
+            ) from error
+
+    def _widest(self, stored: pa.Schema, field: pa.Field) -> pa.Field:
+        """The table's new column for a column of the view: its type only changes if it must."""
+        if field.name not in stored.names:
+            return field
+        there = stored.field(field.name)
+        if _is_same(there, field):
+            return there
+        common = common_type(there.type, field.type)
+        if common is None:
+            raise self._unfit(there, field)
+        return field.with_type(common)
+
+    def _fitted(self, stored: pa.Schema, rows: pa.Table) -> pa.Table:
+        """Convert rows to the types of the table's columns, exactly."""
+        for place, field in enumerate(rows.schema):
+            if field.name not in stored.names:
+                continue
+            there = stored.field(field.name)
+            fits = holds(there.type, field.type) or are_decimals(there.type, field.type)
+            if not fits and not _is_same(there, field):
+                raise self._unfit(there, field)
+            if there.type == field.type:
+                continue
+            try:
+                values = rows.column(place).cast(there.type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise self._unfit(there, field) from error
+            rows = rows.set_column(place, field.with_type(there.type), values)
+        return rows
+
+    def _unfit(self, stored: pa.Field, field: pa.Field) -> InvalidError:
+        return InvalidError(
+            f"{self._what}: column {field.name} of the table {self._at} is {stored.type}, and the "
+            f"view {self.view} has values of {field.type} that do not fit into it",
+            hint=_ANEW,
+        )
+
+    def _check_trusted(self) -> None:
+        local = self._catalog.address.local
+        if local is not None:
+            check_trusted(self.name, Path(local))
+
+
+class _Transaction(TableTransaction):
+    """A transaction that applies its updates once, not at every look at the metadata.
+
+    Each time copies the metadata of all snapshots, and a commit looks about twenty times.
+    """
+
+    _applied: tuple[Any, TableMetadata] | None = None
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        if self._applied is None or self._applied[0] is not self._updates:
+            self._applied = (self._updates, super().table_metadata)
+        return self._applied[1]
+
+
+def _summary(mark: Delivered, sink: str) -> dict[str, str]:
+    return {_LINEAGE: mark.lineage, _SINK: sink, **_properties(mark)}
+
+
+def _properties(mark: Delivered) -> dict[str, str]:
+    values = (mark.transaction, mark.position, mark.entry, mark.timeline)
+    return {name: str(value) for name, value in zip(_MARK, values, strict=True)}
+
+
+def _with_files(
+    producer: _SnapshotProducer[Any], files: Iterable[DataFile]
+) -> _SnapshotProducer[Any]:
+    for file in files:
+        producer.append_data_file(file)
+    return producer
+
+
+def _as_stored(stored: pa.Schema, rows: pa.Table) -> pa.Table:
+    """Rows with all columns of the table, in its order; columns that the view lost are NULL."""
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in stored
+    ]
+    return pa.Table.from_arrays(columns, schema=stored)
+
+
+def _iceberg_type(field: pa.Field) -> IcebergType:
+    schema = _pyarrow_to_schema_without_ids(pa.schema([field]), format_version=2)
+    return schema.fields[0].field_type
+
+
+def _is_same(stored: pa.Field, field: pa.Field) -> bool:
+    """Whether Iceberg stores both types as one. Nested types are compared when rows are cast."""
+    if pa.types.is_nested(stored.type) or pa.types.is_nested(field.type):
+        return _sort(stored.type) == _sort(field.type)
+    return bool(_iceberg_type(stored) == _iceberg_type(field))
+
+
+def _sort(kind: pa.DataType) -> object:
+    """What a nested type is; lists of any size are one."""
+    return "list" if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind.id
