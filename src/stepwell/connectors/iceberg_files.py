@@ -76,13 +76,16 @@ def _entries(manifest: _Manifest) -> tuple[DataFile, ...]:
     return tuple(entry.data_file for entry in entries)
 
 
-@dataclass(slots=True)
-class Rewrite:
-    """What becomes of the data files when rows with certain keys go."""
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A data file that goes, and those of its rows that stay."""
 
-    gone: list[DataFile]
-    kept: list[pa.Table]
-    """The other rows of these files: a table for each new file, and the first has room for more."""
+    file: DataFile
+    rows: pa.Table
+
+    @property
+    def is_small(self) -> bool:
+        return bool(self.file.file_size_in_bytes < SMALL_BYTES)
 
 
 class KeyedFiles:
@@ -96,29 +99,18 @@ class KeyedFiles:
         self._key = list(key)
         self._files = files
 
-    def without(self, keys: pa.Table) -> Rewrite:
-        """The rows of all files that hold one of these keys, without the rows that have one."""
+    def without(self, keys: pa.Table) -> Iterator[Rewritten]:
+        """All files that hold one of these keys, one at a time; and small ones to be merged."""
         schema = self._metadata.schema()
-        small = [file for file in self._files if file.file_size_in_bytes < SMALL_BYTES]
-        merged = small if len(small) >= SMALL_FILES_MAX else []
-        made = Rewrite([], [])
-        rest: list[pa.Table] = []
-        paths = {file.file_path for file in merged}
+        seen = set()
         for file in self._holding(keys, schema):
             rows = self._read(file, schema)
-            left = rows.filter(pc.invert(matches(rows.select(self._key), keys)))
-            if left.num_rows == rows.num_rows:
-                continue
-            made.gone.append(file)
-            is_small = file.file_size_in_bytes < SMALL_BYTES
-            (rest if is_small else made.kept).append(left)
-            paths.discard(file.file_path)
-        for file in merged:
-            if file.file_path in paths:
-                made.gone.append(file)
-                rest.append(self._read(file, schema))
-        made.kept.insert(0, pa.concat_tables([arrow_schema(schema).empty_table(), *rest]))
-        return made
+            seen.add(file.file_path)
+            yield Rewritten(file, rows.filter(pc.invert(matches(rows.select(self._key), keys))))
+        small = [file for file in self._files if file.file_size_in_bytes < SMALL_BYTES]
+        for file in small if len(small) >= SMALL_FILES_MAX else []:
+            if file.file_path not in seen:
+                yield Rewritten(file, self._read(file, schema))
 
     def _holding(self, keys: pa.Table, schema: Schema) -> Iterator[DataFile]:
         """The files that may hold one of these keys, after a look at their key columns."""

@@ -192,25 +192,31 @@ class IcebergSink:
         if self._mode is IcebergMode.CHANGES:
             rows = _as_stored(arrow_schema(metadata.schema()), change_log(changes, TRANSACTION))
             return _with_files(update.merge_append(), self._written(transaction, [rows]))
-        put, gone = latest_by_key(self.name, self.view, self._key, changes)
+        put, lost = latest_by_key(self.name, self.view, self._key, changes)
         snapshot = metadata.current_snapshot()
         manifests = [] if snapshot is None else snapshot.manifests(io)
         files = KeyedFiles(metadata, io, self._key, data_files(manifests, io, self._what))
-        keys = pa.concat_tables([put.select(self._key), gone.select(self._key)])
+        keys = pa.concat_tables([put.select(self._key), lost.select(self._key)])
+        gone: list[DataFile] = []
+        written: list[DataFile] = []
+        rest = [_as_stored(arrow_schema(metadata.schema()), put)]
         try:
-            rewrite = files.without(keys)
+            for rewritten in files.without(keys):
+                gone.append(rewritten.file)
+                if rewritten.is_small:
+                    rest.append(rewritten.rows)
+                else:
+                    written += self._written(transaction, [rewritten.rows])
         except pa.ArrowNotImplementedError as error:
             raise InvalidError(
                 f"{self._what}: columns of the key {', '.join(self._key)} cannot be compared",
                 hint="name a key without nested columns, or use mode: changes",
             ) from error
-        put = _as_stored(arrow_schema(metadata.schema()), put)
-        rewrite.kept[0] = pa.concat_tables([rewrite.kept[0], put])
-        written = self._written(transaction, rewrite.kept)
-        if not rewrite.gone:
+        written += self._written(transaction, [pa.concat_tables(rest)])
+        if not gone:
             return _with_files(update.merge_append(), written)
         producer = _with_files(update.overwrite(), written)
-        for file in rewrite.gone:
+        for file in gone:
             producer.delete_data_file(file)
         return producer
 
