@@ -85,7 +85,7 @@ class IcebergCatalog:
         """Turn the errors of `pyiceberg` and of what it uses into `UnavailableError`."""
         try:
             yield
-        except (StepwellError, FileNotFoundError):
+        except StepwellError:
             raise
         except Exception as error:
             if not _is_outside(error):

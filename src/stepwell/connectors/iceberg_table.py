@@ -126,8 +126,7 @@ class IcebergLakeTable:
         return tuple(made)
 
     def open(self, path: str) -> Any:
-        with self._catalog.errors():
-            return self._loaded().io.new_input(path).open()
+        return self._loaded().io.new_input(path).open()
 
     def field_ids(self, file: pa.Schema) -> dict[int, str] | None:
         found = {_id_of(field): field.name for field in file}
