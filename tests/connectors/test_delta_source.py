@@ -26,8 +26,10 @@ SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string()), ("price", pa.deci
 FEED = {"delta.enableChangeDataFeed": "true"}
 
 
-def source(folder: Path, sql: str = KEYED, env: ManualEnv | None = None) -> Source:
-    options = {"table": "t", "type": "delta", "path": "d"}
+def source(
+    folder: Path, sql: str = KEYED, env: ManualEnv | None = None, interval: str = "0s"
+) -> Source:
+    options = {"table": "t", "type": "delta", "path": "d", "interval": interval}
     return make_source("lake", options, table(sql), env or ManualEnv(), base=folder)
 
 
@@ -186,6 +188,22 @@ def test_versions_are_counted_that_wait(tmp_path: Path) -> None:
     assert reader.lag() == {"": 3}
     everything(reader, step.position)
     assert (reader.waiting(), reader.lag()) == (None, {})
+
+
+def test_a_table_without_news_is_not_looked_at_all_the_time(tmp_path: Path) -> None:
+    """The engine polls ten times a second; and a run that ends waits for the next look."""
+    env = ManualEnv()
+    write(tmp_path, numbered(1))
+    reader: Any = source(tmp_path, env=env, interval="5s")
+    (first,) = everything(reader)
+    assert reader.settles_in_s() is None, "the last poll has looked"
+    write(tmp_path, numbered(2))
+    env.advance(2)
+    assert reader.poll(first.position, Limits()) is None
+    assert reader.settles_in_s() == pytest.approx(3)
+    env.advance(3)
+    assert reader.poll(first.position, Limits()).rows == 1
+    assert reader.settles_in_s() is None
 
 
 def test_partition_values_are_columns(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def address(folder: Path) -> dict[str, str]:
 
 
 def source(folder: Path, sql: str = KEYED, **options: object) -> Source:
-    at = {"identifier": "shop.t", "catalog": address(folder), **options}
+    at = {"identifier": "shop.t", "catalog": address(folder), "interval": "0s", **options}
     given = {"table": "t", "type": "iceberg", **at}
     return make_source("lake", given, table(sql), ManualEnv(), base=folder)
 

@@ -119,8 +119,8 @@ def test_every_type_and_option_is_documented() -> None:
     for page, options in (
         (files, "path format changes delimiter unknown settle"),
         (datagen, "seed rate rows keys deletes"),
-        (delta, "path mode key storage"),
-        ((DOCS / "iceberg.md").read_text(), "identifier branch key mode evolve"),
+        (delta, "path mode key storage interval"),
+        ((DOCS / "iceberg.md").read_text(), "identifier branch interval key mode evolve"),
         (postgres, "dsn table schema mode key timeout"),
         (kafka, "brokers topic format changes key start journal metadata columns unknown config"),
         (kafka, "timeout mode partitions evolve"),

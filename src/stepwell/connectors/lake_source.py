@@ -34,6 +34,7 @@ from stepwell.connectors.lake_rows import Chunk, RowReader
 from stepwell.connectors.parquet_parts import record_at
 from stepwell.connectors.shape import Shape, shape_of
 from stepwell.engine.ports import Intake, Limits
+from stepwell.env import Env
 from stepwell.errors import (
     CorruptError,
     ReplayMismatchError,
@@ -138,16 +139,42 @@ class _Reading:
 class LakeSource:
     """A source that reads one table."""
 
-    def __init__(self, name: str, declared: Table, table: LakeTable) -> None:
+    def __init__(
+        self, name: str, declared: Table, env: Env, table: LakeTable, interval_s: float = 1.0
+    ) -> None:
         self.name = name
+        self._env = env
+        self._interval_s = interval_s
         self.table = declared.name
         self._table = table
         self._shape = shape_of(declared)
         self._reader = RowReader(table, self._shape)
         self._reading: _Reading | None = None
         self._behind = 0
+        self._looked: tuple[Json, float] | None = None
+        """The position after which nothing was found, and when."""
+        self._rest_s: float | None = None
 
     def poll(self, after: Json, limits: Limits) -> Intake | None:
+        self._rest_s = self._until_next_look(after)
+        if self._rest_s is not None:
+            return None
+        found = self._poll(after, limits)
+        self._looked = (after, self._env.uptime()) if found is None else None
+        return found
+
+    def settles_in_s(self) -> float | None:
+        """Seconds until the table is looked at again, if the last poll did not."""
+        return self._rest_s
+
+    def _until_next_look(self, after: Json) -> float | None:
+        """Polls come ten times a second; a look at a catalog or a store is not free."""
+        if self._looked is None or self._looked[0] != after:
+            return None
+        rest_s = self._looked[1] + self._interval_s - self._env.uptime()
+        return rest_s if rest_s > 0 else None
+
+    def _poll(self, after: Json, limits: Limits) -> Intake | None:
         identity = self._table.identity()
         at = _Position(identity) if after is None else _Position.from_json(after)
         if at.table != identity:

@@ -100,7 +100,8 @@ def _delta_source(name: str, table: Table, env: Env, options: Options) -> Source
 
     storage = {str(key): str(value) for key, value in options.table("storage").items()}
     path = options.address("path")
-    return LakeSource(name, table, DeltaLakeTable(name, env, path, storage))
+    interval_s = options.seconds("interval", "1s")
+    return LakeSource(name, table, env, DeltaLakeTable(name, env, path, storage), interval_s)
 
 
 def _iceberg_source(name: str, table: Table, env: Env, options: Options) -> Source:
@@ -108,7 +109,8 @@ def _iceberg_source(name: str, table: Table, env: Env, options: Options) -> Sour
     from stepwell.connectors.lake_source import LakeSource
 
     address, branch = _iceberg_address(options), options.text("branch", "main")
-    return LakeSource(name, table, IcebergLakeTable(name, address, branch))
+    interval_s = options.seconds("interval", "1s")
+    return LakeSource(name, table, env, IcebergLakeTable(name, address, branch), interval_s)
 
 
 def _kafka_source(name: str, table: Table, env: Env, options: Options) -> Source:
