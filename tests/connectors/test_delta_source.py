@@ -163,7 +163,7 @@ def test_a_change_data_feed_is_read_instead_of_files(tmp_path: Path) -> None:
     assert rows(step.change.put) == [(7, "new", None)]
 
 
-def test_compaction_changes_no_row(tmp_path: Path) -> None:
+def test_compaction_changes_no_row(tmp_path: Path, netting: str) -> None:
     """S2: its files are added and removed without `dataChange`; the position moves on."""
     for number in range(3):
         write(tmp_path, numbered(number))

@@ -12,7 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType
 
@@ -225,6 +228,37 @@ def test_a_rollback_takes_rows_back(tmp_path: Path, lake: Table) -> None:
     (step,) = everything(reader, first.position)
     assert rows(step.change.delete) == [(2,)]
     assert rows(step.change.put) == [(3, "w3", None)]
+
+
+def test_compaction_changes_no_row(tmp_path: Path, lake: Table, netting: str) -> None:
+    """S2: another engine's `replace` copies rows into other files; the position moves on."""
+    for number in range(3):
+        lake.append(numbered(number))
+    reader = source(tmp_path)
+    (first,) = everything(reader)
+    compact(lake)
+    assert len(files(lake)) == 1
+    (step,) = everything(reader, first.position)
+    assert (step.rows, step.position["at"]) == (0, lake.metadata.current_snapshot_id)
+    lake.append(numbered(4))
+    (step,) = everything(reader, step.position)
+    assert rows(step.change.put) == [(4, "w4", None)]
+
+
+def compact(lake: Table) -> None:
+    """Replace all files by one with the same rows; pyiceberg itself cannot."""
+    data = lake.refresh().scan().to_arrow()
+    with lake.transaction() as transaction:
+        producer: Any = transaction.update_snapshot().overwrite()
+        for task in lake.scan().plan_files():
+            producer.delete_data_file(task.file)
+        for file in _dataframe_to_data_files(transaction.table_metadata, data, lake.io):
+            producer.append_data_file(file)
+        producer.commit()
+        for update in transaction._updates:
+            if isinstance(update, AddSnapshotUpdate) and update.snapshot.summary is not None:
+                object.__setattr__(update.snapshot.summary, "operation", Operation.REPLACE)
+    lake.refresh()
 
 
 def test_a_branch_is_read_instead_of_main(tmp_path: Path, lake: Table) -> None:
