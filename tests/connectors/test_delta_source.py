@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, WriterProperties, write_deltalake
 
 from stepwell.connectors import lake_rows
 from stepwell.connectors.registry import make_source
@@ -287,6 +287,43 @@ def test_a_delete_without_a_row_says_where_it_stands(tmp_path: Path) -> None:
     assert where.endswith(".parquet, row 2")
     assert text is not None
     assert json.loads(text)["id"] == 2
+
+
+@pytest.mark.parametrize("rows_max", [7, 100, 130])
+def test_a_file_of_several_row_groups_is_read_from_anywhere(tmp_path: Path, rows_max: int) -> None:
+    """J5: a step in the middle of a large file is read again without what is before it."""
+    small = WriterProperties(max_row_group_size=100)
+    write(tmp_path, numbered(*range(450)), writer_properties=small)
+    steps = everything(source(tmp_path), limits=Limits(rows_max=rows_max))
+    ids = [row[0] for step in steps for row in rows(step.change.put)]
+    assert ids == list(range(450))
+    fresh = source(tmp_path)
+    for step in reversed(steps):
+        assert same(fresh.read(step.reference), step)
+    after: Any = steps[1].position
+    assert rows(everything(source(tmp_path), after)[0].change.put)[0][0] == 2 * rows_max
+
+
+def test_another_process_continues_inside_a_version(tmp_path: Path, netting: str) -> None:
+    """J8: the log does not tell how many rows a removed file has."""
+    for start in (0, 10, 20):
+        write(tmp_path, numbered(*range(start, start + 10)))
+    (first,) = everything(source(tmp_path, BAG))
+    write(tmp_path, numbered(*range(5, 40), word="new"), "overwrite")
+    copy, position = Bag(rows(first.change.put)), first.position
+    while (step := source(tmp_path, BAG).poll(position, Limits(rows_max=4))) is not None:
+        assert isinstance(step, Intake)
+        copy.apply(step.change)
+        position = step.position
+    assert sorted(Counter(copy.rows).elements(), key=repr) == content(tmp_path)
+    assert not +copy.rejected
+
+
+def test_a_table_of_partition_columns_alone_has_rows(tmp_path: Path) -> None:
+    """S2: nothing is read from its files but the number of rows."""
+    write(tmp_path, pa.table({"id": [1, 2], "p": ["a", "a"]}), partition_by=["p"])
+    (step,) = everything(source(tmp_path, "CREATE TABLE t (p STRING)"))
+    assert rows(step.change.put) == [("a",), ("a",)]
 
 
 def test_a_vacuumed_file_is_named_at_replay(tmp_path: Path) -> None:

@@ -85,14 +85,18 @@ class RowReader:
     ) -> Iterator[Chunk]:
         """The rows of all files, one after the other, from a row on."""
         for file in files:
-            if file.rows is not None and not file.is_feed and file.rows <= start:
-                start -= file.rows
-                continue
-            for chunk in self.file(file, columns):
-                count = chunk.rows.num_rows
-                if start < count:
-                    yield chunk.slice(start, count - start)
-                start = max(0, start - count)
+            if start and not file.is_feed:
+                count = self._count(file)
+                if count <= start:
+                    start -= count
+                    continue
+            end = 0
+            for chunk in self.file(file, columns, start):
+                end = chunk.start + chunk.rows.num_rows
+                if start < end:
+                    first = max(0, start - chunk.start)
+                    yield chunk.slice(first, chunk.rows.num_rows - first)
+            start = max(0, start - end)
 
     def net(self, files: Sequence[LakeFile], columns: Sequence[LakeColumn]) -> list[Chunk]:
         """The rows of all files without those that are retracted and inserted again."""
@@ -108,8 +112,10 @@ class RowReader:
                 found.append(Chunk(chunk.file, rows, chunk.start))
         return found
 
-    def file(self, file: LakeFile, columns: Sequence[LakeColumn]) -> Iterator[Chunk]:
-        """The rows of a file that count."""
+    def file(
+        self, file: LakeFile, columns: Sequence[LakeColumn], first: int = 0
+    ) -> Iterator[Chunk]:
+        """The rows of a file that count, from the row group on that holds a row."""
         values = dict(file.values)
         with self._table.open(file.path) as opened:
             parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
@@ -121,8 +127,10 @@ class RowReader:
             read = [name for name in names if name is not None and name in schema.names]
             if file.is_feed:
                 read.append(_CHANGE_TYPE)
-            at = start = 0
-            for batch in parquet.iter_batches(_BATCH_ROWS, columns=sorted(set(read))):
+            # Which rows of a feed count is not known before they are read.
+            groups, at = _groups_from(parquet.metadata, 0 if file.is_feed else first)
+            start = at
+            for batch in parquet.iter_batches(_BATCH_ROWS, groups, sorted(set(read))):
                 found = _plain(pa.Table.from_batches([batch]))
                 count = batch.num_rows
                 made = [
@@ -151,6 +159,17 @@ class RowReader:
         except (Unfit, pa.ArrowException):
             made = pa.scalar(value)  # Each row becomes a dead letter, or is a text.
         return pa.repeat(made, count)
+
+
+def _groups_from(metadata: pq.FileMetaData, row: int) -> tuple[list[int], int]:
+    """The row groups from the one on that holds a row, and the rows before them."""
+    before, skipped = 0, 0
+    for number in range(metadata.num_row_groups):
+        count = metadata.row_group(number).num_rows
+        if before + count > row:
+            break
+        before, skipped = before + count, number + 1
+    return list(range(skipped, metadata.num_row_groups)), before
 
 
 def _plain(rows: pa.Table) -> pa.Table:
