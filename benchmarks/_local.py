@@ -45,7 +45,8 @@ from stepwell.plan.numbers import average_width, decimal_text, decimal_width, to
 from stepwell.plan.program import Program
 from stepwell.plan.shape import typed
 from stepwell.plan.types import stored_type
-from stepwell.sql.parse import catalog_of, parse_query
+from stepwell.sql.catalog import catalog_of
+from stepwell.sql.parse import parse_query
 from stepwell.sql.statements import MaterializedView, Table, parse_statements
 from stepwell.text import Source
 
@@ -182,7 +183,7 @@ def _add_table(views: Views, table: Table, rows: pa.Table) -> None:
 def _add_view(views: Views, view: MaterializedView) -> None:
     stored = {t.name: [c.name for c in t.columns] for t in views._tables.values()}
     stored |= {p.view: list(p.columns) for p in views._programs.values()}
-    parsed = parse_query(view.query, catalog_of(stored, {}))
+    parsed = parse_query(view.query, catalog_of(stored, {}), share=True)
     outputs = {p.view: p.output for p in views._programs.values()}
     declared: list[str] = []
 
@@ -194,7 +195,13 @@ def _add_view(views: Views, view: MaterializedView) -> None:
         return Types(views._relations).of(node)  # type: ignore[arg-type]
 
     lowering = Lowering(
-        view.name, parsed.names, types, ansi=True, unique=views._unique(), views=outputs
+        view.name,
+        parsed.names,
+        types,
+        ansi=True,
+        unique=views._unique(),
+        views=outputs,
+        shared=parsed.shared,
     )
     for grouped in parsed.grouped:
         lowering.check(*grouped)

@@ -23,8 +23,8 @@ from stepwell.execution.reference.evaluate import Bag, bag, evaluate
 from stepwell.execution.spark.views import Change, Views
 from stepwell.plan.nodes import Node
 from stepwell.plan.reasons import Unsupported
-from stepwell.sql.parse import catalog_of, parse_query, read
-from stepwell.sql.select import Catalog
+from stepwell.sql.catalog import Catalog, catalog_of
+from stepwell.sql.parse import parse_query, read
 from tests.comparing import difference_of_rows, plain, rows_of
 from tests.execution import conftest
 from tests.random_views.case import Case, Row, View

@@ -19,7 +19,8 @@ from stepwell.plan.maintain import Maintenance
 from stepwell.plan.nodes import Names, relations
 from stepwell.plan.program import Full, Program
 from stepwell.plan.reasons import Unsupported
-from stepwell.sql.parse import catalog_of, parse_query
+from stepwell.sql.catalog import catalog_of
+from stepwell.sql.parse import parse_query
 from stepwell.sql.statements import MaterializedView, Table, fold, parse_statements
 from stepwell.text import Source
 from tests.sql_files import all_cases

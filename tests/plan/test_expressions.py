@@ -35,7 +35,8 @@ from stepwell.plan.nodes import Names, Node, Project, Scan, walk
 from stepwell.plan.program import Block, Full, Sums
 from stepwell.plan.reasons import Unsupported
 from stepwell.plan.shape import typed
-from stepwell.sql.parse import catalog_of, parse_query, read
+from stepwell.sql.catalog import catalog_of
+from stepwell.sql.parse import parse_query, read
 from stepwell.sql.statements import Statement, Table, View, parse_statements
 from stepwell.text import Source
 from tests.random_views.cases import case_of

@@ -24,7 +24,8 @@ from stepwell.plan.program import Block, Full, Rows, Top
 from stepwell.plan.reasons import Unsupported
 from stepwell.plan.render import render
 from stepwell.plan.types import one_to_one
-from stepwell.sql.parse import catalog_of, parse_query
+from stepwell.sql.catalog import catalog_of
+from stepwell.sql.parse import parse_query
 
 DIMENSIONS = 8
 TABLES = {

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from stepwell.plan.reasons import Unsupported
+from stepwell.sql.catalog import catalog_of
 from stepwell.sql.lineage import Columns, Lineage, lineage, table_lineage
-from stepwell.sql.parse import catalog_of
 from stepwell.sql.statements import Table, parse_statements
 from stepwell.text import Source
 

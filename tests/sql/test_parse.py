@@ -6,7 +6,8 @@ import pytest
 
 from stepwell.plan.reasons import Code, Unsupported
 from stepwell.plan.shape import unresolved
-from stepwell.sql.parse import catalog_of, parse_query, read
+from stepwell.sql.catalog import catalog_of
+from stepwell.sql.parse import parse_query, read
 
 CATALOG = catalog_of({"a": ["k", "x"], "b": ["k", "y"]}, {})
 

@@ -18,8 +18,8 @@ from stepwell.deploy.resources import Deployed, Resource, shown
 from stepwell.deploy.table_change import TableChange, renames_done, table_change
 from stepwell.errors import StepwellError
 from stepwell.plan.reasons import Unsupported
+from stepwell.sql.catalog import catalog_of
 from stepwell.sql.lineage import Columns, Lineage, Read, lineage, table_lineage
-from stepwell.sql.parse import catalog_of
 from stepwell.sql.statements import MaterializedView, Policy, Table, fold
 
 

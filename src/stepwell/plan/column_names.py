@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from stepwell.plan.expressions import DIALECT, Expr, SortKey, column
+from stepwell.plan.identity import by_identity
 from stepwell.plan.nodes import (
     Accumulate,
     Aggregate,
@@ -223,6 +224,8 @@ class Tracing:
         return self._names.given(relation, tree) if known and relation else tree
 
     def _short(self, name: str, expr: Expr, known: Meaning) -> exp.Expr:
+        if expr.column is not None and expr.column in known:
+            return known[expr.column]
         tree = self.expression(expr, known)
         return tree if len(text_of(tree)) <= LENGTH_MAX else _named(name)
 
@@ -265,7 +268,10 @@ class Tracing:
 
 def renamed(message: str, plan: Node, tracing: Tracing) -> str:
     """A message with the names of a plan's columns replaced by the user's."""
-    known = {name: tree for node in walk(plan) for name, tree in tracing.of(node).items()}
+    asked = set(re.findall(r"\b_\w+\b", message))
+    known: dict[str, exp.Expr] = {}
+    for node in walk(plan) if asked else ():
+        known |= {n: tracing.of(node)[n] for n in asked.intersection(node.columns)}
     return re.sub(r"\b_\w+\b", lambda m: text_of(known[m[0]]) if m[0] in known else m[0], message)
 
 
@@ -356,6 +362,7 @@ def _named(name: str) -> exp.Column:
     return exp.column(exp.to_identifier(name))
 
 
+@by_identity
 def text_of(tree: exp.Expr) -> str:
     """The text of an expression in the user's names."""
     return tree.sql(dialect=DIALECT, comments=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 
 from sqlglot import exp
@@ -46,3 +46,19 @@ def equal_columns(condition: Expr) -> tuple[str, str, bool] | None:
         return None
     a, b = (Expr(side, condition.columns).column for side in (tree.left, tree.right))
     return None if a is None or b is None else (a, b, isinstance(tree, exp.NullSafeEQ))
+
+
+def equals(conditions: Iterable[Expr]) -> dict[str, set[str]]:
+    """For each column, the columns that a join compares it with.
+
+    Equality is not transitive: `'1' = 1` and `'01' = 1` do not make the two strings equal.
+    """
+    equals: dict[str, set[str]] = {}
+    for condition in conditions:
+        pair = equality(condition, condition.columns, condition.columns)
+        if pair is None or pair[0].column is None or pair[1].column is None:
+            continue
+        a, b = pair[0].column, pair[1].column
+        equals.setdefault(a, {a}).add(b)
+        equals.setdefault(b, {b}).add(a)
+    return equals

@@ -20,11 +20,12 @@ reads its right side, is decomposed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
 from stepwell.plan import sums
+from stepwell.plan.casts import without_casts
 from stepwell.plan.expressions import (
     FALSE,
     TRUE,
@@ -35,8 +36,8 @@ from stepwell.plan.expressions import (
     equal,
     null,
     row_number,
-    substitute,
 )
+from stepwell.plan.fingerprint import fingerprint, places, spelled
 from stepwell.plan.nodes import (
     Aggregate,
     Distinct,
@@ -60,10 +61,11 @@ from stepwell.plan.nodes import (
     walk,
 )
 from stepwell.plan.program import Block, Ending, Field, Groups, Rows, Sums, Top
-from stepwell.plan.prune import prune
 from stepwell.plan.reasons import Code, Unsupported
 from stepwell.plan.running import call_of, running
-from stepwell.plan.shape import inner, keep, narrow, typed, typed_items
+from stepwell.plan.shape import inner, is_linear, keep, narrow, typed, typed_items
+from stepwell.plan.shared import Shared, pruned_together, renamed, replaced, spelled_out
+from stepwell.plan.terms import terms
 from stepwell.plan.types import (
     adds_exactly,
     contains_floating,
@@ -107,6 +109,7 @@ class Lowering:
         ansi: bool,
         unique: Mapping[str, tuple[int, ...]],
         views: Mapping[str, Node] | None = None,
+        shared: Sequence[Shared] = (),
     ) -> None:
         self._view = view
         self._keys = dict(unique)
@@ -116,17 +119,36 @@ class Lowering:
         self._ansi = ansi
         self._views = views or {}
         """Other materialized views, each as the node that reads it from its stored relations."""
+        self._shared = {query.name: query.node for query in shared}
+        """The queries that several parts of this one read, each after those that it reads."""
+        self._relations: dict[object, str] = {}
+        """The relations stored so far, by what they hold."""
         self._apart = False
         """Whether a join above would have to store an input that is not linear."""
         self.blocks: list[Block] = []
 
     def view(self, node: Node) -> Node:
         """Lower the whole query; returns the node that reads the view from its blocks."""
-        lowered = self.lower(prune(node))
+        queries = tuple(Shared(name, query) for name, query in self._shared.items())
+        kept, needed = pruned_together(node, queries, self._single)
+        outputs: dict[str, tuple[Node, tuple[int, ...]]] = {}
+
+        def stored(scan: Scan) -> Node:
+            output, places = outputs[scan.relation]
+            return renamed(output, tuple(scan.columns[place] for place in places), self._names)
+
+        for query in needed:
+            made = without_casts(replaced(query.node, stored), self._types)
+            outputs[query.name] = self._stored(self.lower(made), made.columns), query.places
+        made = without_casts(replaced(kept, stored), self._types)
+        return self._stored(self.lower(made), node.columns)
+
+    def _stored(self, lowered: Node, columns: tuple[str, ...]) -> Node:
+        """A node that reads its rows from one stored relation of this view."""
         under = _under(lowered)
         if isinstance(under, Scan) and any(b.relation == under.relation for b in self.blocks):
             return lowered
-        return self._rows(narrow(lowered, node.columns))
+        return self._rows(narrow(lowered, columns))
 
     def lower(self, node: Node) -> Node:
         match node:
@@ -186,10 +208,14 @@ class Lowering:
         return f"{self._view}${len(self.blocks) + 1}"
 
     def _rows(self, node: Node, again: tuple[str, ...] | None = None) -> Node:
-        relation = self._name()
-        types = self._types(node)
-        kept = typed(node, dict(zip(node.columns, types, strict=True)))
-        self.blocks.append(Rows(relation, tuple(map(Field, types)), kept, again))
+        places = None if again is None else tuple(map(node.columns.index, again))
+        made = "rows", fingerprint(node), places
+        relation = self._relations.get(made)
+        if relation is None:
+            relation = self._relations[made] = self._name()
+            types = self._types(node)
+            kept = typed(node, dict(zip(node.columns, types, strict=True)))
+            self.blocks.append(Rows(relation, tuple(map(Field, types)), kept, again))
         # The scan has the columns of the node, so the nodes above it are unaffected.
         return Scan(relation, node.columns)
 
@@ -215,12 +241,7 @@ class Lowering:
         for part in parts:
             accumulators += [a for a in part.accumulators if a not in accumulators]
         keys = self._types(narrow(node.input, node.keys)) if node.keys else ()
-        source = typed(source, dict(zip(node.keys, keys, strict=True)))
-        fields = (*keys, "bigint", *(a.type for a in accumulators))
-        relation = self._name()
-        self.blocks.append(
-            Sums(relation, tuple(map(Field, fields)), source, node.keys, tuple(accumulators))
-        )
+        relation = self._summed(source, node.keys, keys, tuple(accumulators))
         stored = self._names.several(1 + len(accumulators))
         columns = dict(zip(accumulators, stored[1:], strict=True))
         results: list[Item] = []
@@ -230,13 +251,39 @@ class Lowering:
         passed = tuple((key, column(key)) for key in node.keys)
         return Project(Scan(relation, (*node.keys, *stored)), (*passed, *results) or passed)
 
+    def _summed(
+        self,
+        source: Node,
+        keys: tuple[str, ...],
+        types: tuple[str, ...],
+        accumulators: tuple[sums.Accumulator, ...],
+    ) -> str:
+        """The relation of the sums of a lowered node."""
+        known = places([source])
+        texts = tuple(
+            tuple(None if e is None else spelled(e, known) for e in (a.argument, a.present))
+            for a in accumulators
+        )
+        made = "sums", fingerprint(source), tuple(known[key] for key in keys), texts
+        if made not in self._relations:
+            relation = self._relations[made] = self._name()
+            fields = tuple(map(Field, (*types, "bigint", *(a.type for a in accumulators))))
+            kept = typed(source, dict(zip(keys, types, strict=True)))
+            self.blocks.append(Sums(relation, fields, kept, keys, accumulators))
+        return self._relations[made]
+
     def _groups(self, node: Aggregate) -> Node:
         source = self.lower(node.input)
-        relation = self._name()
-        types = self._types(node)
-        kinds = dict(zip(node.columns, types, strict=True))
-        fields, calls = tuple(map(Field, types)), typed_items(node.calls, kinds)
-        self.blocks.append(Groups(relation, fields, typed(source, kinds), node.keys, calls))
+        known = places([source])
+        texts = tuple(spelled(call, known) for _, call in node.calls)
+        made = "groups", fingerprint(source), tuple(known[key] for key in node.keys), texts
+        relation = self._relations.get(made)
+        if relation is None:
+            relation = self._relations[made] = self._name()
+            types = self._types(node)
+            kinds = dict(zip(node.columns, types, strict=True))
+            fields, calls = tuple(map(Field, types)), typed_items(node.calls, kinds)
+            self.blocks.append(Groups(relation, fields, typed(source, kinds), node.keys, calls))
         return Scan(relation, node.columns)
 
     def _top(self, node: TopN) -> Node:
@@ -348,7 +395,8 @@ class Lowering:
         columns = tuple(dict.fromkeys(c for pair in equal for c in pair))
         if not columns:
             return []
-        found = self._types(narrow(Inner((left, right)), columns))
+        both = (spelled_out(left, self._shared), spelled_out(right, self._shared))
+        found = self._types(narrow(Inner(both), columns))
         types = dict(zip(columns, found, strict=True))
         pairs = [(a, b, (types[a], types[b])) for a, b in equal]
         return [(a, b, kinds) for a, b, kinds in pairs if not one_to_one(*kinds)]
@@ -402,6 +450,12 @@ class Lowering:
         on = tuple(equal(a, fresh[b]) for a, b in pairs)
         return narrow(self._inner((left, renamed), on), left.columns)
 
+    def _single(self, node: Join) -> bool:
+        """Whether a row on the left of a join in the query has at most one match."""
+        keys = tuple(dict.fromkeys(b for _, b in node.equal))
+        right = spelled_out(node.right, self._shared)
+        return self._unique(right, keys) and not self._unlike(node.left, node.right, node.equal)
+
     def _unique(self, node: Node, keys: tuple[str, ...]) -> bool:
         """Whether each value of the keys occurs in at most one row."""
         passed = {k: k for k in keys}
@@ -414,6 +468,8 @@ class Lowering:
                         return False
                     passed[key] = source
             node = node.input
+        if isinstance(node, Aggregate):
+            return bool(node.keys) and set(node.keys) <= set(passed.values())
         if not isinstance(node, Scan):
             return False
         known = dict(self._keys)
@@ -422,12 +478,7 @@ class Lowering:
         return bool(unique) and {node.columns[i] for i in unique} <= set(passed.values())
 
     def _distinct(self, node: Node, keys: tuple[str, ...]) -> Node:
-        for block in self.blocks:
-            if isinstance(block, Sums) and block.input == node and not block.accumulators:
-                return Scan(block.relation, (*keys, self._names.new()))
-        relation = self._name()
-        fields = (*self._types(node), "bigint")
-        self.blocks.append(Sums(relation, tuple(map(Field, fields)), node, keys, ()))
+        relation = self._summed(node, keys, self._types(node), ())
         return Scan(relation, (*keys, self._names.new()))
 
     def _padded(self, node: Node, other: Node, columns: tuple[str, ...]) -> Node:
@@ -440,7 +491,7 @@ class Lowering:
         used = frozenset().union(*(condition.columns for condition in on))
         choices: list[list[tuple[Node, bool, tuple[Item, ...]]]] = []
         for node in inputs:
-            choices.append(_terms(node, used))
+            choices.append(terms(node, used))
         columns = tuple(c for node in inputs for c in node.columns)
         made: list[Node] = []
         for choice in product(*choices):
@@ -451,47 +502,6 @@ class Lowering:
                 term = Project(term, tuple((c, by_name.get(c, column(c))) for c in columns))
             made.append(Negate(term) if sum(negative for _, negative, _ in choice) % 2 else term)
         return made[0] if len(made) == 1 else Union(tuple(made), columns)
-
-
-def _terms(node: Node, used: frozenset[str]) -> list[tuple[Node, bool, tuple[Item, ...]]]:
-    """Expand a node into a sum: each term, its sign, and the columns to compute after the join."""
-    match node:
-        case Union():
-            found = []
-            for child in node.inputs:
-                for term, negative, items in _terms(child, frozenset(child.columns) & used):
-                    # A union matches columns by position.
-                    if child.columns != node.columns:
-                        return [(node, False, tuple((c, column(c)) for c in node.columns))]
-                    found.append((term, negative, items))
-            return found
-        case Negate():
-            return [
-                (term, not negative, items) for term, negative, items in _terms(node.input, used)
-            ]
-        case Project():
-            if isinstance(node.input, Union | Negate | Inner | Project) and all(
-                expr.column == name for name, expr in node.items if name in used
-            ):
-                outer = dict(node.items)
-                found = []
-                for term, negative, items in _terms(node.input, used):
-                    inside = dict(items)
-                    if any(
-                        inside[c].column != c
-                        for expr in outer.values()
-                        for c in expr.columns
-                        if expr.column is None
-                    ):
-                        return [(node, False, tuple((c, column(c)) for c in node.columns))]
-                    items = tuple(
-                        (name, inside.get(expr.column or "", expr)) for name, expr in node.items
-                    )
-                    found.append((term, negative, items))
-                return found
-        case _:
-            pass
-    return [(node, False, tuple((c, column(c)) for c in node.columns))]
 
 
 def _outer_last(node: Inner) -> Node | None:
@@ -525,11 +535,6 @@ def _is_ordered(type: str) -> bool:
     return parsed.name in ORDERED and parsed.collation is None
 
 
-def is_linear(node: Node) -> bool:
-    """Whether a change of the inputs passes through without reading other rows."""
-    return not any(isinstance(part, Window | Join) for part in walk(node))
-
-
 def _branches(left: Node, right: Node) -> bool:
     """Whether one side is a signed sum already; expanding sums of sums would multiply the terms."""
     return any(isinstance(part, Negate) for side in (left, right) for part in walk(side))
@@ -540,23 +545,3 @@ def _under(node: Node) -> Node:
     while isinstance(node, Filter | Project):
         node = node.input
     return node
-
-
-def renamed(node: Node, columns: tuple[str, ...], names: Names) -> Node:
-    """The output of a view with the given column names, and fresh names below."""
-    match node:
-        case Scan():
-            return Scan(node.relation, columns)
-        case Filter():
-            inside = dict(zip(node.columns, columns, strict=True))
-            return Filter(renamed(node.input, columns, names), substitute(node.condition, inside))
-        case Project():
-            fresh = names.several(len(node.input.columns))
-            inside = dict(zip(node.input.columns, fresh, strict=True))
-            items = tuple(
-                (new, substitute(expr, inside))
-                for new, (_, expr) in zip(columns, node.items, strict=True)
-            )
-            return Project(renamed(node.input, fresh, names), items)
-        case _:
-            raise TypeError(f"{type(node).__name__} is not part of an output")

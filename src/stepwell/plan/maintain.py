@@ -17,14 +17,16 @@ following queries read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from stepwell.errors import ensure
-from stepwell.plan.conditions import equality
+from stepwell.plan.conditions import equals
 from stepwell.plan.expressions import build, column, equal
+from stepwell.plan.fingerprint import fingerprint
 from stepwell.plan.join_order import Estimates, all_in_order, in_order
+from stepwell.plan.join_tree import TERMS_MAX, Halves, Star, halves_of, star_of
 from stepwell.plan.keys import KeySet, keys_of
 from stepwell.plan.nodes import (
     Accumulate,
@@ -54,19 +56,12 @@ from stepwell.plan.nodes import (
 )
 from stepwell.plan.program import Block, Full, Groups, Rows, Sums, Top
 from stepwell.plan.running import appended
-from stepwell.plan.shape import narrow
+from stepwell.plan.shape import is_cheap, is_linear, is_paired, narrow, over
+from stepwell.plan.stage import STAGE as STAGE
+from stepwell.plan.stage import Stage
 
-STAGE = "$stage"
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A query whose result is held until the block is done; read as a change set."""
-
-    relation: str
-    node: Node
-
-
+_CHEAP_PARTS_MAX = 2
+"""With more parts, keys are computed once even if each part is cheap."""
 _Planned = TypeVar("_Planned", bound=Block)
 _Plan: TypeAlias = "Callable[[Maintenance, _Planned], Node | None]"
 
@@ -165,8 +160,8 @@ class Maintenance:
         summed = self._summed(block)
         if summed is None:
             return None
-        if block.keys and not _cheap(summed):
-            summed = self._stage(summed)
+        if block.keys:
+            summed = self._held(summed)
         return self.merge(block, summed)
 
     def merge(self, block: Sums, summed: Node) -> Node:
@@ -250,7 +245,7 @@ class Maintenance:
             case Filter() | Project() | Generate() | Negate():
                 change = self.delta(node.input)
                 ensure(change is not None, "a change comes from an input")
-                return _over(node, change) if change is not None else None
+                return over(node, change) if change is not None else None
             case Union():
                 parts = []
                 for child in node.inputs:
@@ -262,13 +257,17 @@ class Maintenance:
                 return self._inner(node)
             case Window():
                 keys = self.touched(node.input, node.partition)
-                return Diff(_over(node, self.at(node.input, When.BOTH, keys)))
+                return Diff(over(node, self.at(node.input, When.BOTH, keys)))
             case Join():
                 return self._join(node)
             case _:
                 raise TypeError(f"{type(node).__name__} has no change of its own")
 
     def _inner(self, node: Inner) -> Node:
+        if sum(map(self._changes, node.inputs)) > TERMS_MAX:
+            halves = halves_of(node)
+            if halves is not None:
+                return self._in_halves(halves, node.columns)
         terms: list[Node] = []
         for i, source in enumerate(node.inputs):
             change = self.delta(source)
@@ -283,6 +282,19 @@ class Maintenance:
             terms.append(narrow(joined, node.columns))
         return terms[0] if len(terms) == 1 else Union(tuple(terms), node.columns)
 
+    def _in_halves(self, halves: Halves, columns: tuple[str, ...]) -> Node:
+        terms: list[Node] = []
+        pairs = (halves.left, halves.right, When.OLD), (halves.right, halves.left, When.NEW)
+        for half, other, when in pairs:
+            change = self.delta(half)
+            if change is None:
+                continue
+            others = [self.at(child, when) for child in other.inputs]
+            on = (*other.on, *halves.on)
+            joined = in_order(self._held(change), others, on, self._estimates)
+            terms.append(narrow(joined, columns))
+        return terms[0] if len(terms) == 1 else Union(tuple(terms), columns)
+
     def _join(self, node: Join) -> Node:
         """The change of a join, linear in the left side unless it is a full join.
 
@@ -292,6 +304,9 @@ class Maintenance:
         """
         if node.side is Side.FULL:
             return Diff(self._join_at(node, When.BOTH, *self._join_keys(node)))
+        star = star_of(node)
+        if star is not None:
+            return self._star(star, node.columns)
         terms: list[Node] = []
         change = self.delta(node.left)
         if change is not None:
@@ -307,11 +322,64 @@ class Maintenance:
     def _with_right(self, node: Join, left: Node, when: When) -> Node:
         """A join whose right side is restricted to possible matches of the left rows."""
         keys = None
+        if not is_linear(left) and not is_paired(left):
+            left = self._held(left)
         if node.equal:
             sides = tuple(a for a, _ in node.equal), tuple(b for _, b in node.equal)
             mine = self._keys(left, sides[0], nulls=node.null_safe)
             keys = KeySet(mine.node, tuple(zip(sides[1], (k for _, k in mine.on), strict=True)))
         return replace(node, left=left, right=self.at(node.right, when, keys))
+
+    def _star(self, star: Star, columns: tuple[str, ...]) -> Node:
+        """The change of left joins with one base.
+
+        A change of the base joins the new arms. For each group of arms joined by the same columns,
+        the old rows of the base that match a change in it are joined again: with its new rows, less
+        with its old ones. The groups before it are new in both, those after it are old.
+        """
+        terms: list[Node] = []
+        change = self.delta(star.base)
+        if change is not None:
+            change = self._held(narrow(change, star.base.columns))
+            terms.append(self._around(star, change, When.NEW, {}))
+        groups = star.groups()
+        done: set[tuple[str, ...]] = set()
+        for by, arms in groups.items():
+            parts = [self._touched(a.right, tuple(b for _, b in a.equal)) for a in arms]
+            found = [keys for part in parts for keys in part]
+            if not found:
+                continue
+            merged = self._merged(found, len(by))
+            keys = KeySet(merged, tuple(zip(by, merged.columns, strict=True)))
+            left = self.at(star.base, When.OLD, keys)
+            if len(groups) > 1:
+                left = self._held(left)
+            old = {other: When.OLD for other in groups if other not in done}
+            new = self._around(star, left, When.NEW, {**old, by: When.NEW}, keys)
+            terms += [new, Negate(self._around(star, left, When.NEW, old, keys))]
+            done.add(by)
+        return terms[0] if len(terms) == 1 else Union(tuple(terms), columns)
+
+    def _around(
+        self,
+        star: Star,
+        base: Node,
+        when: When,
+        others: Mapping[tuple[str, ...], When],
+        keys: KeySet | None = None,
+    ) -> Node:
+        """The star over rows of its base, which `keys` cover; `others` are states but `when`."""
+        made = base
+        for arm in star.arms:
+            by, right = tuple(a for a, _ in arm.equal), tuple(b for _, b in arm.equal)
+            if keys is not None and by == tuple(c for c, _ in keys.on):
+                source, known = keys.node.columns, keys.node
+            else:
+                mine = self._keys(base, by, nulls=arm.null_safe)
+                source, known = tuple(k for _, k in mine.on), mine.node
+            only = KeySet(known, tuple(zip(right, source, strict=True)))
+            made = replace(arm, left=made, right=self.at(arm.right, others.get(by, when), only))
+        return made
 
     def _meeting(self, node: Join) -> tuple[Node, KeySet | None]:
         """The old left rows that can match a change on the right, and the keys of that change."""
@@ -332,20 +400,25 @@ class Maintenance:
         if not found:
             return None
         if len(found) == 1:
-            keys = found[0].node
+            keys = self._held(found[0].node)
         else:
-            parts = tuple(narrow(f.node, tuple(k for _, k in f.on)) for f in found)
-            names = self._names.several(len(columns))
-            keys = Keys(Union(parts, names), tuple((self._names.new(), name) for name in names))
-        if not _cheap(keys):
-            keys = self._stage(keys)
+            keys = self._merged(found, len(columns))
         return KeySet(keys, tuple(zip(columns, keys.columns, strict=True)))
+
+    def _merged(self, found: Sequence[KeySet], width: int) -> Node:
+        """The keys in any of these sets, by position."""
+        parts = [narrow(f.node, tuple(k for _, k in f.on)) for f in found]
+        distinct = {fingerprint(part): part for part in parts}
+        names = self._names.several(width)
+        union = Union(tuple(distinct.values()), names)
+        made = Keys(union, tuple((self._names.new(), name) for name in names))
+        return self._stage(made) if len(distinct) > _CHEAP_PARTS_MAX else self._held(made)
 
     def _touched(self, node: Node, columns: tuple[str, ...]) -> list[KeySet]:
         if not self._changes(node):
             return []
         match node:
-            case Filter() if not _linear(node):
+            case Filter() if not is_linear(node):
                 return self._touched(node.input, columns)
             case Project():
                 items = dict(node.items)
@@ -368,7 +441,7 @@ class Maintenance:
 
     def _touched_inner(self, node: Inner, columns: tuple[str, ...]) -> list[KeySet]:
         """Touched keys; a changed input that has the key columns, or equal ones, needs no join."""
-        same = _equals(node)
+        same = equals(node.on)
         found: list[KeySet] = []
         for i, source in enumerate(node.inputs):
             if not self._changes(source):
@@ -408,11 +481,7 @@ class Maintenance:
         left = tuple(a for a, _ in node.equal)
         right = tuple(b for _, b in node.equal)
         found = self._touched(node.left, left) + self._touched(node.right, right)
-        parts = tuple(narrow(f.node, tuple(k for _, k in f.on)) for f in found)
-        names = self._names.several(len(left))
-        keys: Node = Keys(Union(parts, names), tuple((self._names.new(), name) for name in names))
-        if not _cheap(keys):
-            keys = self._stage(keys)
+        keys = self._merged(found, len(left))
         # By position: one column may be compared with several columns of the other side.
         return (
             KeySet(keys, tuple(zip(left, keys.columns, strict=True))),
@@ -430,7 +499,7 @@ class Maintenance:
             case Values():
                 return _restrict(node, keys)
             case Filter() | Negate():
-                return _over(node, self.at(node.input, when, keys))
+                return over(node, self.at(node.input, when, keys))
             case Generate():
                 return self._above(node, when, keys, {c: c for c in node.input.columns})
             case Project():
@@ -445,7 +514,7 @@ class Maintenance:
             case Join():
                 return self._join_above(node, when, keys)
             case TopN():
-                return _restrict(_over(node, self.at(node.input, when)), keys)
+                return _restrict(over(node, self.at(node.input, when)), keys)
             case _:
                 raise TypeError(f"{type(node).__name__} is not part of a block")
 
@@ -457,8 +526,8 @@ class Maintenance:
         passed: Mapping[str, str],
     ) -> Node:
         if keys is None:
-            return _over(node, self.at(node.input, when))
-        made = _over(node, self.at(node.input, when, keys.renamed(passed)))
+            return over(node, self.at(node.input, when))
+        made = over(node, self.at(node.input, when, keys.renamed(passed)))
         whole = keys.columns <= set(passed)
         return made if whole else _restrict(made, keys)
 
@@ -484,18 +553,22 @@ class Maintenance:
 
     def _window_at(self, node: Window, when: When, keys: KeySet | None) -> Node:
         if keys is None:
-            return _over(node, self.at(node.input, when))
+            return over(node, self.at(node.input, when))
         inside = {c: c for c in node.input.columns}
         if keys.columns <= set(node.partition):
-            return _over(node, self.at(node.input, when, keys))
+            return over(node, self.at(node.input, when, keys))
         mine = keys.renamed(inside)
         source = self.at(node.input, when, mine) if mine else self.at(node.input, when)
         whole = self._keys(source, node.partition)
-        return _restrict(_over(node, self.at(node.input, when, whole)), keys)
+        return _restrict(over(node, self.at(node.input, when, whole)), keys)
 
     def _join_above(self, node: Join, when: When, keys: KeySet | None) -> Node:
         if keys is None:
             return self._join_at(node, when)
+        star = star_of(node)
+        if star is not None and keys.columns <= set(star.base.columns):
+            base = self.at(star.base, when, keys)
+            return self._around(star, base, when, {}, keys)
         if node.side is not Side.FULL and keys.columns <= set(node.left.columns):
             if keys.columns <= {a for a, _ in node.equal}:
                 pairs = tuple((b, k) for c, k in keys.on for a, b in node.equal if a == c)
@@ -511,6 +584,10 @@ class Maintenance:
         sides = self.at(node.left, when, left), self.at(node.right, when, right)
         return replace(node, left=sides[0], right=sides[1])
 
+    def _held(self, node: Node) -> Node:
+        """A node that is read twice."""
+        return node if is_cheap(node) else self._stage(node)
+
     def _stage(self, node: Node) -> Node:
         self._stage_count += 1
         relation = f"{STAGE}{self._stage_count}"
@@ -521,51 +598,3 @@ class Maintenance:
 
 def _restrict(node: Node, keys: KeySet | None) -> Node:
     return node if keys is None else Restrict(node, keys.node, keys.on)
-
-
-def _over(node: Node, source: Node) -> Node:
-    """The same operator over another input."""
-    match node:
-        case Filter():
-            return Filter(source, node.condition)
-        case Project():
-            return Project(source, node.items)
-        case Generate():
-            return Generate(source, node.generator, node.outer, node.made)
-        case Negate():
-            return Negate(source)
-        case Window():
-            return Window(source, node.partition, node.calls)
-        case TopN():
-            return TopN(source, node.order, node.limit, node.offset)
-        case _:
-            raise TypeError(f"{type(node).__name__} has no single input")
-
-
-def _cheap(node: Node) -> bool:
-    """Whether computing a node twice costs less than storing its result."""
-    return all(
-        not isinstance(part, Inner | Join | Window | Restrict)
-        and not (isinstance(part, Leaf) and part.when is not When.DELTA)
-        for part in walk(node)
-    )
-
-
-def _linear(node: Node) -> bool:
-    return not any(isinstance(part, Window | Join) for part in walk(node))
-
-
-def _equals(node: Inner) -> dict[str, set[str]]:
-    """For each column, the columns that the join compares it with.
-
-    Equality is not transitive: `'1' = 1` and `'01' = 1` do not make the two strings equal.
-    """
-    equals: dict[str, set[str]] = {}
-    for condition in node.on:
-        pair = equality(condition, condition.columns, condition.columns)
-        if pair is None or pair[0].column is None or pair[1].column is None:
-            continue
-        a, b = pair[0].column, pair[1].column
-        equals.setdefault(a, {a}).add(b)
-        equals.setdefault(b, {b}).add(a)
-    return equals

@@ -18,13 +18,16 @@ from stepwell.plan.nodes import (
     Inner,
     Item,
     Join,
+    Leaf,
     Names,
     Negate,
     Node,
     Project,
+    Restrict,
     Side,
     TopN,
     Union,
+    When,
     Window,
     children,
     walk,
@@ -194,3 +197,41 @@ def join(side: Side, left: Node, right: Node, on: list[Expr], names: Names) -> N
             pair.append(plain)
         equal.append((pair[0], pair[1]))
     return Join(side, left, right, tuple(equal), also=tuple(also))
+
+
+def over(node: Node, source: Node) -> Node:
+    """The same operator over another input."""
+    match node:
+        case Filter():
+            return Filter(source, node.condition)
+        case Project():
+            return Project(source, node.items)
+        case Generate():
+            return Generate(source, node.generator, node.outer, node.made)
+        case Negate():
+            return Negate(source)
+        case Window():
+            return Window(source, node.partition, node.calls)
+        case TopN():
+            return TopN(source, node.order, node.limit, node.offset)
+        case _:
+            raise TypeError(f"{type(node).__name__} has no single input")
+
+
+def is_linear(node: Node) -> bool:
+    """Whether a change of the inputs passes through without reading other rows."""
+    return not any(isinstance(part, Window | Join) for part in walk(node))
+
+
+def is_cheap(node: Node) -> bool:
+    """Whether computing a node twice costs less than storing its result."""
+    return all(
+        not isinstance(part, Inner | Join | Window | Restrict)
+        and not (isinstance(part, Leaf) and part.when is not When.DELTA)
+        for part in walk(node)
+    )
+
+
+def is_paired(node: Node) -> bool:
+    """Whether the rows of a node are pairs, which a stage cannot hold."""
+    return any(isinstance(part, Leaf) and part.when is When.BOTH for part in walk(node))

@@ -49,7 +49,8 @@ from stepwell.sql.scope import (
 )
 
 if TYPE_CHECKING:
-    from stepwell.sql.select import Converter, Ctes
+    from stepwell.sql.catalog import Ctes
+    from stepwell.sql.select import Converter
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
 _STRICT = (*_COMPARISONS, exp.Add, exp.Sub, exp.Mul, exp.Neg, exp.Paren, exp.Cast, exp.Subquery)

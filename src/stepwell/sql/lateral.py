@@ -25,7 +25,8 @@ from stepwell.sql.decorrelate import is_one_row, when_empty
 from stepwell.sql.scope import ONE_ROW, Relation, Rewriter, Scope, conjuncts, name
 
 if TYPE_CHECKING:
-    from stepwell.sql.select import Converter, Ctes
+    from stepwell.sql.catalog import Ctes
+    from stepwell.sql.select import Converter
 
 
 class Lateral:

@@ -54,8 +54,8 @@ from stepwell.plan.program import (
 from stepwell.plan.prune import prune
 from stepwell.plan.reasons import Code, Unsupported
 from stepwell.plan.types import contains_floating, stored_type
+from stepwell.sql.catalog import Catalog
 from stepwell.sql.parse import parse_query, read
-from stepwell.sql.select import Catalog
 from stepwell.sql.statements import Table, fold
 from stepwell.text import quote_name
 

@@ -22,9 +22,12 @@ from sqlglot.parsers.spark import SparkParser
 from stepwell.plan import functions
 from stepwell.plan.nodes import Names, Node
 from stepwell.plan.reasons import Code, Unsupported
+from stepwell.plan.shared import Shared
+from stepwell.sql.catalog import Catalog, Defined
 from stepwell.sql.correlation import GroupedJoin
 from stepwell.sql.scope import DIALECT
-from stepwell.sql.select import Catalog, Converter, Defined, Stored
+from stepwell.sql.select import Converter
+from stepwell.sql.sharing import shared_queries
 from stepwell.text import Source, quote_name
 
 _NAMED = "named"
@@ -45,16 +48,27 @@ class Parsed:
     names: Names
     grouped: tuple[GroupedJoin, ...] = ()
     """To be checked once the types are known (`Lowering.check`)."""
+    shared: tuple[Shared, ...] = ()
+    """The queries that several parts of this one read, as scans of their names; each after those
+    that it reads."""
 
 
-def parse_query(text: str, catalog: Catalog) -> Parsed:
-    """Convert a query; raises `Unsupported` if it cannot be maintained incrementally."""
+def parse_query(text: str, catalog: Catalog, *, share: bool = False) -> Parsed:
+    """Convert a query; raises `Unsupported` if it cannot be maintained incrementally.
+
+    With `share`, queries of its WITH that are worth it are converted once. Otherwise each reference
+    is replaced by the query, so the node reads nothing but the catalog's relations.
+    """
     tree = read(text, catalog)
     names = Names(text + " ".join(str(entry) for entry in catalog.values()))
-    converter = Converter(catalog, names)
+    to_share = frozenset[int]()
+    if share:
+        views = {n: entry.query for n, entry in catalog.items() if isinstance(entry, Defined)}
+        to_share = shared_queries(tree, views)
+    converter = Converter(catalog, names, to_share)
     relation = converter.query(tree)
     node = converter.exact(relation)
-    return Parsed(node, forms_of(tree), names, tuple(converter.grouped))
+    return Parsed(node, forms_of(tree), names, tuple(converter.grouped), converter.shared)
 
 
 def read(text: str, catalog: Catalog) -> exp.Query:
@@ -356,15 +370,3 @@ def _quoted(schema: Mapping[str, Mapping[str, str]]) -> dict[str, object]:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split("\n")[0].split())
-
-
-def catalog_of(
-    stored: Mapping[str, Sequence[str]], defined: Mapping[str, tuple[exp.Query, Sequence[str]]]
-) -> Catalog:
-    """A catalog of stored relations and of views that are only defined."""
-    entries: dict[str, Stored | Defined] = {}
-    for name, columns in stored.items():
-        entries[name.lower()] = Stored(name, tuple(columns))
-    for name, (query, columns) in defined.items():
-        entries[name.lower()] = Defined(query, tuple(columns))
-    return entries

@@ -10,8 +10,8 @@ LIMIT does not affect a set of rows and is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Set
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -36,7 +36,9 @@ from stepwell.plan.nodes import (
 )
 from stepwell.plan.reasons import Code, Unsupported
 from stepwell.plan.shape import extend, inner, join, keep, narrow
+from stepwell.plan.shared import PREFIX, Shared
 from stepwell.sql.aggregation import aggregate, join_subqueries
+from stepwell.sql.catalog import Catalog, Ctes, Defined
 from stepwell.sql.correlation import Correlation, GroupedJoin, check_calls, check_closed
 from stepwell.sql.decorrelate import Decorrelator
 from stepwell.sql.lateral import Lateral
@@ -58,34 +60,17 @@ from stepwell.sql.time_windows import as_column, in_select
 from stepwell.sql.windows import windows
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A relation that stores rows: a table or a materialized view."""
-
-    name: str
-    columns: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Defined:
-    """A view that is not stored: its query replaces each reference to it."""
-
-    query: exp.Query
-    columns: tuple[str, ...]
-
-
-Catalog = Mapping[str, Stored | Defined]
-Ctes = Mapping[str, "tuple[exp.Expr, tuple[str, ...], Ctes]"]
-
-
 class Converter:
     """Converts queries; looks up every relation that they name in the catalog."""
 
-    def __init__(self, catalog: Catalog, names: Names) -> None:
+    def __init__(self, catalog: Catalog, names: Names, to_share: Set[int] = frozenset()) -> None:
         self._catalog = catalog
         self.names = names
         self.grouped: list[GroupedJoin] = []
         """See `parse.Parsed.grouped`."""
+        self._to_share = to_share
+        """The ids of the queries that are converted once (`sharing`)."""
+        self._shared: dict[int, tuple[str, Relation]] = {}
 
     def query(
         self,
@@ -156,7 +141,7 @@ class Converter:
             raise Unsupported(Code.UNSUPPORTED_OPERATOR, f"the name {item.sql(DIALECT)}")
         if known in ctes:
             query, columns, inside = ctes[known]
-            made = self.query(query, None, inside)
+            made = self._once(query, inside)
             if columns:
                 return replace(made, outputs=tuple(zip(columns, made.columns, strict=True)))
             return made
@@ -164,7 +149,7 @@ class Converter:
         if found is None:
             raise Unsupported(Code.PARSE_MISMATCH, f"the relation {item.name}")
         if isinstance(found, Defined):
-            made = self.query(found.query, None, {})
+            made = self._once(found.query, {})
             return replace(
                 made,
                 outputs=tuple(zip(map(name, found.columns), made.columns, strict=True)),
@@ -174,6 +159,26 @@ class Converter:
             Scan(found.name, columns),
             tuple(zip(map(name, found.columns), columns, strict=True)),
         )
+
+    @property
+    def shared(self) -> tuple[Shared, ...]:
+        """The queries that were converted once; each follows those that it reads."""
+        return tuple(Shared(called, made.node) for called, made in self._shared.values())
+
+    def _once(self, query: exp.Expr, ctes: Ctes) -> Relation:
+        """Convert a named query, or scan the rows of one that is shared."""
+        if id(query) not in self._to_share:
+            return self.query(query, None, ctes)
+        if id(query) not in self._shared:
+            made = self.query(query, None, ctes)
+            node = self.exact(made)
+            outputs = zip((called for called, _ in made.outputs), node.columns, strict=True)
+            called = f"{PREFIX}{len(self._shared) + 1}"
+            self._shared[id(query)] = called, Relation(node, tuple(outputs))
+        called, made = self._shared[id(query)]
+        columns = self.names.several(len(made.outputs))
+        outputs = zip((output for output, _ in made.outputs), columns, strict=True)
+        return Relation(Scan(called, columns), tuple(outputs))
 
     def _values(self, item: exp.Values) -> Relation:
         if item.find(exp.Column) is not None:

@@ -202,6 +202,8 @@ class ExpressionEvaluator:
                 return self._in(node, columns)
             case exp.Case():
                 return self._case(node, columns)
+            case exp.Coalesce():
+                return self._chosen(*_present(node), columns)
             case exp.If():
                 return self._chosen(
                     [(node.this, node.args["true"])], node.args.get("false"), columns
@@ -400,6 +402,14 @@ def _branches(node: exp.Case) -> list[tuple[exp.Expr, exp.Expr]]:
             test = exp.EQ(this=node.this.copy(), expression=test.copy())
         branches.append((test, branch.args["true"]))
     return branches
+
+
+@by_identity
+def _present(node: exp.Coalesce) -> tuple[list[tuple[exp.Expr, exp.Expr]], exp.Expr]:
+    """COALESCE as the branches of a CASE and its default."""
+    *parts, last = (node.this, *node.expressions)
+    tests = [exp.Not(this=exp.Is(this=part.copy(), expression=exp.Null())) for part in parts]
+    return list(zip(tests, parts, strict=True)), last
 
 
 def _missing(node: exp.Expr) -> str:

@@ -49,7 +49,8 @@ from stepwell.plan.program import Field, Full, Groups, Program, Sums
 from stepwell.plan.reasons import Code, Reason, Unsupported
 from stepwell.plan.shape import typed
 from stepwell.plan.types import stored_type
-from stepwell.sql.parse import catalog_of, parse_query, read
+from stepwell.sql.catalog import catalog_of
+from stepwell.sql.parse import parse_query, read
 from stepwell.sql.statements import MaterializedView, Policy, Statement, Table, View
 
 Columns = Callable[[str], tuple[str, ...] | None]
@@ -123,10 +124,11 @@ class Prediction:
             return self._full(view, unsupported.reason)
 
     def _lowered(self, view: MaterializedView) -> Program:
-        parsed = parse_query(view.query, catalog_of(self._stored, self._trees))
+        catalog = catalog_of(self._stored, self._trees)
         shown = self._columns(view.name)
         if shown is None:
             raise NotSupported(f"the columns of {view.name}")
+        parsed = parse_query(view.query, catalog, share=True)
         lowering: Lowering
 
         def types(node: Node) -> tuple[str, ...]:
@@ -136,7 +138,13 @@ class Prediction:
                 return self._of(node)
 
         lowering = Lowering(
-            view.name, parsed.names, types, ansi=True, unique=self._unique, views=self._outputs
+            view.name,
+            parsed.names,
+            types,
+            ansi=True,
+            unique=self._unique,
+            views=self._outputs,
+            shared=parsed.shared,
         )
         for grouped in parsed.grouped:
             lowering.check(*grouped)

@@ -10,6 +10,7 @@ them by an index needs them whole, and that is recorded as well.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,7 +42,7 @@ from stepwell.plan.maintain import Maintenance
 from stepwell.plan.nodes import Names, Node, Scan, walk
 from stepwell.plan.program import Block, Full, Program, Rows, Sums, Top
 
-VERSION = 1
+VERSION = 2
 """Increment when the local backend computes more or less than before. Decisions that are stored
 with another version are made again when a pipeline is opened."""
 Types = Callable[[str], tuple[str, ...]]
@@ -186,6 +187,8 @@ class Decisions:
 
     def _renamed(self, reason: str, run: Mapping[str, Node]) -> str:
         """A reason in the user's column names; `run` are the stages so far and the last plan."""
+        if re.search(r"\b_\w", reason) is None:
+            return reason
         stages: dict[str, Sequence[exp.Expr]] = {}
         for name, node in run.items():
             tracing = Tracing(self.names, node, stages=stages)

@@ -44,9 +44,9 @@ from stepwell.manifest.manifest import Run
 from stepwell.plan.nodes import Node
 from stepwell.plan.reasons import about
 from stepwell.plan.types import parse_type, stored_type
+from stepwell.sql.catalog import Catalog, catalog_of
 from stepwell.sql.lineage import Bound, Columns
-from stepwell.sql.parse import catalog_of, parse_query, read
-from stepwell.sql.select import Catalog
+from stepwell.sql.parse import parse_query, read
 from stepwell.sql.statements import MaterializedView, Table, View, parse_statements
 from stepwell.store.base import Store
 from stepwell.text import Source as Text

@@ -34,8 +34,9 @@ from stepwell.plan.reasons import Code, Reason, Unsupported
 from stepwell.plan.render import render
 from stepwell.plan.shape import typed
 from stepwell.plan.types import why_not_kept
+from stepwell.plan.typing import INPUT, Typing
+from stepwell.sql.catalog import Catalog
 from stepwell.sql.parse import Parsed, parse_query
-from stepwell.sql.select import Catalog
 from stepwell.sql.statements import MaterializedView, Policy, View
 from stepwell.text import Source
 
@@ -123,8 +124,15 @@ class Compiler:
             reason = Reason(Code.POLICY_FULL, "the view declares REFRESH POLICY FULL")
         else:
             try:
-                parsed = parse_query(view.query, catalog)
+                parsed = parse_query(view.query, catalog, share=True)
                 self.compare(view.query, parsed.forms, analysed)
+                try:
+                    return self._lower(view, parsed, analysed, unique, views)
+                except Unsupported:
+                    if not parsed.shared:
+                        raise
+                # Rows of a shared query that cannot be stored may be of no use elsewhere.
+                parsed = parse_query(view.query, catalog)
                 return self._lower(view, parsed, analysed, unique, views)
             except Unsupported as unsupported:
                 reason = unsupported.reason
@@ -156,9 +164,18 @@ class Compiler:
                 kinds = tuple(f.type for f in block.fields)
                 self._relations.add(Relation(block.relation, kinds, block.key))
                 made.append(block.relation)
-            return self.types(node)
+            return typing.of(node)
 
-        lowering = Lowering(view.name, parsed.names, types, ansi=ansi, unique=unique, views=views)
+        typing = Typing(self._types_of, self._ask)
+        lowering = Lowering(
+            view.name,
+            parsed.names,
+            types,
+            ansi=ansi,
+            unique=unique,
+            views=views,
+            shared=parsed.shared,
+        )
         try:
             for grouped in parsed.grouped:
                 lowering.check(*grouped)
@@ -175,7 +192,7 @@ class Compiler:
                             Code.UNSUPPORTED_TYPE,
                             f"a value of type {stored.type.upper()} would have to be stored",
                         )
-            self._check_order(lowering.blocks)
+            self._check_blocks(lowering.blocks, typing)
         except PySparkException as error:
             raise Unsupported(Code.PARSE_MISMATCH, str(error).split("\n")[0][:200]) from error
         finally:
@@ -184,29 +201,46 @@ class Compiler:
         shown = typed(output, dict(zip(output.columns, found, strict=True)))
         return Program(view.name, analysed.columns, found, tuple(lowering.blocks), shown)
 
-    def types(self, node: Node) -> tuple[str, ...]:
+    def _types_of(self, relation: str) -> tuple[str, ...]:
+        if relation in self._relations:
+            return self._relations[relation].types
+        return self._declared[relation]
+
+    def _ask(self, node: Node, inputs: Sequence[tuple[str, ...]] = ()) -> tuple[str, ...]:
         """The types of a node's columns, by Spark's analysis of its SQL over empty tables."""
-        schema = self._empty(node).schema
+        schema = self._empty(node, inputs).schema
         return tuple(type_of(field.dataType) for field in schema.fields[: len(node.columns)])
 
-    def _empty(self, node: Node) -> DataFrame:
+    def _empty(self, node: Node, inputs: Sequence[tuple[str, ...]] = ()) -> DataFrame:
+        known = {f"{INPUT}{i}": types for i, types in enumerate(inputs)}
+
         def table(relation: str, when: When) -> str:
-            if relation in self._relations:
-                return nothing(self._relations[relation].types)
-            return nothing(self._declared[relation])
+            return nothing(known[relation] if relation in known else self._types_of(relation))
 
         return self._spark.sql(render(node, table).sql)
 
-    def _check_order(self, blocks: Sequence[Block]) -> None:
-        """J6: check now that every order-dependent operation can be given a fixed row order."""
+    def _check_blocks(self, blocks: Sequence[Block], typing: Typing) -> None:
+        """Check that Spark analyses every block, as a whole, to the types that were derived.
+
+        J6: also check that every order-dependent operation can be given a fixed row order.
+        """
         for block in blocks:
-            if isinstance(block, Full) or not may_depend_on_order(block):
+            if isinstance(block, Full):
                 continue
             node = block.input
             if isinstance(block, Groups):
                 node = Aggregate(node, block.keys, block.calls)
+            frame = self._empty(node)
+            fields = frame.schema.fields[: len(node.columns)]
+            found = tuple(type_of(field.dataType) for field in fields)
+            if found != typing.of(node):
+                raise Unsupported(
+                    Code.PARSE_MISMATCH, f"types would be {typing.of(node)}, Spark says {found}"
+                )
+            if not may_depend_on_order(block):
+                continue
             try:
-                in_fixed_order(self._empty(node))
+                in_fixed_order(frame)
             except OrderDependentError as error:
                 raise Unsupported(Code.UNSUPPORTED_OPERATOR, str(error)) from error
 

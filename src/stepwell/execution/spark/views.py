@@ -65,10 +65,10 @@ from stepwell.plan.nodes import Leaf, Scan, Values, When, relations, walk
 from stepwell.plan.program import Block, Full, Groups, Program, Sums
 from stepwell.plan.reasons import Unsupported, about
 from stepwell.plan.types import stored_type, why_not_kept
+from stepwell.sql.catalog import Catalog, catalog_of
 from stepwell.sql.clock import at_time
 from stepwell.sql.lineage import Bound, Columns, bound, table_lineage
-from stepwell.sql.parse import catalog_of, forms_of, read
-from stepwell.sql.select import Catalog
+from stepwell.sql.parse import forms_of, read
 from stepwell.sql.statements import (
     MaterializedView,
     Policy,
