@@ -283,6 +283,9 @@ class Types:
         types(output)
         return tuple(lowering.blocks), output
 
+    def of(self, node: Node) -> tuple[str, ...]:
+        return self._typing.of(node)
+
     def _asked(self, node: Node, inputs: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
         if isinstance(node, Union):
             return inputs[0]

@@ -1,6 +1,6 @@
 """The program of a pipeline, as its manifest records it: the truth about what is deployed.
 
-    {"format": 5, "executor": "spark", "resources": {"view.revenue": {...}, ...}}
+    {"format": 6, "executor": "spark", "resources": {"view.revenue": {...}, ...}}
 
 The rows stored for one query are not the result of another. A pipeline is therefore opened with the
 statements it was made with, and only `deploy` moves it from one program to the next.
@@ -26,7 +26,7 @@ from stepwell.plan.reasons import Code
 from stepwell.sql.settings import default_of
 from stepwell.store.sealed import Json
 
-FORMAT = 5
+FORMAT = 6
 """Incremented when stored relations change their meaning for the same statements."""
 
 

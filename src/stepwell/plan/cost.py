@@ -24,7 +24,11 @@ class CostModel:
     scan: int = 1
     """The cost of scanning one row."""
     changed_rows_min: int = 100_000
-    """With fewer changed rows, incremental maintenance is always cheap enough."""
+    """With fewer changed rows, only the size of a plan can make recomputing cheaper."""
+    operator: int = 1_000
+    """The cost of one more operator in a query that Spark has to plan."""
+    operators_min: int = 150
+    """With fewer operators, the plan of a change is always cheap enough."""
 
 
 DEFAULT = CostModel()
@@ -61,6 +65,22 @@ def costs(
     return Costs(
         incremental=incremental, recompute=model.scan * (sum(there) + rows.get(block.relation, 0))
     )
+
+
+def rows_to_recompute(incremental: int, recompute: int, model: CostModel = DEFAULT) -> int:
+    """The number of rows up to which Spark recomputes a block for a change of any size.
+
+    Given are the operators of both plans. With few rows, planning a query is nearly all of its
+    cost. 0 means never.
+    """
+    if incremental < model.operators_min:
+        return 0
+    return max(0, model.operator * (incremental - recompute) // max(model.scan, 1))
+
+
+def rows_of(block: Sums | Groups | Rows, rows: Mapping[str, int]) -> int:
+    """The rows that recomputing a block reads."""
+    return sum(rows.get(name, 0) for name in _reads(block)) + rows.get(block.relation, 0)
 
 
 @by_identity

@@ -30,7 +30,7 @@ from stepwell.plan.explain import Decided, Explained
 from stepwell.plan.expressions import parse
 from stepwell.plan.nodes import Filter, Node, Project, Scan
 
-FORMAT = 3
+FORMAT = 4
 """Increment when the meaning of a description changes. Other formats are ignored."""
 
 

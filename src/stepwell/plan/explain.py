@@ -30,6 +30,7 @@ from stepwell.plan.nodes import (
     Values,
     Window,
     children,
+    walk,
 )
 from stepwell.plan.program import Block, Full, Groups, Program, Rows, Sums, Top
 from stepwell.plan.reasons import Code, Reason
@@ -93,6 +94,9 @@ class Backends:
     whole: tuple[str, ...] = ()
     """The stored relations that are read without a look-up. Spark reads them unless all of their
     rows are in memory."""
+    recompute_rows: int = 0
+    """Up to this many rows, Spark recomputes the block for a change that it would compute: the plan
+    of the change is large (`cost.rows_to_recompute`)."""
 
     def __str__(self) -> str:
         distinct = list(dict.fromkeys(map(str, self.chosen)))
@@ -126,6 +130,8 @@ class Stored:
     lines: tuple[Line, ...]
     reason: Reason | None
     backends: Backends
+    needed: str = ""
+    """Why it is stored; empty for the relation that the view shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +176,11 @@ class Explained:
             text += [f"  looks up: {lookup}" for lookup in block.backends.lookups]
             if block.backends.whole:
                 text.append(f"  reads whole: {', '.join(block.backends.whole)}")
+            if block.backends.recompute_rows:
+                most = f"{block.backends.recompute_rows:,}"
+                text.append(f"  recomputed by Spark: while it reads at most {most} rows")
+            if block.needed:
+                text.append(f"  hidden: {block.needed}")
             text.append(f"  stores: {', '.join(block.columns) or 'nothing but its rows'}")
             text += [self._text(line) for line in block.lines]
         return "\n".join(text)
@@ -220,6 +231,8 @@ class Explained:
                 for lookup in block.backends.lookups
             ],
             "whole": list(block.backends.whole),
+            "recompute_rows": block.backends.recompute_rows,
+            "needed": block.needed,
             "reason": None
             if reason is None
             else {"code": reason.code.value, "detail": reason.detail, "change": reason.advice},
@@ -251,7 +264,9 @@ def _stored_from_json(item: Mapping[str, Any]) -> Stored:
             tuple(map(Chosen.from_json, item["backends"])),
             tuple(LookUp(at["relation"], tuple(at["columns"])) for at in item["lookups"]),
             tuple(item["whole"]),
+            int(item["recompute_rows"]),
         ),
+        str(item["needed"]),
     )
 
 
@@ -277,6 +292,7 @@ def _stored(program: Program, block: Block, names: ColumnNames, backends: Backen
     key = tuple(columns[place] for place in block.key)
     if isinstance(block, Full):
         return Stored(block.relation, block.rule, key, columns, (), block.reason, backends)
+    needed = "" if block is program.shown else _needed(program, block)
     tracing = Tracing(names, block.input, view=program)
     match block:
         case Sums():
@@ -291,7 +307,28 @@ def _stored(program: Program, block: Block, names: ColumnNames, backends: Backen
         case Rows() | Top():
             top = []
     lines = (*top, *_lines(block.input, len(top), tracing))
-    return Stored(block.relation, block.rule, key, columns, lines, None, backends)
+    return Stored(block.relation, block.rule, key, columns, lines, None, backends, needed)
+
+
+def _needed(program: Program, block: Sums | Groups | Rows | Top) -> str:
+    """Why a relation that the view does not show is stored."""
+    inputs = [other.input for other in program.blocks if not isinstance(other, Full)]
+    scans = (n for node in (*inputs, program.output) for n in walk(node) if isinstance(n, Scan))
+    readers = sum(scan.relation == block.relation for scan in scans)
+    often = "" if readers < 2 else f", read {readers} times"
+    match block:
+        case Sums(accumulators=()):
+            return f"the number of equal rows decides which rows come and go{often}"
+        case Sums():
+            return f"a change is added to the sums of its groups{often}"
+        case Groups():
+            return f"groups that change are compared with their old rows{often}"
+        case Top():
+            return f"the first rows are compared with the ones before{often}"
+        case Rows():
+            if readers > 1:
+                return f"{readers} parts of the query read it"
+            return "an operator above may need any of its rows"
 
 
 def _lines(node: Node, depth: int, tracing: Tracing, given: tuple[str, ...] = ()) -> Iterator[Line]:

@@ -22,7 +22,6 @@ from stepwell.plan.nodes import (
     Window,
     walk,
 )
-from stepwell.plan.prune import prune
 from stepwell.plan.shape import narrow
 
 
@@ -47,8 +46,6 @@ class KeySet:
 def keys_of(node: Node, columns: tuple[str, ...], names: Names, *, nulls: bool = True) -> KeySet:
     """The values of some columns of a node; if `nulls` is False, NULL may be missing."""
     source, found = _source(node, columns, nulls, names)
-    # Expressions of other columns would only keep the keys from being computed locally.
-    source = prune(source, found)
     items = tuple((names.new(), c) for c in found)
     return KeySet(Keys(source, items), tuple(zip(columns, (k for k, _ in items), strict=True)))
 

@@ -404,6 +404,11 @@ def walk(node: Node) -> Iterator[Node]:
         yield from walk(child)
 
 
+def operators(node: Node) -> int:
+    """The number of nodes of a plan."""
+    return sum(1 for _ in walk(node))
+
+
 def relations(node: Node) -> frozenset[str]:
     """The names of all relations that a node reads."""
     return frozenset(n.relation for n in walk(node) if isinstance(n, Scan | Leaf))

@@ -15,7 +15,7 @@ Filters and projections are linear, so joining first makes no difference. Joins 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -96,54 +96,55 @@ class _JoinFolding:
         Rows are compared before and after for every key, so a superfluous key only costs time. The
         same node gives the same keys wherever it occurs.
         """
-        found = self._values(node.input)
+        found = self._values(node.input, tuple(c for _, c in node.items))
         if found is None:
             return None
-        rows, types = found
-        places = [node.input.columns.index(c) for _, c in node.items]
-        kinds = tuple(types[p] for p in places)
+        rows, kinds = found
         if not all(map(comparable, kinds)):
             return None
-        names = [f"c{i}" for i in range(len(places))]
-        picked = pa.table([rows.column(p) for p in places], names=names)
-        distinct = grouped(picked, names).aggregate([]).select(names)
+        names = rows.column_names
+        distinct = grouped(rows, names).aggregate([]).select(names)
         ones = pa.repeat(pa.scalar(1, pa.int64()), distinct.num_rows)
         made = self._lookups.add(distinct.append_column(WEIGHT, ones), kinds)
         return Leaf(made, node.columns, When.DELTA)
 
-    def _values(self, node: Node) -> tuple[pa.Table, tuple[str, ...]] | None:
-        """At least the rows of a node, without their weights, and the types of its columns."""
+    def _values(
+        self, node: Node, columns: tuple[str, ...]
+    ) -> tuple[pa.Table, tuple[str, ...]] | None:
+        """At least the rows of some columns, without their weights, and the types of these."""
         match node:
             case Leaf():
                 both = self._lookups.tables(node)
                 if both is None:
                     return None
-                width = len(node.columns)
-                parts = [t.select(range(width)) for t in both if t is not None]
-                return pa.concat_tables(parts), self._lookups.types(node)
+                places = [node.columns.index(name) for name in columns]
+                types = self._lookups.types(node)
+                picked = [_picked(t, places) for t in both if t is not None]
+                return pa.concat_tables(picked), tuple(types[p] for p in places)
             case Filter():
-                found = self._values(node.input)
+                used = tuple(dict.fromkeys((*columns, *sorted(node.condition.columns))))
+                here = node.condition.columns <= set(node.columns)
+                found = self._values(node.input, used) if here else None
                 if found is None:
-                    return None
-                rows, types = found
-                if not node.condition.columns <= set(node.columns):
-                    return found
-                return fulfilling(rows, node.columns, types, node.condition), types
+                    return self._values(node.input, columns)
+                kept = fulfilling(found[0], used, found[1], node.condition)
+                places = [used.index(name) for name in columns]
+                return _picked(kept, places), tuple(found[1][p] for p in places)
             case Project():
-                found = self._values(node.input)
-                columns = [e.column for _, e in node.items]
-                if found is None or any(c not in node.input.columns for c in columns):
-                    return None
-                places = [node.input.columns.index(c) for c in columns if c is not None]
-                names = [f"c{i}" for i in range(len(places))]
-                rows = pa.table([found[0].column(p) for p in places], names=names)
-                return rows, tuple(found[1][p] for p in places)
+                items = dict(node.items)
+                inside = [items[name].column for name in columns]
+                known = tuple(c for c in inside if c is not None)
+                return self._values(node.input, known) if len(known) == len(inside) else None
             case Union():
-                each = [self._values(child) for child in node.inputs]
-                known = [values for values in each if values is not None]
-                if len(known) < len(each) or len({types for _, types in known}) != 1:
+                places = [node.columns.index(name) for name in columns]
+                each = [
+                    self._values(child, tuple(child.columns[p] for p in places))
+                    for child in node.inputs
+                ]
+                found_all = [values for values in each if values is not None]
+                if len(found_all) < len(each) or len({types for _, types in found_all}) != 1:
                     return None
-                return pa.concat_tables([rows for rows, _ in known]), known[0][1]
+                return pa.concat_tables([rows for rows, _ in found_all]), found_all[0][1]
             case _:
                 return None
 
@@ -505,6 +506,12 @@ class _Chain:
             node = Project(node, (*op.items, *others))
             mine = [n for n, _ in op.items]
         return node
+
+
+def _picked(rows: pa.Table, places: Iterable[int]) -> pa.Table:
+    """Some columns of a table, named by their order."""
+    columns = [rows.column(place) for place in places]
+    return pa.table(columns, names=[f"c{i}" for i in range(len(columns))])
 
 
 def _there(rows: pa.Table) -> pa.Table:

@@ -35,11 +35,12 @@ from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.part import Part, Relation
 from stepwell.lsm.run_file import RunFiles
 from stepwell.plan.column_names import ColumnNames, Tracing, renamed
+from stepwell.plan.cost import Costs, rows_of, rows_to_recompute
 from stepwell.plan.explain import Backends, Chosen, Decided, Explained, LookUp, explain
 from stepwell.plan.identity import by_identity
 from stepwell.plan.join_order import Estimates
 from stepwell.plan.maintain import Maintenance
-from stepwell.plan.nodes import Names, Node, Scan, walk
+from stepwell.plan.nodes import Names, Node, Scan, operators, walk
 from stepwell.plan.program import Block, Full, Program, Rows, Sums, Top
 
 VERSION = 2
@@ -48,6 +49,9 @@ with another version are made again when a pipeline is opened."""
 Types = Callable[[str], tuple[str, ...]]
 """Returns the column types of a stored relation."""
 _STORED_ROWS = 1_000_000
+_ALONE_MAX = 8
+"""A block with more inputs is decided on for a change of all of them only: a decision for each of
+them would take time quadratic in their number."""
 _RECOMPUTED = No("the view is recomputed")
 
 
@@ -113,7 +117,8 @@ class Decisions:
         if inputs in made:
             return made[inputs]
         parts = [*(frozenset({name}) for name in sorted(inputs)), reads]
-        refused = (made[part] for part in parts if isinstance(made[part], No))
+        known = [made[part] for part in parts if part in made]
+        refused = (support for support in known if isinstance(support, No))
         return next(refused, Yes())
 
     def shown(self, program: Program) -> Support:
@@ -134,7 +139,34 @@ class Decisions:
             tuple(_chosen(decision.support, changed) for changed, decision in made.items()),
             tuple(LookUp(relation, self._columns(relation, at)) for relation, at in lookups),
             tuple(sorted({name for decision in made.values() for name in decision.whole})),
+            self._recompute_rows(block, made.values()),
         )
+
+    def _recompute_rows(self, block: Block, made: Iterable[Decision]) -> int:
+        """The number of rows up to which Spark recomputes a block instead of planning a change."""
+        if isinstance(block, Full | Top) or all(isinstance(d.support, Yes) for d in made):
+            return 0
+        reads = _reads(block)
+        rows = dict.fromkeys((*reads, block.relation), _STORED_ROWS)
+        estimates = Estimates(rows, dict.fromkeys(reads, 1), self.unique())
+        maintenance = Maintenance(Names(prefix="_m"), reads, estimates)
+        change, recomputed = maintenance.plan(block), maintenance.recomputed(block)
+        if change is None or recomputed is None:
+            return 0
+        sizes = [operators(stage.node) for stage in maintenance.stages]
+        return rows_to_recompute(sum(sizes) + operators(change), operators(recomputed))
+
+    def recomputes(
+        self, block: Block, changed: Iterable[str], rows: Mapping[str, int]
+    ) -> Costs | None:
+        """Both estimates, if a block is recomputed because planning its change costs more."""
+        if isinstance(block, Full | Top) or isinstance(self.support(block, changed), Yes):
+            return None
+        backends = self.decided(self._programs[block.relation]).blocks[block.relation]
+        read = rows_of(block, rows)
+        if read > backends.recompute_rows or not backends.recompute_rows:
+            return None
+        return Costs(incremental=backends.recompute_rows, recompute=read)
 
     def _columns(self, relation: str, places: Sequence[int]) -> tuple[str, ...]:
         names = self.names.texts(relation, len(self.types(relation)))
@@ -229,7 +261,8 @@ def _fits(decided: Decided, program: Program) -> bool:
 def _changes(block: Block) -> list[frozenset[str]]:
     """The changes of a block's inputs for which a decision is made."""
     reads = _reads(block)
-    return list(dict.fromkeys([*(frozenset({name}) for name in sorted(reads)), reads]))
+    alone = sorted(reads) if len(reads) <= _ALONE_MAX else []
+    return list(dict.fromkeys([*(frozenset({name}) for name in alone), reads]))
 
 
 def _support(chosen: Chosen) -> Support:

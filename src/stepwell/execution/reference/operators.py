@@ -80,6 +80,14 @@ def combine(node: Node, inputs: list[Bag]) -> Bag:
             return accumulate(node, *inputs)
         case Merge():
             return merge(node, *inputs)
+    if isinstance(node, Join) and node.side is not Side.FULL:
+        # Linear in the left side, which may be a change set.
+        left, right = inputs[0], whole(node, inputs[1])
+        there, gone = (
+            Counter({row: sign * weight for row, weight in left.items() if sign * weight > 0})
+            for sign in (1, -1)
+        )
+        return plus(join(node, there, right), minus(join(node, gone, right)))
     wholes = [whole(node, rows) for rows in inputs]
     match node:
         case Join():

@@ -110,6 +110,8 @@ class Blocks:
         if recompute.weighed:
             moved = {name: part.rows for name, part in deltas.items()}
             estimate = costs(block, self._relations.rows, moved, self._evaluator.limits.costs)
+            if estimate is None and self._evaluator.uses_local:
+                estimate = self._decisions.recomputes(block, deltas, self._relations.rows)
             if estimate is not None and estimate.recompute_is_cheaper:
                 part = self._recomputed(block, deltas, program, outputs)
                 if part is not None:
