@@ -178,7 +178,8 @@ class Explained:
                 text.append(f"  reads whole: {', '.join(block.backends.whole)}")
             if block.backends.recompute_rows:
                 most = f"{block.backends.recompute_rows:,}"
-                text.append(f"  recomputed by Spark: while it reads at most {most} rows")
+                by = "recomputed by Spark with policy AUTO"
+                text.append(f"  {by}: while it reads at most {most} rows")
             if block.needed:
                 text.append(f"  hidden: {block.needed}")
             text.append(f"  stores: {', '.join(block.columns) or 'nothing but its rows'}")
