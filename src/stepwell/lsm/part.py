@@ -48,6 +48,9 @@ class Part:
     """The runs of the manifest that hold these rows; empty until they are flushed."""
     once: bool | None = None
     """Whether this is a run in which every row has weight one; None if not checked yet."""
+    by_value: dict[int, dict[Any, list[int]]] = field(default_factory=dict, repr=False)
+    """The positions of the rows by the value of a column, for parts of few rows in memory. Filled
+    by `row_lookup`."""
     _arrays: dict[int, pa.Array] = field(default_factory=dict, repr=False)
     _orders: dict[int, tuple[Places, Places]] = field(default_factory=dict, repr=False)
 

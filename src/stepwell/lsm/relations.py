@@ -139,6 +139,9 @@ class Relations:
     def __getitem__(self, name: str) -> Relation:
         return self._all[name]
 
+    def get(self, name: str) -> Relation | None:
+        return self._all.get(name)
+
     def __contains__(self, name: str) -> bool:
         return name in self._all
 

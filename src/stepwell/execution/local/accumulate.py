@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stepwell.errors import BugError
-from stepwell.execution.local.small_sums import bound_of, decimals, groups_of, summed, unscaled
+from stepwell.execution.local.small_sums import bound_of, groups_of, summed, unscaled
 from stepwell.lsm.consolidate import grouped
+from stepwell.lsm.row_values import decimals
 from stepwell.lsm.values import comparable
 from stepwell.plan.render import NEGATIVE
 

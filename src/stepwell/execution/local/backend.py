@@ -22,7 +22,7 @@ class LocalBackend:
     """Runs plans over rows that are in memory or were looked up."""
 
     def __init__(self, expressions: ExpressionEvaluator, limits: QueryLimits | None = None) -> None:
-        self._expressions = expressions
+        self.expressions = expressions
         self._rows_max = (limits or QueryLimits()).local_rows_max
 
     def reduced(self, plan: Node, inputs: LookUps) -> Node:
@@ -50,10 +50,10 @@ class LocalBackend:
     def show(self, rows: Part, output: Node, types: tuple[str, ...]) -> Part:
         """The rows of a view, given those of the relation it shows. Raises `CannotRunError`."""
         evaluator = PlanEvaluator(
-            lambda _: (rows.table, rows.types), self._expressions, self._rows_max
+            lambda _: (rows.table, rows.types), self.expressions, self._rows_max
         )
         table = evaluator.shown(output, types)
         return Part(types, table.num_rows, table)
 
     def _evaluator(self, inputs: LookUps) -> PlanEvaluator:
-        return PlanEvaluator(from_lookups(inputs), self._expressions, self._rows_max)
+        return PlanEvaluator(from_lookups(inputs), self.expressions, self._rows_max)

@@ -143,6 +143,11 @@ class ExpressionEvaluator:
         with certain():
             return self._of(node, columns).type
 
+    def constant(self, node: exp.Expr) -> Value:
+        """The value of an expression without columns, a scalar. Raises `NotSupported`."""
+        with certain():
+            return self._of(node, {})
+
     def mask_of(
         self, condition: exp.Expr, columns: Columns, rows: int
     ) -> pa.ChunkedArray | pa.Array:
@@ -169,7 +174,7 @@ class ExpressionEvaluator:
             case exp.Neg():
                 return self._negative(node, columns)
             case exp.Add() | exp.Sub() | exp.Mul():
-                if id(node) in self._fixed or _without_columns(node):
+                if id(node) in self._fixed or is_constant(node):
                     return self._constant(node)
                 a, b = self._of(node.left, columns), self._of(node.right, columns)
                 whole = a.type in INTEGER_BITS and b.type in INTEGER_BITS
@@ -263,7 +268,7 @@ class ExpressionEvaluator:
         _check_precedence(node.this)
         values = [self._of(item, columns) for item in (node.this, *given)]
         # Spark casts all to one type, which must not lose a digit.
-        type_ = _common([value.type for value in values])
+        type_ = common_type([value.type for value in values])
         if type_ == _DOUBLE:
             raise NotSupported("floating point is compared by Spark")
         value, *others = (value.cast(type_) for value in values)
@@ -274,7 +279,7 @@ class ExpressionEvaluator:
         return Value(found, "boolean")
 
     def _case(self, node: exp.Case, columns: Columns) -> Value:
-        return self._chosen(_branches(node), node.args.get("default"), columns)
+        return self._chosen(branches_of(node), node.args.get("default"), columns)
 
     def _chosen(
         self,
@@ -291,7 +296,7 @@ class ExpressionEvaluator:
         for text, test in zip(texts, [*tests, pa.scalar(True)], strict=False):
             known.append(self._branch(text, pc.and_(left, test), columns))
             left = pc.and_not(left, test)
-        type_ = _common([value.type for value in known if value is not None])
+        type_ = common_type([value.type for value in known if value is not None])
         null = pa.scalar(None, arrow_of(type_))
         values = [null if value is None else value.cast(type_).data for value in known]
         chosen = values[-1] if default is not None else null
@@ -359,10 +364,10 @@ class ExpressionEvaluator:
         return Value(_divided(a.data, b.data, *width), decimal_text(width))
 
     def _cast(self, node: exp.Cast, columns: Columns) -> Value:
-        if id(node) in self._fixed or _without_columns(node):
+        if id(node) in self._fixed or is_constant(node):
             return self._constant(node)
         value = self._of(node.this, columns)
-        kind = _target(node)
+        kind = target_of(node)
         if kind == value.type:
             return value
         if kind in INTEGER_BITS and value.type in INTEGER_BITS:
@@ -382,18 +387,19 @@ class ExpressionEvaluator:
 
 
 @by_identity
-def _without_columns(node: exp.Expr) -> bool:
+def is_constant(node: exp.Expr) -> bool:
+    """Whether an expression reads no column."""
     return node.find(exp.Column) is None
 
 
 @by_identity
-def _target(node: exp.Cast) -> str:
+def target_of(node: exp.Cast) -> str:
     """The type that a value is cast to."""
     return node.to.sql(dialect="spark").lower().replace(" ", "")
 
 
 @by_identity
-def _branches(node: exp.Case) -> list[tuple[exp.Expr, exp.Expr]]:
+def branches_of(node: exp.Case) -> list[tuple[exp.Expr, exp.Expr]]:
     """The conditions and the values of CASE."""
     branches = []
     for branch in node.args.get("ifs", []):
@@ -534,7 +540,7 @@ def _each(data: Data) -> list[Decimal | None]:
 
 
 def _divided(a: Data, b: Data, precision: int, scale: int) -> pa.Array:
-    """Quotients, rounded half up at `scale` digits. Declines if rounding is uncertain."""
+    """Quotients, rounded half up at `scale` digits."""
     count = max((len(d) for d in (a, b) if not isinstance(d, pa.Scalar)), default=0)
     if not count and isinstance(a, pa.Scalar) and isinstance(b, pa.Scalar):
         raise NotSupported("a constant is divided")
@@ -544,14 +550,19 @@ def _divided(a: Data, b: Data, precision: int, scale: int) -> pa.Array:
     for x, y in zip(over, under, strict=True):
         if x is None or y is None:
             made.append(None)
-        elif not y:
-            raise Declined(Fallback.ARITHMETIC)
         else:
-            found = _half_up(_EXACT.divide(x, y), scale)
-            if any(found != _half_up(context.divide(x, y), scale) for context in _SPARK):
-                raise Declined(Fallback.ARITHMETIC)
-            made.append(found)
+            made.append(quotient(x, y, scale))
     return pa.array(made, pa.decimal128(precision, scale))
+
+
+def quotient(x: Decimal, y: Decimal, scale: int) -> Decimal:
+    """A quotient, rounded half up at `scale` digits. Declines if rounding is uncertain."""
+    if not y:
+        raise Declined(Fallback.ARITHMETIC)
+    found = _half_up(_EXACT.divide(x, y), scale)
+    if any(found != _half_up(context.divide(x, y), scale) for context in _SPARK):
+        raise Declined(Fallback.ARITHMETIC)
+    return found
 
 
 def _rounded(data: Data, precision: int, scale: int) -> pa.Array:
@@ -567,13 +578,13 @@ def _alike(a: Value, b: Value) -> tuple[Value, Value]:
     """Cast two values to a type in which they can be compared."""
     if a.type == b.type and (a.type in _ORDERED or width_of(a.type)):
         return a, b
-    type_ = _common([a.type, b.type])
+    type_ = common_type([a.type, b.type])
     if type_ == _DOUBLE:
         raise NotSupported("floating point is compared by Spark")
     return a.cast(type_), b.cast(type_)
 
 
-def _common(types: Sequence[str]) -> str:
+def common_type(types: Sequence[str]) -> str:
     """The common type of values of these types."""
     if not types:
         raise NotSupported("only NULL is given")

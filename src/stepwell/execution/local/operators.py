@@ -155,7 +155,7 @@ class PlanEvaluator:
 
     def _aggregate(self, node: Aggregate) -> Rows:
         """Aggregates that depend only on the set of values, not on their multiplicities."""
-        calls = [(name, *_compared(expr)) for name, expr in node.calls]
+        calls = [(name, *compared_call(expr)) for name, expr in node.calls]
         used = list(dict.fromkeys([*node.keys, *(column for _, _, column in calls)]))
         bag, types = self._bag(node.input, used)
         asked = []
@@ -312,7 +312,7 @@ def _check_comparable(types: Sequence[str]) -> None:
             raise NotSupported(f"{type_.upper()} is compared by Spark")
 
 
-def _compared(call: Expr) -> tuple[str, str]:
+def compared_call(call: Expr) -> tuple[str, str]:
     """An aggregate that only compares values: Arrow's name for it, and its column."""
     match call.tree:
         case exp.Max(this=argument, args=args) if not args.get("expressions"):

@@ -69,14 +69,6 @@ def unscaled(column: pa.Array) -> tuple[Ints | None, Mask | None]:
     return (low if valid is None else np.where(valid, low, 0)), valid
 
 
-def decimals(values: Ints, kind: pa.DataType) -> pa.Array:
-    """Integers as decimals of a scale."""
-    words = np.empty((len(values), 2), np.int64)
-    words[:, 0] = values
-    words[:, 1] = values >> 63
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(words)])
-
-
 def summed(values: Ints, group: Ints, groups: int) -> Ints:
     """The sum of each group. Exact, unlike `bincount`, which adds floating point."""
     if groups == 1:

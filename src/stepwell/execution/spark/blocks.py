@@ -159,6 +159,9 @@ class Blocks:
                 return None
             self._evaluator.check_nodes(summed)
             self._stage(maintenance, known)
+            few = self._evaluator.sums_by_row(block, summed, known)
+            if few is not None:
+                return self._show_change(block, few, program, known, outputs)
             added = self._evaluator.added(summed, known)
             if not added.rows and block.keys:
                 return None
@@ -231,8 +234,12 @@ class Blocks:
         known: Mapping[str, Part],
         outputs: dict[str, AnyChange],
     ) -> Part:
-        node, lookups, reading = self._evaluator.reduced(change, known)
         types = tuple(f.type for f in block.fields)
+        few = self._evaluator.run_by_row(change, known, types)
+        if few is not None:
+            moved = self._relations.in_memory(block.relation, few.table)
+            return self._show_change(block, moved, program, known, outputs)
+        node, lookups, reading = self._evaluator.reduced(change, known)
         found = self._evaluator.run_locally(node, lookups, types)
         if found is not None:
             moved = self._relations.in_memory(block.relation, found.table)

@@ -13,10 +13,9 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -24,11 +23,21 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from stepwell.errors import NotApplicable
-from stepwell.execution.backend import Backend, Declined, Fallback, No, NotSupported, Support, Yes
+from stepwell.execution.backend import (
+    Backend,
+    CannotRunError,
+    Declined,
+    Fallback,
+    No,
+    NotSupported,
+    Support,
+    Yes,
+)
 from stepwell.execution.limits import QueryLimits
 from stepwell.execution.local.backend import LocalBackend
 from stepwell.execution.local.expressions import ExpressionEvaluator
 from stepwell.execution.local.lookup import LookUps
+from stepwell.execution.local.row_backend import RowBackend
 from stepwell.execution.spark.collect import to_arrow
 from stepwell.execution.spark.constants import constants
 from stepwell.execution.spark.failures import translated
@@ -40,11 +49,12 @@ from stepwell.lsm.lookup import SharedRows
 from stepwell.lsm.part import Part
 from stepwell.lsm.relations import Relations
 from stepwell.lsm.run_file import WEIGHT
+from stepwell.plan.identity import by_identity
 from stepwell.plan.join_order import Estimates
 from stepwell.plan.maintain import STAGE, Maintenance
-from stepwell.plan.nodes import Leaf, Names, Node, When, Window, walk
+from stepwell.plan.nodes import Accumulate, Leaf, Names, Node, When, Window, walk
 from stepwell.plan.plan_cache import PlanCache
-from stepwell.plan.program import Block, Program, may_depend_on_order
+from stepwell.plan.program import Block, Program, Sums, may_depend_on_order
 from stepwell.plan.render import render
 
 _LOGGER = logging.getLogger("stepwell.execution")
@@ -131,6 +141,9 @@ class Evaluator:
         self.local = LocalBackend(
             ExpressionEvaluator(constants(spark), decimals=usual), self.limits
         )
+        self._by_row = RowBackend(
+            self.local.expressions, relations, indexes, self.limits.row_changes_max
+        )
         self._use = use
         self._support: Support | None = None
         """The decision for the block that is computed; None if it was not decided."""
@@ -201,9 +214,12 @@ class Evaluator:
 
         Spark writes a result that may have more rows than `most`.
         """
+        known = self._relations[relation].types if relation in self._relations else None
+        few = self.run_by_row(node, deltas, known)
+        if few is not None:
+            return few
         plan, lookups, reading = self.reduced(node, deltas)
         spark: Backend[LookUps] = SparkBackend(self, relation, deltas, reading, most)
-        known = self._relations[relation].types if relation in self._relations else None
         found = self.run_locally(plan, lookups, known)
         if found is None:
             return spark.run(plan, lookups, known)
@@ -212,6 +228,30 @@ class Evaluator:
     def added(self, node: Node, deltas: Mapping[str, Part]) -> Part:
         """The change of sums: the rows of `Accumulate`."""
         return self.part(ADDED, node, deltas, self.limits.collected_groups_max)
+
+    def run_by_row(
+        self, node: Node, deltas: Mapping[str, Part], types: tuple[str, ...] | None = None
+    ) -> Part | None:
+        """The change set of a plan, if it is one of few rows; None if columns are better."""
+        return self._attempt_by_row(lambda rows: rows.change(node, deltas, types))
+
+    def sums_by_row(self, block: Sums, summed: Node, deltas: Mapping[str, Part]) -> Part | None:
+        """The change of a block's stored sums, if few change; None if columns are better."""
+        if not isinstance(summed, Accumulate):
+            return None
+        return self._attempt_by_row(lambda rows: rows.sums(block, summed, deltas))
+
+    def _attempt_by_row(self, run: Callable[[RowBackend], Part | None]) -> Part | None:
+        if not self.uses_local or not isinstance(self._support, Yes):
+            return None
+        before = self._by_row.reader.rows_found
+        try:
+            found = run(self._by_row)
+        except CannotRunError:
+            return None
+        if found is not None:
+            self.rows_read += self._by_row.reader.rows_found - before
+        return found
 
     def run_locally(
         self, plan: Node, lookups: LookUps, types: tuple[str, ...] | None = None
@@ -224,6 +264,11 @@ class Evaluator:
         """The view's change set for a change of its relation; None if Spark has to compute it."""
         if moved.table is None:
             return None
+        if self.uses_local and isinstance(support, Yes):
+            with suppress(CannotRunError):
+                few = self._by_row.show(moved, program.output, program.types)
+                if few is not None:
+                    return few
         return self._attempt(support, lambda: self.local.show(moved, program.output, program.types))
 
     def _attempt(self, support: Support | None, run: Callable[[], Part]) -> Part | None:
@@ -300,8 +345,7 @@ class Evaluator:
 
     def check_nodes(self, node: Node) -> None:
         """Check a plan before it is reduced. Raises `TooLargeError`."""
-        most = self.limits.nodes_max
-        if sum(1 for _ in islice(walk(node), most + 1)) > most:
+        if _node_count(node) > self.limits.nodes_max:
             raise TooLargeError
 
     def check_size(self, sql: str) -> None:
@@ -321,10 +365,12 @@ class Evaluator:
     @contextmanager
     def sharing(self) -> Iterator[None]:
         """Share look-ups within this block, and drop their rows at its end."""
+        self._by_row.begin()
         try:
             yield
         finally:
             self.shared = SharedRows()
+            self._by_row.begin()
 
     @contextmanager
     def recomputing(self) -> Iterator[None]:
@@ -409,6 +455,11 @@ class Evaluator:
     def usual(self) -> None:
         """Restore the session's own settings."""
         self._prepare(MUCH)
+
+
+@by_identity
+def _node_count(node: Node) -> int:
+    return sum(1 for _ in walk(node))
 
 
 @dataclass(frozen=True, slots=True)
