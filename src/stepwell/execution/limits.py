@@ -14,9 +14,11 @@ from stepwell.plan.cost import DEFAULT, CostModel
 
 @dataclass(frozen=True, slots=True)
 class QueryLimits:
-    row_changes_max: int = 1_000
+    row_changes_max: int = 1_500
     """Changes of at most this many rows are computed row by row, which costs less than calls that
     handle whole columns."""
+    handled_rows_max: int = 8_000
+    """How many rows are looked up and joined for such a change, before whole columns are used."""
     local_rows_max: int = 1_000_000
     """With more rows Spark, which uses all cores, is faster than this process."""
     small_rows_max: int = 50_000

@@ -18,8 +18,10 @@ import pyarrow as pa
 
 from stepwell.errors import BugError
 from stepwell.execution.backend import Declined, Fallback, NotSupported
+from stepwell.execution.limits import QueryLimits
 from stepwell.execution.local.expressions import ExpressionEvaluator
-from stepwell.execution.local.row_plans import Choice, Reading, RowCompiler, Step, changed_relations
+from stepwell.execution.local.row_plans import Choice, RowCompiler, changed_relations
+from stepwell.execution.local.row_steps import Reading, Step
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.index import Indexes
 from stepwell.lsm.part import Part
@@ -34,8 +36,6 @@ from stepwell.plan.render import NEGATIVE
 _PLANS_MAX = 10_000
 _PAUSE = 16
 """How many times a plan is left to columns after it met too many rows."""
-_FAN_OUT = 20
-"""A change of one row may lead to this many others, before the work is left to columns."""
 _DECIMAL_MAX = 10**37
 _INT_MAX = 2**63 - 1
 
@@ -60,23 +60,18 @@ class RowBackend:
         expressions: ExpressionEvaluator,
         relations: Relations,
         indexes: Indexes,
-        changes_max: int,
+        limits: QueryLimits,
     ) -> None:
-        """Changes with more rows than `changes_max` are left to columns."""
         self._expressions = expressions
         self._relations = relations
         self._indexes = indexes
-        self._changes_max = changes_max
+        self._limits = limits
         self._compiled: OrderedDict[int, _Compiled] = OrderedDict()
         self.begin()
 
     def begin(self) -> None:
         """Forget the rows of the transaction before."""
-        self.reader = RowReader(self._indexes, self._rows_max)
-
-    @property
-    def _rows_max(self) -> int:
-        return _FAN_OUT * self._changes_max
+        self.reader = RowReader(self._indexes, self._limits.handled_rows_max)
 
     def change(
         self, node: Node, deltas: Mapping[str, Part], types: tuple[str, ...] | None = None
@@ -168,9 +163,9 @@ class RowBackend:
             return None
         names = compiled.changed if shown is None else (shown,)
         changes = sum(deltas[name].rows for name in names if name in deltas)
-        if changes > self._changes_max:
+        if changes > self._limits.row_changes_max:
             return None
-        reading = Reading(self.reader, deltas, self._rows_max)
+        reading = Reading(self.reader, deltas, self._limits.handled_rows_max)
         try:
             return compiled.step.run(reading, {})
         except TooManyRowsError:
@@ -209,7 +204,8 @@ def merged(old: list[Row], added: list[Row], keys: int, types: tuple[str, ...]) 
             raise BugError(NEGATIVE)
         if was and not any(change):
             continue
-        if any(abs(n) > limit for n, limit in zip(after, limits, strict=True)):
+        large = max(after) > _INT_MAX or min(after) < -_INT_MAX
+        if large and any(abs(n) > limit for n, limit in zip(after, limits, strict=True)):
             return None
         if was:
             made.append((*key, *before[:-1], -1))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal
 from functools import lru_cache
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -139,8 +139,18 @@ _FUNCTIONS = {
 
 
 @lru_cache(maxsize=10_000)
-def _compiled(source: str) -> CodeType:
+def compiled(source: str) -> CodeType:
+    """The code of a source text, which plans of the same shape share."""
     return compile(source, "<rows>", "exec")
+
+
+def function_of(
+    text: str, parameters: str, names: Mapping[str, object] = MappingProxyType({})
+) -> Callable[..., Any]:
+    """A Python function that returns the value of an expression."""
+    scope = dict(names)
+    exec(compiled(f"def run({parameters}):\n    return {text}"), scope)
+    return scope["run"]  # type: ignore[return-value]
 
 
 class RowExpressions:
@@ -172,9 +182,7 @@ class RowExpressions:
 
     def function(self, text: str) -> Callable[[Any], Any]:
         """A function of `rows`."""
-        scope = dict(self.names)
-        exec(_compiled(f"def run(rows):\n    return {text}"), scope)
-        return scope["run"]  # type: ignore[no-any-return]
+        return function_of(text, "rows", self.names)
 
     def _check(self, expr: Expr) -> None:
         """Raise `NotSupported` unless the evaluator computes this."""

@@ -15,19 +15,25 @@ rules of `row_expressions`. `NotSupported` and `TooManyRowsError` leave a plan t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from operator import itemgetter
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from stepwell.execution.backend import Declined, Fallback, NotSupported
+from stepwell.execution.local import row_joins
 from stepwell.execution.local.expressions import SURE_DIGITS, ExpressionEvaluator
 from stepwell.execution.local.operators import compared_call
-from stepwell.execution.local.row_expressions import RowExpressions
-from stepwell.lsm.part import Part, Relation
-from stepwell.lsm.row_lookup import Row, RowReader, TooManyRowsError
+from stepwell.execution.local.row_expressions import RowExpressions, compiled
+from stepwell.execution.local.row_steps import (
+    Reading,
+    Step,
+    Values,
+    arranged,
+    consolidated,
+    picking,
+)
+from stepwell.lsm.part import Relation
+from stepwell.lsm.row_lookup import Row, RowReader
 from stepwell.lsm.values import comparable
-from stepwell.plan.conditions import equal_columns
 from stepwell.plan.nodes import (
     Accumulate,
     Aggregate,
@@ -42,52 +48,16 @@ from stepwell.plan.nodes import (
     Project,
     Restrict,
     Scan,
-    Side,
     Union,
     When,
     children,
 )
-from stepwell.plan.numbers import INTEGER_BITS, decimal_width
+from stepwell.plan.numbers import decimal_width
 from stepwell.plan.sums import Accumulator
 
 _INT_MAX = 2**63 - 1
 _INDEX_FAN_OUT = 1000
 """If the best index finds more rows, another column is indexed as well."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What a plan reads: the rows of this transaction, and the changes so far."""
-
-    reader: RowReader
-    deltas: Mapping[str, Part]
-    rows_max: int
-    """Intermediate results with more rows are left to columns."""
-
-    def check(self, rows: Sequence[Row]) -> list[Row]:
-        if len(rows) > self.rows_max:
-            raise TooManyRowsError
-        return rows  # type: ignore[return-value]
-
-
-Values: TypeAlias = "Mapping[str, Collection[Any]]"
-"""The values of the known columns. NULL is among them only if it equals NULL there."""
-Run: TypeAlias = "Callable[[Reading, Values], list[Row]]"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A compiled node: the columns of its rows, their types, and what computes them."""
-
-    columns: tuple[str, ...]
-    types: tuple[str, ...]
-    run: Run
-
-    def place(self, column: str) -> int:
-        return self.columns.index(column)
-
-    def type(self, column: str) -> str:
-        return self.types[self.columns.index(column)]
 
 
 _NONE: frozenset[str] = frozenset()
@@ -102,7 +72,7 @@ class RowCompiler:
         relations: Callable[[str], Relation | None],
         types: Callable[[str], tuple[str, ...]],
     ) -> None:
-        self._expressions = expressions
+        self._evaluator = expressions
         self._relation = relations
         """The stored relation of a name, if there is one."""
         self._types = types
@@ -114,7 +84,7 @@ class RowCompiler:
         Only rows that are shown, not stored, may hold floating point.
         """
         source = node.input if isinstance(node, Consolidate) else node
-        step = _arranged(self._of(source, frozenset(node.columns), _NONE), node.columns)
+        step = arranged(self.step(source, frozenset(node.columns), _NONE), node.columns)
         for type_ in step.types:
             if not comparable(type_) and not (shown and type_ == "double"):
                 raise NotSupported(f"{type_.upper()} is compared by Spark")
@@ -124,26 +94,23 @@ class RowCompiler:
     def added(self, node: Accumulate) -> Step:
         """The change of sums: keys, number of rows, accumulators, and a weight of one."""
         used = [e.columns for _, a in node.sums for e in (a.argument, a.present) if e is not None]
-        step = self._of(node.input, frozenset(node.keys).union(*used), _NONE)
-        code = RowExpressions(self._expressions, step.columns, step.types)
+        step = self.step(node.input, frozenset(node.keys).union(*used), _NONE)
+        code = self.expressions(step.columns, step.types)
         items = [f"r[{step.place(key)}]" for key in node.keys] + ["r[-1]"]
         items += [_contribution(code, accumulator) for _, accumulator in node.sums]
         contributions = code.function(f"[({', '.join(items)},) for r in rows]")
         keys, width = len(node.keys), len(items)
         limits = [_INT_MAX, *(_limit(a.type) for _, a in node.sums)]
-        add = "; ".join(f"g[{at}] += r[{at}]" for at in range(keys, width))
-        scope: dict[str, Any] = {}
-        exec(_GROUPING.format(keys=keys, add=add), scope)
-        group, run = scope["group"], step.run
+        group, run = _grouping(keys, width), step.run
 
         def added(reading: Reading, values: Values) -> list[Row]:
             rows = run(reading, values)
             if not rows:
                 return []
             made = contributions(rows)
-            for at, limit in enumerate(limits, keys):
+            for numbers, limit in zip(list(zip(*made, strict=True))[keys:], limits, strict=True):
                 # A sum that came near overflow would be reported by Spark.
-                if max(abs(r[at]) for r in made) * len(made) > limit:
+                if max(max(numbers), -min(numbers)) * len(made) > limit:
                     raise Declined(Fallback.ARITHMETIC)
             return [(*row, 1) for row in group(made)]
 
@@ -152,14 +119,22 @@ class RowCompiler:
 
     # Nodes
 
-    def _of(self, node: Node, needed: frozenset[str], known: frozenset[str]) -> Step:
+    def expressions(self, columns: Sequence[str], types: Sequence[str]) -> RowExpressions:
+        """Translates expressions over rows with these columns."""
+        return RowExpressions(self._evaluator, columns, types)
+
+    def step(self, node: Node, needed: frozenset[str], known: frozenset[str]) -> Step:
+        """The rows of a node, with the needed columns at least. Raises `NotSupported`.
+
+        Only rows with certain values in the known columns are asked for; others may come as well.
+        """
         match node:
             case Leaf() | Scan():
                 return self._leaf(node, needed, known)
             case Filter():
                 condition = node.condition
-                step = self._of(node.input, needed | condition.columns, known)
-                code = RowExpressions(self._expressions, step.columns, step.types)
+                step = self.step(node.input, needed | condition.columns, known)
+                code = self.expressions(step.columns, step.types)
                 keep = code.function(f"[r for r in rows if {code.condition(condition)}]")
                 return _then(step, keep)
             case Project():
@@ -167,20 +142,20 @@ class RowCompiler:
             case Union():
                 return self._union(node, needed, known)
             case Negate():
-                step = self._of(node.input, needed, known)
+                step = self.step(node.input, needed, known)
                 return _then(step, lambda rows: [(*r[:-1], -r[-1]) for r in rows])
             case Inner():
-                return self._inner(node, needed, known)
+                return row_joins.inner(self, node, needed, known)
             case Join():
-                return self._join(node, needed, known)
+                return row_joins.outer(self, node, needed, known)
             case Restrict():
-                return self._restrict(node, needed, known)
+                return row_joins.restrict(self, node, needed, known)
             case Keys():
                 return self._keys(node, known)
             case Aggregate():
                 return self._aggregate(node, known)
             case Consolidate():
-                return self._of(node.input, needed, known)
+                return self.step(node.input, needed, known)
             case _:
                 raise NotSupported(f"{type(node).__name__} is computed by columns")
 
@@ -218,6 +193,7 @@ class RowCompiler:
                         at, among = columns.index(by), values[by]
                         more = [r for r in more if r[at] in among]
                     rows = rows + more
+            reading.count(len(rows))
             return rows
 
         return Step(columns, types, run)
@@ -227,15 +203,15 @@ class RowCompiler:
         inside = {name: expr.column for name, expr in items if name in known}
         passed = {name: column for name, column in inside.items() if column is not None}
         below = frozenset[str]().union(*(expr.columns for _, expr in items))
-        step = self._of(node.input, below, frozenset(passed.values()))
+        step = self.step(node.input, below, frozenset(passed.values()))
         columns = tuple(name for name, _ in items)
         run = step.run
         if all(expr.column in step.columns for _, expr in items):
             places = [step.columns.index(e.column) for _, e in items if e.column is not None]
             types = tuple(step.types[place] for place in places)
-            pick = _picking(places, len(step.columns))
+            pick = picking(places, len(step.columns))
         else:
-            code = RowExpressions(self._expressions, step.columns, step.types)
+            code = self.expressions(step.columns, step.types)
             made = [code.value(expr) for _, expr in items]
             types = tuple(value.type for value in made)
             texts = [*(value.text for value in made), "r[-1]"]
@@ -256,8 +232,8 @@ class RowCompiler:
         for child in node.inputs:
             names = tuple(child.columns[i] for i in at)
             inside = {c: n for c, n in zip(columns, names, strict=True) if c in known}
-            step = self._of(child, frozenset(names), frozenset(inside.values()))
-            steps.append((_arranged(step, names), inside))
+            step = self.step(child, frozenset(names), frozenset(inside.values()))
+            steps.append((arranged(step, names), inside))
         types = steps[0][0].types
         if any(step.types != types for step, _ in steps):
             raise NotSupported("the branches of a UNION differ in type")
@@ -274,8 +250,8 @@ class RowCompiler:
         """The distinct keys, and perhaps keys of rows that cancel out."""
         inside = dict(node.items)
         below = tuple(column for _, column in node.items)
-        step = self._of(node.input, frozenset(below), frozenset(inside[c] for c in known))
-        step = _arranged(step, below)
+        step = self.step(node.input, frozenset(below), frozenset(inside[c] for c in known))
+        step = arranged(step, below)
 
         def run(reading: Reading, values: Values) -> list[Row]:
             rows = step.run(reading, {inside[c]: values[c] for c in known})
@@ -283,167 +259,14 @@ class RowCompiler:
 
         return Step(node.columns, step.types, run)
 
-    def _restrict(self, node: Restrict, needed: frozenset[str], known: frozenset[str]) -> Step:
-        keys = _arranged(
-            self._of(node.keys, frozenset(k for _, k in node.on), _NONE),
-            tuple(k for _, k in node.on),
-        )
-        mine = tuple(c for c, _ in node.on)
-        step = self._of(node.input, needed | set(mine), known | set(mine))
-        for column, kind in zip(mine, keys.types, strict=True):
-            _check_alike(step.type(column), kind)
-        key, width = _key_of([step.place(c) for c in mine]), len(mine)
-
-        def run(reading: Reading, values: Values) -> list[Row]:
-            found = keys.run(reading, {})
-            if not found:
-                return []
-            more = {c: {r[i] for r in found} for i, c in enumerate(mine)}
-            rows = step.run(reading, {**values, **more})
-            among = {r[0] for r in found} if width == 1 else {r[:-1] for r in found}
-            return [r for r in rows if key(r) in among]
-
-        return Step(step.columns, step.types, run)
-
-    def _inner(self, node: Inner, needed: frozenset[str], known: frozenset[str]) -> Step:
-        """Join the inputs one by one, each with the rows that the values so far lead to."""
-        wanted = needed.union(known, *(condition.columns for condition in node.on))
-        pairs = [pair for pair in map(equal_columns, node.on) if pair is not None]
-        waiting = list(range(len(node.inputs)))
-        reached = (i for i in waiting if known & set(node.inputs[i].columns))
-        place = next(reached, 0)
-        waiting.remove(place)
-        first = self._input(node.inputs[place], wanted, known)
-        columns, types = list(first.columns), list(first.types)
-        joins: list[_Join] = []
-        tested = set[int]()
-        filters: list[tuple[int, Callable[[Any], Any]]] = []
-        while True:
-            self._filters(node, columns, types, tested, len(joins), filters)
-            if not waiting:
-                break
-            place, on = self._next(node, waiting, columns, pairs, known)
-            waiting.remove(place)
-            child = node.inputs[place]
-            outer = known & set(child.columns)
-            step = self._input(child, wanted, outer | {theirs for _, theirs, _ in on})
-            for at, theirs, _ in on:
-                _check_alike(types[at], step.type(theirs))
-            tested |= {i for i, condition in enumerate(node.on) if _is_pair(condition, columns, on)}
-            joins.append(_Join(step, tuple(on), tuple(outer - {theirs for _, theirs, _ in on})))
-            columns += step.columns
-            types += step.types
-        return Step(tuple(columns), tuple(types), _joining(first, known, joins, filters))
-
-    def _input(self, child: Node, wanted: frozenset[str], known: frozenset[str]) -> Step:
-        mine = frozenset(child.columns)
-        return self._of(child, wanted & mine, known & mine)
-
-    def _next(
-        self,
-        node: Inner,
-        waiting: Sequence[int],
-        columns: Sequence[str],
-        pairs: Sequence[tuple[str, str, bool]],
-        known: frozenset[str],
-    ) -> tuple[int, list[tuple[int, str, bool]]]:
-        """The next input that an equality connects, and what must be equal."""
-        for place in waiting:
-            theirs = node.inputs[place].columns
-            on = [
-                (columns.index(a), b, null_safe)
-                for one, two, null_safe in pairs
-                for a, b in ((one, two), (two, one))
-                if a in columns and b in theirs
-            ]
-            if on:
-                return place, on
-        reached = (i for i in waiting if known & set(node.inputs[i].columns))
-        return next(reached, waiting[0]), []
-
-    def _filters(
-        self,
-        node: Inner,
-        columns: Sequence[str],
-        types: Sequence[str],
-        tested: set[int],
-        after: int,
-        filters: list[tuple[int, Callable[[Any], Any]]],
-    ) -> None:
-        """Add the conditions that can be tested now."""
-        there = set(columns)
-        for number, condition in enumerate(node.on):
-            if number in tested or not condition.columns <= there:
-                continue
-            tested.add(number)
-            code = RowExpressions(self._expressions, columns, types)
-            text = code.condition(condition)
-            filters.append((after, code.function(f"[r for r in rows if {text}]")))
-
-    def _join(self, node: Join, needed: frozenset[str], known: frozenset[str]) -> Step:
-        """A left, semi or anti join."""
-        if node.side is Side.FULL or not node.equal:
-            raise NotSupported("this join is computed by columns")
-        also = frozenset[str]().union(*(condition.columns for condition in node.also))
-        mine, theirs = tuple(a for a, _ in node.equal), tuple(b for _, b in node.equal)
-        left = self._input(node.left, needed | also | set(mine) | known, known)
-        wanted = (needed | also | set(theirs)) & set(node.right.columns)
-        right = self._of(node.right, frozenset(wanted), frozenset(theirs))
-        for a, b in node.equal:
-            _check_alike(left.type(a), right.type(b))
-        key, other = _key_of(list(map(left.place, mine))), _key_of(list(map(right.place, theirs)))
-        places = [left.place(a) for a in mine]
-        keep = None
-        if node.also:
-            code = RowExpressions(
-                self._expressions, (*left.columns, *right.columns), (*left.types, *right.types)
-            )
-            tests = " and ".join(code.condition(condition) for condition in node.also)
-            keep = code.function(f"[r for r in rows if {tests}]")
-        side, null_safe, nothing = node.side, node.null_safe, (None,) * len(right.columns)
-        passed = tuple(known & set(node.left.columns))
-
-        def run(reading: Reading, values: Values) -> list[Row]:
-            rows = left.run(reading, {c: values[c] for c in passed})
-            if not rows:
-                return []
-            sought = {c: _values(rows, at, null_safe) for c, at in zip(theirs, places, strict=True)}
-            found = consolidated(right.run(reading, sought))
-            if any(r[-1] < 0 for r in found):
-                raise Declined(Fallback.ROWS_ELSEWHERE)
-            by_key: dict[Any, list[Row]] = {}
-            for r in found:
-                k = other(r)
-                if null_safe or not _has_null(k):
-                    by_key.setdefault(k, []).append(r)
-            made: list[Row] = []
-            for row in rows:
-                matches: Sequence[Row] = by_key.get(key(row), ())
-                if keep is not None and matches:
-                    matches = keep([(*row[:-1], *r) for r in matches])
-                    matches = [r[len(row) - 1 :] for r in matches]
-                if side is Side.LEFT:
-                    weight, most = row[-1], row[:-1]
-                    made += [(*most, *r[:-1], weight * r[-1]) for r in matches]
-                    if not matches:
-                        made.append((*most, *nothing, weight))
-                elif (side is Side.SEMI) == bool(matches):
-                    made.append(row)
-            return reading.check(made)
-
-        columns, types = left.columns, left.types
-        if side is Side.LEFT:
-            columns, types = columns + right.columns, types + right.types
-        return Step(columns, types, run)
-
     def _aggregate(self, node: Aggregate, known: frozenset[str]) -> Step:
         """Aggregates that depend only on the set of values, not on their multiplicities."""
         if not node.keys:
             raise NotSupported("an aggregate of all rows is computed by columns")
         calls = [compared_call(expr) for _, expr in node.calls]
         used = tuple(dict.fromkeys([*node.keys, *(column for _, column in calls)]))
-        step = self._of(node.input, frozenset(used), known & set(node.keys))
-        step = _arranged(step, used)
+        step = self.step(node.input, frozenset(used), known & set(node.keys))
+        step = arranged(step, used)
         made = [(_AGGREGATES[function], used.index(column)) for function, column in calls]
         types = [step.type(key) for key in node.keys]
         types += [
@@ -472,7 +295,12 @@ _AGGREGATES: dict[str, Callable[[list[Any]], Any]] = {
     "min": lambda values: min(values, default=None),
     "count_distinct": lambda values: len(set(values)),
 }
-_GROUPING = """
+
+
+def _grouping(keys: int, width: int) -> Callable[[list[Row]], Iterable[Sequence[Any]]]:
+    """A function that adds up the columns after the keys, by key."""
+    add = "; ".join(f"g[{at}] += r[{at}]" for at in range(keys, width))
+    source = f"""
 def group(rows):
     groups = {{}}
     for r in rows:
@@ -483,17 +311,9 @@ def group(rows):
             {add}
     return groups.values()
 """
-
-
-@dataclass(frozen=True, slots=True)
-class _Join:
-    """One more input of a join."""
-
-    step: Step
-    on: tuple[tuple[int, str, bool], ...]
-    """The position in the rows so far, the input's column, and whether NULL equals NULL."""
-    outer: tuple[str, ...]
-    """Columns of the input whose values are known from outside."""
+    scope: dict[str, Any] = {}
+    exec(compiled(source), scope)
+    return scope["group"]  # type: ignore[no-any-return]
 
 
 class Choice:
@@ -530,17 +350,6 @@ class Choice:
         return best if best is not None else next(iter(self._sought))
 
 
-def consolidated(rows: list[Row]) -> list[Row]:
-    """Sum the weights of equal rows, and drop those of weight zero."""
-    if len(rows) == 1 and rows[0][-1]:
-        return rows
-    weights: dict[Row, int] = {}
-    for row in rows:
-        key = row[:-1]
-        weights[key] = weights.get(key, 0) + row[-1]
-    return [(*key, weight) for key, weight in weights.items() if weight]
-
-
 def changed_relations(node: Node) -> frozenset[str]:
     """The relations whose change a plan reads."""
     if isinstance(node, Leaf):
@@ -551,118 +360,6 @@ def changed_relations(node: Node) -> frozenset[str]:
 def _then(step: Step, keep: Callable[[Any], Any]) -> Step:
     run = step.run
     return Step(step.columns, step.types, lambda r, v: keep(run(r, v)))
-
-
-def _arranged(step: Step, columns: tuple[str, ...]) -> Step:
-    """The same rows with exactly these columns."""
-    if step.columns == columns:
-        return step
-    places = [step.place(column) for column in columns]
-    types = tuple(step.types[place] for place in places)
-    pick, run = _picking(places, len(step.columns)), step.run
-    return Step(columns, types, lambda r, v: pick(run(r, v)))
-
-
-def _picking(places: Sequence[int], width: int) -> Callable[[list[Row]], list[Row]]:
-    """Columns at these positions, and the weight."""
-    if not places:
-        return lambda rows: [(r[-1],) for r in rows]
-    pick = itemgetter(*places, width)
-    return lambda rows: list(map(pick, rows))
-
-
-def _key_of(places: Sequence[int]) -> Callable[[Row], Any]:
-    return itemgetter(*places)
-
-
-def _has_null(key: Any) -> bool:
-    return key is None or (isinstance(key, tuple) and None in key)
-
-
-def _values(rows: Sequence[Row], place: int, null_safe: bool) -> set[Any]:
-    found = {r[place] for r in rows}
-    if not null_safe:
-        found.discard(None)
-    return found
-
-
-def _check_alike(one: str, other: str) -> None:
-    """Raise `NotSupported` unless equal values of two types have the same form."""
-    if one != other and not (one in INTEGER_BITS and other in INTEGER_BITS):
-        raise NotSupported("columns that differ in type are compared by columns")
-
-
-def _is_pair(condition: Any, columns: Sequence[str], on: Sequence[tuple[int, str, bool]]) -> bool:
-    """Whether a condition is one of these equalities."""
-    pair = equal_columns(condition)
-    if pair is None:
-        return False
-    made = {(columns[at], theirs, null_safe) for at, theirs, null_safe in on}
-    return pair in made or (pair[1], pair[0], pair[2]) in made
-
-
-def _joining(
-    first: Step,
-    known: frozenset[str],
-    joins: Sequence[_Join],
-    filters: Sequence[tuple[int, Callable[[Any], Any]]],
-) -> Run:
-    mine = tuple(known & set(first.columns))
-    after: list[list[Callable[[Any], Any]]] = [[] for _ in range(len(joins) + 1)]
-    for place, keep in filters:
-        after[place].append(keep)
-    steps = [_joined(join) for join in joins]
-
-    def run(reading: Reading, values: Values) -> list[Row]:
-        rows = first.run(reading, {c: values[c] for c in mine})
-        for keep in after[0]:
-            rows = keep(rows)
-        for step, filtering in zip(steps, after[1:], strict=True):
-            if not rows:
-                return rows
-            rows = reading.check(step(reading, values, rows))
-            for keep in filtering:
-                rows = keep(rows)
-        return rows
-
-    return run
-
-
-def _joined(join: _Join) -> Callable[[Reading, Values, list[Row]], list[Row]]:
-    """Join rows with one more input."""
-    on, outer, step = join.on, join.outer, join.step
-    if not on:
-
-        def product(reading: Reading, values: Values, rows: list[Row]) -> list[Row]:
-            right = step.run(reading, {c: values[c] for c in outer})
-            if len(rows) * len(right) > reading.rows_max:
-                raise TooManyRowsError
-            return [(*a[:-1], *b[:-1], a[-1] * b[-1]) for a in rows for b in right]
-
-        return product
-    key = _key_of([at for at, _, _ in on])
-    other = _key_of([step.place(theirs) for _, theirs, _ in on])
-    strict = [i for i, (_, _, null_safe) in enumerate(on) if not null_safe]
-    single = len(on) == 1
-
-    def joined(reading: Reading, values: Values, rows: list[Row]) -> list[Row]:
-        sought = {c: values[c] for c in outer}
-        for at, theirs, null_safe in on:
-            sought[theirs] = _values(rows, at, null_safe)
-        right = step.run(reading, sought)
-        if not right:
-            return []
-        by_key: dict[Any, list[Row]] = {}
-        for r in right:
-            by_key.setdefault(other(r), []).append(r)
-        # NULL equals nothing, unless the condition says otherwise.
-        if single and strict:
-            by_key.pop(None, None)
-        elif strict:
-            by_key = {k: b for k, b in by_key.items() if all(k[i] is not None for i in strict)}
-        return [(*a[:-1], *b[:-1], a[-1] * b[-1]) for a in rows for b in by_key.get(key(a), ())]
-
-    return joined
 
 
 def _contribution(code: RowExpressions, accumulator: Accumulator) -> str:

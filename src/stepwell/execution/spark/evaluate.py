@@ -141,9 +141,7 @@ class Evaluator:
         self.local = LocalBackend(
             ExpressionEvaluator(constants(spark), decimals=usual), self.limits
         )
-        self._by_row = RowBackend(
-            self.local.expressions, relations, indexes, self.limits.row_changes_max
-        )
+        self._by_row = RowBackend(self.local.expressions, relations, indexes, self.limits)
         self._use = use
         self._support: Support | None = None
         """The decision for the block that is computed; None if it was not decided."""
