@@ -20,6 +20,7 @@ import _rivals
 import _tpch
 from stepwell.env import SystemEnv
 from stepwell.execution.backend import NotSupported
+from stepwell.execution.limits import QueryLimits
 from stepwell.execution.local import expressions
 from stepwell.execution.local.expressions import ExpressionEvaluator, Value, arrow_of
 from stepwell.execution.spark import evaluate, frames, views
@@ -132,7 +133,7 @@ class Types:
         return inside
 
 
-def bare(folder: Path) -> Views:
+def bare(folder: Path, limits: QueryLimits | None = None) -> Views:
     """No tables and no views yet."""
     views.adopt = lambda spark, settings: spark  # type: ignore[assignment]
     frames.beside = lambda spark: spark  # type: ignore[assignment]
@@ -140,12 +141,12 @@ def bare(folder: Path) -> Views:
     expressions.DIVIDED_ROWS_MAX = 10**9
     evaluate.Evaluator.jobs = property(lambda self: 0)  # type: ignore[assignment]
     cache = Cache(folder / "cache", SystemEnv())
-    return Views(NoSpark(), folder=folder / "runs", cache=cache)  # type: ignore[arg-type]
+    return Views(NoSpark(), folder=folder / "runs", cache=cache, queries=limits)  # type: ignore[arg-type]
 
 
-def open_views(files: Mapping[str, Path], folder: Path) -> Views:
+def open_views(files: Mapping[str, Path], folder: Path, limits: QueryLimits | None = None) -> Views:
     """All 22 views over these files, in this process."""
-    made = bare(folder)
+    made = bare(folder, limits)
     schema = (_tpch.SQL / "schema.sql").read_text("utf-8")
     text = "\n".join([schema, *_rivals.STATEMENTS.values()])
     statements = parse_statements(Source("tpch.sql", text))

@@ -57,7 +57,8 @@ def pairs(seeds: Iterable[int]) -> list[tuple[int, ...]]:
 
 
 def way(seed: int) -> str:
-    return ("runs", "alone", "recompute", "", "", "spark", "", "recompute", "", "")[seed % 10]
+    ways = ("runs", "alone", "recompute", "", "columns", "spark", "", "recompute", "few", "")
+    return ways[seed % 10]
 
 
 def asked_for() -> list[tuple[int, ...]]:
@@ -82,7 +83,8 @@ def test_any_of_thousands_of_views_is_what_spark_computes(spark: SparkSession, f
 def check(spark: SparkSession, seeds: Sequence[int]) -> None:
     """Small tables as they are, and as if they were large, too large to be looked into, too large
     to be computed with but by Spark, or so that recomputing a view is cheaper; and plans as
-    if Spark could read small ones only."""
+    if Spark could read small ones only. Small changes row by row, over columns, and as the one or
+    the other happens to be chosen."""
     one = partial(check_one, spark, WAYS[way(seeds[0])])
     with ThreadPoolExecutor(len(seeds)) as threads:
         for followed in threads.map(one, seeds):
@@ -92,6 +94,8 @@ def check(spark: SparkSession, seeds: Sequence[int]) -> None:
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "": {},
     "runs": {"limits": MemoryLimits(memory_rows_max=2)},
+    "columns": {"queries": QueryLimits(row_changes_max=-1)},
+    "few": {"queries": QueryLimits(row_changes_max=3, handled_rows_max=12)},
     "alone": {"use": Use.SPARK, "settings": SETTINGS},
     "spark": {"use": Use.LOOKUPS, "queries": QueryLimits(nodes_max=40, sql_length_max=3_000)},
     "recompute": {"queries": QueryLimits(costs=CostModel(scan=0, changed_rows_min=0))},

@@ -77,15 +77,16 @@ class RowBackend:
         self, node: Node, deltas: Mapping[str, Part], types: tuple[str, ...] | None = None
     ) -> Part | None:
         """The change set that a plan computes. Raises `Declined`."""
-        accumulated = isinstance(node, Accumulate)
 
         def compile(compiler: RowCompiler) -> Step:
             return compiler.added(node) if isinstance(node, Accumulate) else compiler.rows(node)
 
         compiled = self._plan(node, deltas, compile)
         rows = self._run(compiled, deltas)
-        if rows is None or compiled.step is None or (accumulated and not rows):
+        if rows is None or compiled.step is None:
             return None
+        if not rows and isinstance(node, Accumulate) and not node.keys:
+            return None  # A sum of no rows is a row.
         return part_of(rows, compiled.step.types, types)
 
     def sums(self, block: Sums, node: Accumulate, deltas: Mapping[str, Part]) -> Part | None:

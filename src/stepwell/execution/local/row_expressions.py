@@ -114,10 +114,13 @@ def _rounded(value: int, unit: int) -> int:
     return -found if value < 0 else found
 
 
-def _over(a: float, b: int) -> float:
-    if not b or abs(b) > _FLOAT_MAX or (isinstance(a, int) and abs(a) > _FLOAT_MAX):
+def _over(a: Any, b: Any) -> float | None:
+    """A quotient as a double. Declines for a bad number even where the other one is NULL."""
+    if b is not None and (not b or abs(b) > _FLOAT_MAX):
         declined()
-    return float(a) / float(b)
+    if isinstance(a, int) and abs(a) > _FLOAT_MAX:
+        declined()
+    return None if a is None or b is None else float(a) / float(b)
 
 
 def _double(value: int) -> float:
@@ -288,7 +291,8 @@ class RowExpressions:
                 return self._test(self._strict(lambda x: f"not {x}", a), a)
             case exp.Is():
                 a = self._of(node.this)
-                return replace(self._test(f"({a.text} is None)", a), present=True)
+                text = "False" if a.present else f"({a.text} is None)"
+                return replace(self._test(text, a), present=True)
             case exp.In():
                 return self._in(node)
             case exp.Case():
@@ -382,7 +386,7 @@ class RowExpressions:
     def _quotient(self, node: exp.Div) -> Code:
         a, b = self._of(node.left), self._of(node.right)
         if a.type in (_DOUBLE, *INTEGER_BITS) and b.type in INTEGER_BITS:
-            return Code(self._strict(lambda x, y: f"_over({x}, {y})", a, b), _DOUBLE, fallible=True)
+            return Code(f"_over({a.text}, {b.text})", _DOUBLE, fallible=True)
         a, b = self._decimal(a, node.left), self._decimal(b, node.right)
         mine, theirs = _width(a.type), _width(b.type)
         width = quotient_width(mine, theirs)
