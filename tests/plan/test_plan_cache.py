@@ -16,6 +16,8 @@ def test_a_block_is_planned_again_only_when_sizes_differ() -> None:
     first = plans.maintenance(block, rows, {"fact": 5}).plan(block)
     assert first is not None
     assert plans.maintenance(block, rows, {"fact": 6}).plan(block) is first
+    assert plans.maintenance(block, rows, {"fact": 63}).plan(block) is first
+    assert plans.maintenance(block, rows, {"fact": 64}).plan(block) is not first
     assert plans.maintenance(block, rows, {"fact": 6, "other": 9}).plan(block) is first
     assert plans.maintenance(block, {**rows, "d1": 500}, {"fact": 5}).plan(block) is not first
     assert plans.maintenance(block, rows, {"fact": 500}).plan(block) is not first

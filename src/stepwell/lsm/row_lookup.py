@@ -40,8 +40,6 @@ class RowReader:
         self._look_ups: dict[tuple[str, int], _LookUp] = {}
         self.rows_found = 0
         """Rows that look-ups returned, for any caller."""
-        self.rows_read = 0
-        """Rows that were read from relations."""
 
     def rows(self, part: Part, places: Sequence[int]) -> list[Row]:
         """All rows of a part in memory, with these columns and the weight."""
@@ -64,10 +62,8 @@ class RowReader:
         known = self._look_ups.get(key)
         if known is None or not known.of(relation):
             known = self._look_ups[key] = _LookUp(self, self._indexes, relation, place)
-        before = known.count
         rows = known.rows(values, places, self._rows_max)
         self.rows_found += len(rows)
-        self.rows_read += known.count - before
         return rows
 
     def count(self, relation: Relation, place: int, values: Collection[Any]) -> int | None:

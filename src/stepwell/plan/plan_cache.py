@@ -2,7 +2,7 @@
 
 The plan of a block depends on which of its inputs changed, and the order of its joins on their
 sizes. Sizes are compared by their power of two, so a block is planned again only when an input has
-doubled or halved.
+doubled or halved, and not for a change of few rows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from stepwell.plan.nodes import Names, Scan, walk
 from stepwell.plan.program import Block, Full
 
 _PLANS_MAX = 5_000
+_FEW_ROWS = 63
+"""Changes of at most as many rows share a plan: they are small against any table."""
 
 
 @dataclass(slots=True)
@@ -36,7 +38,9 @@ class PlanCache:
         reads = self._inputs(block)
         changed = reads & deltas.keys()
         sizes = tuple(rows[name].bit_length() for name in sorted(reads))
-        changes = tuple((name, deltas[name].bit_length()) for name in sorted(changed))
+        changes = tuple(
+            (name, max(deltas[name], _FEW_ROWS).bit_length()) for name in sorted(changed)
+        )
         key = (id(block), rows[block.relation].bit_length(), sizes, changes)
         known = self._known.get(key)
         if known is not None:
