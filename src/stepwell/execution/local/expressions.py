@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Context, Decimal
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -29,6 +29,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from stepwell.execution.backend import Declined, Fallback, NotSupported
+from stepwell.execution.local.quotients import SURE_DIGITS, divided, rounded
 from stepwell.lsm.arrow_types import arrow_type
 from stepwell.plan.expressions import Expr
 from stepwell.plan.identity import by_identity
@@ -48,13 +49,9 @@ from stepwell.plan.numbers import (
 from stepwell.plan.types import parse_type
 
 _FIXED_MAX = 10_000
-DIVIDED_ROWS_MAX = 2_000
-"""Quotients are computed one by one."""
 Data: TypeAlias = Any
 """An Arrow column, or a scalar that stands for all rows."""
 
-SURE_DIGITS = 34
-"""Spark may round intermediate results with more digits, even if the type has room for them."""
 _DOUBLE = "double"
 _ORDERED = {"boolean", "string", "date", "timestamp", "timestamp_ntz"}
 COMPARE: dict[type[exp.Expr], Callable[..., Any]] = {
@@ -82,10 +79,6 @@ _CONSTANT = (
     exp.Neg,
     exp.Paren,
 )
-
-
-_EXACT = Context(prec=200, rounding=ROUND_HALF_UP)
-_SPARK = [Context(prec=digits, rounding=ROUND_HALF_UP) for digits in (SURE_DIGITS, DIGITS_MAX)]
 
 
 _TESTS = (*COMPARE, exp.NullSafeEQ, exp.Between, exp.In, exp.Like, exp.Is, exp.Not)
@@ -361,7 +354,7 @@ class ExpressionEvaluator:
         if not self._decimals:
             raise NotSupported("a Spark setting changes the precision of decimals")
         width = quotient_width(_decimal(a.type), _decimal(b.type))
-        return Value(_divided(a.data, b.data, *width), decimal_text(width))
+        return Value(divided(a.data, b.data, *width), decimal_text(width))
 
     def _cast(self, node: exp.Cast, columns: Columns) -> Value:
         if id(node) in self._fixed or is_constant(node):
@@ -378,7 +371,7 @@ class ExpressionEvaluator:
         if wanted and (decimal or value.type in INTEGER_BITS):
             if wanted[1] >= (decimal[1] if decimal else 0):
                 return value.cast(kind)
-            return Value(_rounded(value.data, *wanted), kind)
+            return Value(rounded(value.data, *wanted), kind)
         if kind == _DOUBLE and decimal and not decimal[1]:
             return Value(_small(value.data.cast(pa.int64())).cast(pa.float64()), kind)
         if kind == _DOUBLE and value.type in INTEGER_BITS:
@@ -529,49 +522,6 @@ def _small(data: Data) -> Data:
     if any(abs(v or 0) > 2**53 for v in least_and_most.as_py().values()):
         raise Declined(Fallback.ARITHMETIC)
     return data
-
-
-def _each(data: Data) -> list[Decimal | None]:
-    if isinstance(data, pa.Scalar):
-        raise NotSupported("a constant is divided")
-    if len(data) > DIVIDED_ROWS_MAX:
-        raise Declined(Fallback.TOO_MANY_ROWS)
-    return data.to_pylist()  # type: ignore[no-any-return]
-
-
-def _divided(a: Data, b: Data, precision: int, scale: int) -> pa.Array:
-    """Quotients, rounded half up at `scale` digits."""
-    count = max((len(d) for d in (a, b) if not isinstance(d, pa.Scalar)), default=0)
-    if not count and isinstance(a, pa.Scalar) and isinstance(b, pa.Scalar):
-        raise NotSupported("a constant is divided")
-    over = [a.as_py()] * count if isinstance(a, pa.Scalar) else _each(a)
-    under = [b.as_py()] * count if isinstance(b, pa.Scalar) else _each(b)
-    made: list[Decimal | None] = []
-    for x, y in zip(over, under, strict=True):
-        if x is None or y is None:
-            made.append(None)
-        else:
-            made.append(quotient(x, y, scale))
-    return pa.array(made, pa.decimal128(precision, scale))
-
-
-def quotient(x: Decimal, y: Decimal, scale: int) -> Decimal:
-    """A quotient, rounded half up at `scale` digits. Declines if rounding is uncertain."""
-    if not y:
-        raise Declined(Fallback.ARITHMETIC)
-    found = _half_up(_EXACT.divide(x, y), scale)
-    if any(found != _half_up(context.divide(x, y), scale) for context in _SPARK):
-        raise Declined(Fallback.ARITHMETIC)
-    return found
-
-
-def _rounded(data: Data, precision: int, scale: int) -> pa.Array:
-    values = [None if v is None else _half_up(v, scale) for v in _each(data)]
-    return pa.array(values, pa.decimal128(precision, scale))
-
-
-def _half_up(value: Decimal, scale: int) -> Decimal:
-    return value.quantize(Decimal(1).scaleb(-scale), rounding=ROUND_HALF_UP, context=_EXACT)
 
 
 def _alike(a: Value, b: Value) -> tuple[Value, Value]:

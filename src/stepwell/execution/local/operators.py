@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from stepwell.execution.backend import Declined, Fallback, NotSupported
-from stepwell.execution.local.expressions import SURE_DIGITS, ExpressionEvaluator, Value, certain
+from stepwell.execution.local.expressions import ExpressionEvaluator, Value, certain
 from stepwell.execution.local.lookup import LookUps
+from stepwell.execution.local.quotients import SURE_DIGITS
 from stepwell.execution.local.top_n import first_rows
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.consolidate import consolidated, grouped

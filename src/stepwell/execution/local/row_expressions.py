@@ -26,16 +26,15 @@ from sqlglot import exp
 
 from stepwell.execution.backend import Declined, Fallback, NotSupported
 from stepwell.execution.local.expressions import (
-    SURE_DIGITS,
     ExpressionEvaluator,
     Value,
     arrow_of,
     branches_of,
     common_type,
     is_constant,
-    quotient,
     target_of,
 )
+from stepwell.execution.local.quotients import SURE_DIGITS, quotient
 from stepwell.lsm.row_values import to_list
 from stepwell.plan.expressions import Expr
 from stepwell.plan.numbers import (

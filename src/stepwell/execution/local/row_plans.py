@@ -20,8 +20,9 @@ from typing import Any
 
 from stepwell.execution.backend import Declined, Fallback, NotSupported
 from stepwell.execution.local import row_joins
-from stepwell.execution.local.expressions import SURE_DIGITS, ExpressionEvaluator
+from stepwell.execution.local.expressions import ExpressionEvaluator
 from stepwell.execution.local.operators import compared_call
+from stepwell.execution.local.quotients import SURE_DIGITS
 from stepwell.execution.local.row_expressions import RowExpressions, compiled
 from stepwell.execution.local.row_steps import (
     Reading,

@@ -29,8 +29,9 @@ from stepwell.errors import (
 )
 from stepwell.execution.backend import CannotRunError
 from stepwell.execution.local import pushdown
-from stepwell.execution.local.expressions import DIVIDED_ROWS_MAX, certain
+from stepwell.execution.local.expressions import certain
 from stepwell.execution.local.output import Output, Shown, arrow_of
+from stepwell.execution.local.quotients import DIVIDED_ROWS_MAX
 from stepwell.journal import paths
 from stepwell.lsm import run_ranges
 from stepwell.lsm.arrow_types import arrow_schema
