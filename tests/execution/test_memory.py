@@ -39,6 +39,7 @@ LIMIT = 500
 """Rows at once; a push is smaller, and every view is larger."""
 SETTINGS = Settings(checkpoint_every_s=1e9, background_delivery=False)
 SETTINGS = replace(SETTINGS, outbox=replace(SETTINGS.outbox, part_rows_max=400))
+QUERIES = QueryLimits(collected_rows_max=LIMIT)
 
 
 @pytest.fixture
@@ -66,8 +67,7 @@ def opened(spark: SparkSession, folder: Path, sinks: list[Sink]) -> Pipeline:
     env = SystemEnv()
     store = LocalStore(str(folder / "state"), env)
     limits = MemoryLimits(memory_rows_max=LIMIT, merged_rows_max=LIMIT)
-    queries = QueryLimits(collected_rows_max=LIMIT)
-    executor = spark_executor(SQL, spark=spark, limits=limits, queries=queries)
+    executor = spark_executor(SQL, spark=spark, limits=limits, queries=QUERIES)
     return Pipeline(store, env, executor=executor, sinks=sinks, settings=SETTINGS)
 
 
@@ -148,7 +148,7 @@ def test_a_delete_from_a_table_of_maps_collects_what_it_names(
     rows = spark.range(ROWS).selectExpr("map('id', id, 'same', 0L) AS m")
     text = """CREATE TABLE t (m MAP<STRING, BIGINT>);
         CREATE MATERIALIZED VIEW v AS SELECT m['id'] AS id FROM t;"""
-    pipeline = Views.open(spark, text, tables={"t": rows})
+    pipeline = Views.open(spark, text, tables={"t": rows}, queries=QUERIES)
     maps = pa.array([[("same", 0), ("id", 5)], [("id", -1)]], pa.map_(pa.string(), pa.int64()))
     collected.clear()
     outcome = pipeline.apply({"t": Change(delete=pa.table({"m": maps}))})
@@ -185,7 +185,8 @@ def test_one_row_that_becomes_many_is_not_collected(
     """S4, J7: how much comes of a row is not known before; what is too much Spark writes."""
     numbers = range(TIMES)
     items = pa.table({"id": numbers, "kind": [7] * TIMES})
-    pipeline = Views.open(spark, FAN_OUT, tables={"items": spark.createDataFrame(items)})
+    tables = {"items": spark.createDataFrame(items)}
+    pipeline = Views.open(spark, FAN_OUT, tables=tables, queries=QUERIES)
     names = ("pairs", "most", "numbers", "lists", "spans", "again")
     kind = pa.table({"kind": [7], "times": pa.array([TIMES], pa.int32())})
     collected.clear()
