@@ -218,3 +218,16 @@ def test_a_client_that_says_nothing_keeps_nobody_waiting(served: Served) -> None
         served.server = MetricsServer(
             PrometheusMetrics("another"), "127.0.0.1", 0, served.died.append
         )
+
+
+def test_a_server_that_dies_is_reported(served: Served) -> None:
+    """R1: dashboards would show a gap, and the process would say that all is well."""
+    broken = OSError("out of sockets")
+
+    def fail() -> None:
+        raise broken
+
+    served.server._server.service_actions = fail  # type: ignore[method-assign]
+    served.server._thread.join(30)
+    assert served.died == [broken]
+    served.died.clear()
