@@ -42,12 +42,12 @@ from stepwell.connectors.delivery import (
     latest_by_key,
 )
 from stepwell.connectors.durable import check_trusted, sync_file, sync_folder
+from stepwell.connectors.lake_sink import LINEAGE, SINK, TRANSACTION, SinkTable
 from stepwell.engine.evolution import columns_before
 from stepwell.engine.ports import Delivered
 from stepwell.env import ulid_number, ulid_text
 from stepwell.errors import ConfigError, InvalidError, StepwellError, UnavailableError
 from stepwell.lsm.change import WEIGHT
-from stepwell.lsm.widening import are_decimals, common_type, holds
 from stepwell.model import Checksum, Position, Transaction
 from stepwell.text import quote_name
 
@@ -62,9 +62,6 @@ except ImportError as error:
 
 COUNT = "_count"
 """The multiplicity of a row, in a table without a key."""
-TRANSACTION = "_transaction"
-_LINEAGE = "stepwell.lineage"
-_SINK = "stepwell.sink"
 
 
 class DeltaMode(Enum):
@@ -92,6 +89,7 @@ class DeltaSink:
         self._key = key
         self._storage = dict(storage or {})
         self._table: deltalake.DeltaTable | None = None
+        self._target = SinkTable(name, view, f"at {path}", "path", _is_same, converts=True)
         if key and mode is DeltaMode.CHANGES:
             raise ConfigError(f"sink {name}: a log of changes has no key")
 
@@ -125,14 +123,15 @@ class DeltaSink:
                 self._sync(0)
             else:
                 table.update_incremental()
-            self._check_owner(table, mark.lineage)
+            self._target.check_owner(table.metadata().configuration, mark.lineage)
             check_held(self.name, self._held(table), previous, mark)
             before = columns_before(change)
             if before is not None:
                 self._evolve(table, previous, before, change)
-            self._check_columns(table, change)
             stored = _arrow_schema(table)
-            fitted = [(number, self._fitted(stored, rows)) for number, rows in changes]
+            found = [name for name in stored.names if name not in self._own]
+            self._target.check_columns(found, change, is_log=self._mode is DeltaMode.CHANGES)
+            fitted = [(number, self._target.fitted(stored, rows)) for number, rows in changes]
             self._commit(table, mark, fitted)
             self._sync(table.version())
             self._table = table
@@ -180,13 +179,13 @@ class DeltaSink:
         return deltalake.DeltaTable.create(
             self._path,
             pa.schema([field.with_nullable(True) for field in fields]),
-            configuration={_LINEAGE: lineage, _SINK: self.name},
+            configuration={LINEAGE: lineage, SINK: self.name},
             raise_if_key_not_exists=False,
             storage_options=self._storage or None,
         )
 
     def _held(self, table: deltalake.DeltaTable) -> Delivered | None:
-        lineage = self._owner(table)
+        lineage = self._target.owner(table.metadata().configuration)
         application = self._application(lineage)
         if table.transaction_version(application) is None:
             return None
@@ -195,48 +194,9 @@ class DeltaSink:
         if len(numbers) < len(_PARTS):
             raise InvalidError(
                 f"sink {self.name}: the table at {self._path} was created by an earlier version",
-                hint="give the sink another name and another path: it then receives the whole view",
+                hint=self._target.other_table,
             )
         return _mark(lineage, numbers)
-
-    def _check_owner(self, table: deltalake.DeltaTable, lineage: str) -> None:
-        """Check the owner by lineage: a table that was created but never filled has no mark."""
-        owner = self._owner(table)
-        if owner != lineage:
-            raise InvalidError(
-                f"sink {self.name} holds the output of another pipeline: expected lineage "
-                f"{lineage}, found {owner}",
-                hint="choose another path, or move the table away",
-            )
-
-    def _owner(self, table: deltalake.DeltaTable) -> str:
-        """The lineage of the pipeline that owns the table."""
-        properties = table.metadata().configuration
-        lineage, sink = properties.get(_LINEAGE), properties.get(_SINK)
-        if lineage is None:
-            raise InvalidError(
-                f"sink {self.name}: there is a table at {self._path} that Stepwell did not create",
-                hint="choose another path, or move the table away",
-            )
-        if sink != self.name:
-            raise InvalidError(
-                f"sink {self.name}: the table at {self._path} belongs to sink {sink}",
-                hint="two sinks cannot share a table",
-            )
-        return str(lineage)
-
-    def _check_columns(self, table: deltalake.DeltaTable, change: pa.Table) -> None:
-        found = [field.name for field in table.schema().fields if field.name not in self._own]
-        wanted = set(change.column_names[:-1])
-        # A log keeps the columns that the view had before it evolved.
-        log = self._mode is DeltaMode.CHANGES
-        if not (wanted <= set(found) if log else wanted == set(found)):
-            raise InvalidError(
-                f"sink {self.name}: the table at {self._path} does not match the view {self.view}: "
-                f"expected the columns {', '.join(change.column_names[:-1])}, "
-                f"found {', '.join(found)}",
-                hint="choose another path for the changed view",
-            )
 
     @property
     def _own(self) -> tuple[str, ...]:
@@ -260,7 +220,7 @@ class DeltaSink:
         batch at a time.
         """
         stored = _arrow_schema(table)
-        fields = [self._widest(stored, field) for field in list(change.schema)[:-1]]
+        fields = [self._target.widest(stored, field) for field in list(change.schema)[:-1]]
         kept = stored.names
         if self._mode is DeltaMode.TABLE:
             lost = {name for name in before if name not in change.column_names}
@@ -288,51 +248,6 @@ class DeltaSink:
             )
         table.update_incremental()
         self._sync(table.version())
-
-    def _widest(self, stored: pa.Schema, field: pa.Field) -> pa.Field:
-        """The table's new column for a column of the view: its type only changes if it must widen.
-
-        The table's type may differ from the view's last type: a log keeps a column that the view
-        lost, and a decimal never narrows.
-        """
-        if field.name not in stored.names:
-            return field.with_nullable(True)
-        there = stored.field(field.name)
-        common = common_type(there.type, field.type)
-        if common is None and not _is_same_in_delta(there, field):
-            raise self._unfit(there, field)
-        return (
-            there if common in (None, there.type) else field.with_type(common).with_nullable(True)
-        )
-
-    def _fitted(self, stored: pa.Schema, rows: pa.Table) -> pa.Table:
-        """Convert rows to the types of the table's columns, exactly.
-
-        By default, Delta rounds decimals and reads strings as numbers.
-        """
-        for place, field in enumerate(rows.schema):
-            if field.name not in stored.names:
-                continue
-            there = stored.field(field.name)
-            if not (holds(there.type, field.type) or are_decimals(there.type, field.type)):
-                if not _is_same_in_delta(there, field):
-                    raise self._unfit(there, field)
-                continue
-            if there.type == field.type:
-                continue
-            try:
-                values = rows.column(place).cast(there.type)
-            except pa.ArrowInvalid as error:
-                raise self._unfit(there, field) from error
-            rows = rows.set_column(place, field.with_type(there.type), values)
-        return rows
-
-    def _unfit(self, stored: pa.Field, field: pa.Field) -> InvalidError:
-        return InvalidError(
-            f"sink {self.name}: column {field.name} of the table at {self._path} is {stored.type}, "
-            f"and the view {self.view} has values of {field.type} that do not fit into it",
-            hint="give the sink another name and another path: it then receives the whole view",
-        )
 
     def _application(self, lineage: str) -> str:
         return f"stepwell/{lineage}/{self.name}"
@@ -446,8 +361,8 @@ class DeltaSink:
             raise InvalidError(
                 f"sink {self.name}: the table at {self._path} cannot hold rows of the view "
                 f"{self.view}: {error}",
-                hint="compare the types of its columns with those of the view; or give the sink "
-                "another name and another path: it then receives the whole view",
+                hint="compare the types of its columns with those of the view; or "
+                f"{self._target.other_table}",
             ) from error
 
 
@@ -479,7 +394,7 @@ def _arrow_schema(table: deltalake.DeltaTable) -> pa.Schema:
     return pa.schema(table.schema().to_arrow())
 
 
-def _is_same_in_delta(stored: pa.Field, field: pa.Field) -> bool:
+def _is_same(stored: pa.Field, field: pa.Field) -> bool:
     """Whether Delta stores both types as one. Delta itself compares nested types."""
     if pa.types.is_nested(stored.type) or pa.types.is_nested(field.type):
         return bool(stored.type.id == field.type.id)

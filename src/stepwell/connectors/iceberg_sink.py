@@ -36,11 +36,11 @@ from stepwell.connectors.delivery import (
 from stepwell.connectors.durable import check_trusted
 from stepwell.connectors.iceberg import IcebergAddress, IcebergCatalog, arrow_schema
 from stepwell.connectors.iceberg_files import KeyedFiles, data_files
+from stepwell.connectors.lake_sink import LINEAGE, SINK, TRANSACTION, SinkTable
 from stepwell.engine.evolution import columns_before
 from stepwell.engine.ports import Delivered
 from stepwell.errors import ConfigError, ConflictError, InvalidError, UnavailableError
 from stepwell.lsm.change import WEIGHT
-from stepwell.lsm.widening import are_decimals, common_type, holds
 from stepwell.model import Checksum, Position, Transaction
 
 try:
@@ -60,15 +60,11 @@ except ImportError as error:
         hint="pip install 'stepwell[iceberg]'",
     ) from error
 
-TRANSACTION = "_transaction"
-_LINEAGE = "stepwell.lineage"
-_SINK = "stepwell.sink"
 _TRANSACTION = "stepwell.transaction"
 _POSITION = "stepwell.position"
 _ENTRY = "stepwell.entry"
 _TIMELINE = "stepwell.timeline"
 _MARK = (_TRANSACTION, _POSITION, _ENTRY, _TIMELINE)
-_ANEW = "give the sink another name and another table: it then receives the whole view"
 _PROPERTIES = {
     "format-version": "2",
     "write.target-file-size-bytes": str(64 * 1024 * 1024),
@@ -106,6 +102,7 @@ class IcebergSink:
         self._key = key
         self._catalog = IcebergCatalog(self._what, address)
         self._table: Table | None = None
+        self._target = SinkTable(name, view, self._at, "table", _is_same, converts=False)
         if mode is IcebergMode.CHANGES and key:
             raise ConfigError(f"{self._what}: a log of changes has no key")
         if mode is IcebergMode.TABLE and not key:
@@ -134,15 +131,16 @@ class IcebergSink:
             if table is None:
                 check_held(self.name, None, previous, mark)
                 table = self._create(mark.lineage, change)
-            self._check_owner(table, mark.lineage)
+            self._target.check_owner(table.properties, mark.lineage)
             check_held(self.name, self._held(table), previous, mark)
             transaction = _Transaction(table)
             before = columns_before(change)
             if before is not None:
                 self._evolve(transaction, before, change)
-            self._check_columns(transaction, change)
             stored = arrow_schema(transaction.table_metadata.schema())
-            fitted = [(number, self._fitted(stored, rows)) for number, rows in changes]
+            found = [name for name in stored.names if name not in self._own]
+            self._target.check_columns(found, change, is_log=self._mode is IcebergMode.CHANGES)
+            fitted = [(number, self._target.fitted(stored, rows)) for number, rows in changes]
             producer = self._produce(transaction, mark, fitted)
             producer.commit()
             transaction.set_properties(_properties(mark))
@@ -240,18 +238,18 @@ class IcebergSink:
             return catalog.create_table(
                 self._at,
                 pa.schema([pa.field(field.name, field.type) for field in fields]),
-                properties={**_PROPERTIES, _LINEAGE: lineage, _SINK: self.name},
+                properties={**_PROPERTIES, LINEAGE: lineage, SINK: self.name},
             )
         except exceptions.TableAlreadyExistsError as error:
             raise ConflictError(f"{self._what}: another process created {self._at}") from error
 
     def _held(self, table: Table) -> Delivered | None:
-        lineage = self._owner(table)
+        lineage = self._target.owner(table.properties)
         metadata = table.metadata
         last = None
         for last in ancestors_of(metadata.current_snapshot(), metadata):
             found = {} if last.summary is None else last.summary.additional_properties
-            if found.get(_LINEAGE) == lineage and found.get(_SINK) == self.name:
+            if found.get(LINEAGE) == lineage and found.get(SINK) == self.name:
                 return self._mark(lineage, found)
         return None if last is None else self._mark(lineage, metadata.properties)
 
@@ -269,52 +267,13 @@ class IcebergSink:
         except (KeyError, ValueError) as error:
             raise InvalidError(
                 f"{self._what}: the mark of the table {self._at} cannot be read: {error!r}",
-                hint=_ANEW,
+                hint=self._target.other_table,
             ) from error
-
-    def _check_owner(self, table: Table, lineage: str) -> None:
-        """Check the owner by lineage: a table that was created but never filled has no mark."""
-        owner = self._owner(table)
-        if owner != lineage:
-            raise InvalidError(
-                f"{self._what} holds the output of another pipeline: expected lineage {lineage}, "
-                f"found {owner}",
-                hint="choose another table, or move this one away",
-            )
-
-    def _owner(self, table: Table) -> str:
-        """The lineage of the pipeline that owns the table."""
-        lineage, sink = table.properties.get(_LINEAGE), table.properties.get(_SINK)
-        if lineage is None:
-            raise InvalidError(
-                f"{self._what}: there is a table {self._at} that Stepwell did not create",
-                hint="choose another table, or move this one away",
-            )
-        if sink != self.name:
-            raise InvalidError(
-                f"{self._what}: the table {self._at} belongs to sink {sink}",
-                hint="two sinks cannot share a table",
-            )
-        return str(lineage)
 
     @property
     def _own(self) -> tuple[str, ...]:
         """The columns that are not the view's."""
         return (WEIGHT, TRANSACTION) if self._mode is IcebergMode.CHANGES else ()
-
-    def _check_columns(self, transaction: TableTransaction, change: pa.Table) -> None:
-        found = [field.name for field in transaction.table_metadata.schema().fields]
-        found = [name for name in found if name not in self._own]
-        wanted = set(change.column_names[:-1])
-        # A log keeps the columns that the view had before it evolved.
-        log = self._mode is IcebergMode.CHANGES
-        if not (wanted <= set(found) if log else wanted == set(found)):
-            raise InvalidError(
-                f"{self._what}: the table {self._at} does not match the view {self.view}: "
-                f"expected the columns {', '.join(change.column_names[:-1])}, "
-                f"found {', '.join(found)}",
-                hint="choose another table for the changed view",
-            )
 
     # Columns
 
@@ -323,7 +282,7 @@ class IcebergSink:
     ) -> None:
         """Give the table the view's new columns, in the commit of the rows."""
         stored = arrow_schema(transaction.table_metadata.schema())
-        fields = [self._widest(stored, field) for field in list(change.schema)[:-1]]
+        fields = [self._target.widest(stored, field) for field in list(change.schema)[:-1]]
         lost = [name for name in before if name not in change.column_names]
         try:
             with transaction.update_schema() as update:
@@ -338,45 +297,8 @@ class IcebergSink:
         except (exceptions.ValidationError, ValueError) as error:
             raise InvalidError(
                 f"{self._what}: the table {self._at} cannot follow the view {self.view}: {error}",
-                hint=_ANEW,
+                hint=self._target.other_table,
             ) from error
-
-    def _widest(self, stored: pa.Schema, field: pa.Field) -> pa.Field:
-        """The table's new column for a column of the view: its type only changes if it must."""
-        if field.name not in stored.names:
-            return field
-        there = stored.field(field.name)
-        if _is_same(there, field):
-            return there
-        common = common_type(there.type, field.type)
-        if common is None:
-            raise self._unfit(there, field)
-        return field.with_type(common)
-
-    def _fitted(self, stored: pa.Schema, rows: pa.Table) -> pa.Table:
-        """Convert rows to the types of the table's columns, exactly."""
-        for place, field in enumerate(rows.schema):
-            if field.name not in stored.names:
-                continue
-            there = stored.field(field.name)
-            fits = holds(there.type, field.type) or are_decimals(there.type, field.type)
-            if not fits and not _is_same(there, field):
-                raise self._unfit(there, field)
-            if there.type == field.type:
-                continue
-            try:
-                values = rows.column(place).cast(there.type)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise self._unfit(there, field) from error
-            rows = rows.set_column(place, field.with_type(there.type), values)
-        return rows
-
-    def _unfit(self, stored: pa.Field, field: pa.Field) -> InvalidError:
-        return InvalidError(
-            f"{self._what}: column {field.name} of the table {self._at} is {stored.type}, and the "
-            f"view {self.view} has values of {field.type} that do not fit into it",
-            hint=_ANEW,
-        )
 
     def _check_trusted(self) -> None:
         local = self._catalog.address.local
@@ -400,7 +322,7 @@ class _Transaction(TableTransaction):
 
 
 def _summary(mark: Delivered, sink: str) -> dict[str, str]:
-    return {_LINEAGE: mark.lineage, _SINK: sink, **_properties(mark)}
+    return {LINEAGE: mark.lineage, SINK: sink, **_properties(mark)}
 
 
 def _properties(mark: Delivered) -> dict[str, str]:
