@@ -178,6 +178,16 @@ def test_fingerprints_tell_plans_apart_and_names_do_not(other: str, same: bool) 
     assert (fingerprint(nodes[0]) == fingerprint(nodes[1])) is same
 
 
+def test_a_number_is_not_taken_for_the_column_at_that_position() -> None:
+    """S1: `quantity > 0.1` shared the sums of `quantity > price`, and had their result."""
+    catalog = catalog_of(_bodies.columns(), {})
+    column, *numbers = (
+        fingerprint(parse_query(f"SELECT quantity FROM raw_orders WHERE {test}", catalog).node)
+        for test in ("quantity > price", *(f"quantity > 0.{place}" for place in range(8)))
+    )
+    assert column not in numbers
+
+
 def test_ctes_that_each_read_the_one_before_twice_do_not_double() -> None:
     """S6: 12 steps would be 4,096 joins."""
     steps = ["s0 AS (SELECT id AS k, quantity AS q FROM raw_orders)"]

@@ -49,9 +49,12 @@ def fingerprint(node: Node) -> str:
 
 
 def places(inputs: Iterable[Node]) -> dict[str, str]:
-    """The column names of some nodes, each as the position of its node and its own."""
+    """The column names of some nodes, each as the position of its node and its own.
+
+    No expression contains the `#` outside of a text, or a number could be taken for a column.
+    """
     named = (
-        (column, f"{i}.{place}")
+        (column, f"#{i}.{place}")
         for i, node in enumerate(inputs)
         for place, column in enumerate(node.columns)
     )
