@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal
 
 from stepwell.errors import SqlError, ensure
@@ -51,6 +52,14 @@ class Source:
         while tokens.peek().kind != "end":
             found.append(tokens.take())
         return found
+
+    def called(self) -> frozenset[str]:
+        """The names in front of a parenthesis, in lower case: functions, but also words like IN."""
+        return frozenset(
+            unquote_name(token.text).lower()
+            for token, after in pairwise(self.tokens())
+            if token.kind in ("word", "name") and after.text == "("
+        )
 
     def place(self, offset: int) -> tuple[int, int]:
         """Line and column of an offset, both from 1; columns count characters."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +14,14 @@ from stepwell.errors import ConflictError, InvalidError, ensure
 from stepwell.lsm.change import WEIGHT
 from stepwell.lsm.equality import last_of_each
 from stepwell.lsm.large_change import LargeChange
+
+
+class TableMode(Enum):
+    """What a table holds: the rows of its view, or a log of their changes."""
+
+    TABLE = "table"
+    CHANGES = "changes"
+
 
 Numbered = Sequence[tuple[Delivered, pa.Table]]
 """The change sets of consecutive transactions that a sink commits together, each with its mark."""

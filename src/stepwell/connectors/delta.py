@@ -26,7 +26,6 @@ import json
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from enum import Enum
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,6 +34,7 @@ from pyarrow import dataset
 
 from stepwell.connectors.delivery import (
     Numbered,
+    TableMode,
     all_rows,
     change_log,
     check_changes,
@@ -64,11 +64,6 @@ COUNT = "_count"
 """The multiplicity of a row, in a table without a key."""
 
 
-class DeltaMode(Enum):
-    TABLE = "table"
-    CHANGES = "changes"
-
-
 class DeltaSink:
     """A Delta table on a disk or in an object store."""
 
@@ -78,7 +73,7 @@ class DeltaSink:
         view: str,
         *,
         path: str,
-        mode: DeltaMode = DeltaMode.TABLE,
+        mode: TableMode = TableMode.TABLE,
         key: tuple[str, ...] = (),
         storage: Mapping[str, str] | None = None,
     ) -> None:
@@ -90,7 +85,7 @@ class DeltaSink:
         self._storage = dict(storage or {})
         self._table: deltalake.DeltaTable | None = None
         self._target = SinkTable(name, view, f"at {path}", "path", _is_same, converts=True)
-        if key and mode is DeltaMode.CHANGES:
+        if key and mode is TableMode.CHANGES:
             raise ConfigError(f"sink {name}: a log of changes has no key")
 
     def last(self) -> Delivered | None:
@@ -130,7 +125,7 @@ class DeltaSink:
                 self._evolve(table, previous, before, change)
             stored = _arrow_schema(table)
             found = [name for name in stored.names if name not in self._own]
-            self._target.check_columns(found, change, is_log=self._mode is DeltaMode.CHANGES)
+            self._target.check_columns(found, change, is_log=self._mode is TableMode.CHANGES)
             fitted = [(number, self._target.fitted(stored, rows)) for number, rows in changes]
             self._commit(table, mark, fitted)
             self._sync(table.version())
@@ -151,7 +146,7 @@ class DeltaSink:
     def _commit(self, table: deltalake.DeltaTable, mark: Delivered, changes: Numbered) -> None:
         commit = self._marking(mark)
         before = table.version()
-        if self._mode is DeltaMode.CHANGES:
+        if self._mode is TableMode.CHANGES:
             rows = _as_stored(table, change_log(changes, TRANSACTION))
             if rows.num_rows:
                 deltalake.write_deltalake(table, rows, mode="append", commit_properties=commit)
@@ -201,7 +196,7 @@ class DeltaSink:
     @property
     def _own(self) -> tuple[str, ...]:
         """The columns that are not the view's; all of them are numeric."""
-        if self._mode is DeltaMode.CHANGES:
+        if self._mode is TableMode.CHANGES:
             return (WEIGHT, TRANSACTION)
         return () if self._key else (COUNT,)
 
@@ -222,7 +217,7 @@ class DeltaSink:
         stored = _arrow_schema(table)
         fields = [self._target.widest(stored, field) for field in list(change.schema)[:-1]]
         kept = stored.names
-        if self._mode is DeltaMode.TABLE:
+        if self._mode is TableMode.TABLE:
             lost = {name for name in before if name not in change.column_names}
             kept = [name for name in kept if name not in lost]
         names = {field.name for field in fields}

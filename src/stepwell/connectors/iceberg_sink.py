@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ import pyarrow as pa
 
 from stepwell.connectors.delivery import (
     Numbered,
+    TableMode,
     change_log,
     check_changes,
     check_held,
@@ -75,11 +75,6 @@ _PROPERTIES = {
 }
 
 
-class IcebergMode(Enum):
-    TABLE = "table"
-    CHANGES = "changes"
-
-
 class IcebergSink:
     """An Iceberg table in any catalog."""
 
@@ -91,7 +86,7 @@ class IcebergSink:
         view: str,
         *,
         address: IcebergAddress,
-        mode: IcebergMode,
+        mode: TableMode,
         key: tuple[str, ...] = (),
     ) -> None:
         self.name = name
@@ -103,9 +98,9 @@ class IcebergSink:
         self._catalog = IcebergCatalog(self._what, address)
         self._table: Table | None = None
         self._target = SinkTable(name, view, self._at, "table", _is_same, converts=False)
-        if mode is IcebergMode.CHANGES and key:
+        if mode is TableMode.CHANGES and key:
             raise ConfigError(f"{self._what}: a log of changes has no key")
-        if mode is IcebergMode.TABLE and not key:
+        if mode is TableMode.TABLE and not key:
             raise ConfigError(
                 f"{self._what}: mode: table needs a key",
                 hint="name the columns that identify the view's rows: key: [id]",
@@ -139,7 +134,7 @@ class IcebergSink:
                 self._evolve(transaction, before, change)
             stored = arrow_schema(transaction.table_metadata.schema())
             found = [name for name in stored.names if name not in self._own]
-            self._target.check_columns(found, change, is_log=self._mode is IcebergMode.CHANGES)
+            self._target.check_columns(found, change, is_log=self._mode is TableMode.CHANGES)
             fitted = [(number, self._target.fitted(stored, rows)) for number, rows in changes]
             producer = self._produce(transaction, mark, fitted)
             producer.commit()
@@ -187,7 +182,7 @@ class IcebergSink:
         """The snapshot of a transaction, with its data files written."""
         update = transaction.update_snapshot(snapshot_properties=_summary(mark, self.name))
         metadata, io = transaction.table_metadata, transaction._table.io
-        if self._mode is IcebergMode.CHANGES:
+        if self._mode is TableMode.CHANGES:
             rows = _as_stored(arrow_schema(metadata.schema()), change_log(changes, TRANSACTION))
             return _with_files(update.merge_append(), self._written(transaction, [rows]))
         put, lost = latest_by_key(self.name, self.view, self._key, changes)
@@ -273,7 +268,7 @@ class IcebergSink:
     @property
     def _own(self) -> tuple[str, ...]:
         """The columns that are not the view's."""
-        return (WEIGHT, TRANSACTION) if self._mode is IcebergMode.CHANGES else ()
+        return (WEIGHT, TRANSACTION) if self._mode is TableMode.CHANGES else ()
 
     # Columns
 
@@ -291,7 +286,7 @@ class IcebergSink:
                         update.add_column((field.name,), _iceberg_type(field))
                     elif field.type != stored.field(field.name).type:
                         update.update_column((field.name,), field_type=_iceberg_type(field))
-                for name in lost if self._mode is IcebergMode.TABLE else ():
+                for name in lost if self._mode is TableMode.TABLE else ():
                     if name in stored.names:
                         update.delete_column((name,))
         except (exceptions.ValidationError, ValueError) as error:

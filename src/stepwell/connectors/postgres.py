@@ -20,13 +20,13 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from enum import Enum
 
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from stepwell.connectors.delivery import (
     Numbered,
+    TableMode,
     change_log,
     check_changes,
     check_held,
@@ -88,11 +88,6 @@ _WAITS_MS = {"lock_timeout": 10_000, "idle_in_transaction_session_timeout": 60_0
 """How long a write waits for another write, and the server for a silent client."""
 
 
-class PostgresMode(Enum):
-    TABLE = "table"
-    CHANGES = "changes"
-
-
 class PostgresSink:
     """A table of a PostgreSQL database."""
 
@@ -104,7 +99,7 @@ class PostgresSink:
         dsn: str,
         table: str,
         schema: str = "public",
-        mode: PostgresMode,
+        mode: TableMode,
         key: tuple[str, ...] = (),
         timeout_s: int = 10,
     ) -> None:
@@ -114,7 +109,7 @@ class PostgresSink:
         self._table = table
         self._mode = mode
         self._key = key
-        if (mode is PostgresMode.TABLE) != bool(key):
+        if (mode is TableMode.TABLE) != bool(key):
             raise ConfigError(
                 f"sink {name}: "
                 + ("mode: table needs a key" if not key else "mode: changes has no key"),
@@ -167,7 +162,7 @@ class PostgresSink:
                 # Move the mark first: a late writer must not alter anything.
                 self._move(cursor, previous, mark)
                 self._alter_table(cursor, before, change)
-            if self._mode is PostgresMode.CHANGES:
+            if self._mode is TableMode.CHANGES:
                 self._copy(cursor, self._named(self._table), change_log(changes, TRANSACTION))
                 apply: list[sql.Composed] = []
             else:
@@ -301,7 +296,7 @@ class PostgresSink:
                 hint="choose another table, or drop this one",
             )
         columns = [_column(field) for field in list(change.schema)[:-1]]
-        if self._mode is PostgresMode.CHANGES:
+        if self._mode is TableMode.CHANGES:
             for name in (WEIGHT, TRANSACTION):
                 columns.append(sql.SQL("{} bigint NOT NULL").format(sql.Identifier(name)))
         else:
@@ -346,7 +341,7 @@ class PostgresSink:
                 self._check_gained(field.name, there, kind, common)
             if common is not None and common != there:
                 actions.append(sql.SQL("ALTER COLUMN {} TYPE " + common).format(column))
-        if self._mode is PostgresMode.TABLE:
+        if self._mode is TableMode.TABLE:
             lost = [name for name in before if name in found and name not in change.column_names]
             actions += [sql.SQL("DROP COLUMN {}").format(sql.Identifier(name)) for name in lost]
         if actions:
@@ -356,7 +351,7 @@ class PostgresSink:
     def _check_gained(self, name: str, there: str, kind: str, common: str | None) -> None:
         """Refuse to take over an existing column of the table for a column that the view gains."""
         rename = f"ALTER TABLE {self._target} RENAME COLUMN {name} TO ..."
-        if self._mode is PostgresMode.TABLE:
+        if self._mode is TableMode.TABLE:
             raise InvalidError(
                 f"sink {self.name}: the view {self.view} gains the column {name}, and the table "
                 f"{self._target} has a column of that name that Stepwell did not create",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from stepwell.connectors.datagen import DatagenSettings, DatagenSource
+from stepwell.connectors.delivery import TableMode
 from stepwell.connectors.files import FilesSource, UnknownColumns
 from stepwell.connectors.files_sink import FilesSink
 from stepwell.connectors.formats import ChangeFormat
@@ -129,25 +130,25 @@ def _files_sink(name: str, view: str, env: Env, options: Options) -> Sink:
 
 def _delta_sink(name: str, view: str, env: Env, options: Options) -> Sink:
     # Imported late, because it needs optional packages.
-    from stepwell.connectors.delta import DeltaMode, DeltaSink
+    from stepwell.connectors.delta import DeltaSink
 
     storage = {str(key): str(value) for key, value in options.table("storage").items()}
     return DeltaSink(
         name,
         view,
         path=options.address("path"),
-        mode=options.choice("mode", DeltaMode, DeltaMode.TABLE),
+        mode=options.choice("mode", TableMode, TableMode.TABLE),
         key=options.names("key"),
         storage=storage,
     )
 
 
 def _iceberg_sink(name: str, view: str, env: Env, options: Options) -> Sink:
-    from stepwell.connectors.iceberg_sink import IcebergMode, IcebergSink
+    from stepwell.connectors.iceberg_sink import IcebergSink
 
     key = options.names("key")
-    usual = IcebergMode.TABLE if key else IcebergMode.CHANGES
-    address, mode = _iceberg_address(options), options.choice("mode", IcebergMode, usual)
+    usual = TableMode.TABLE if key else TableMode.CHANGES
+    address, mode = _iceberg_address(options), options.choice("mode", TableMode, usual)
     return IcebergSink(name, view, address=address, mode=mode, key=key)
 
 
@@ -187,17 +188,17 @@ def _kafka_sink(name: str, view: str, env: Env, options: Options) -> Sink:
 
 
 def _postgres_sink(name: str, view: str, env: Env, options: Options) -> Sink:
-    from stepwell.connectors.postgres import PostgresMode, PostgresSink
+    from stepwell.connectors.postgres import PostgresSink
 
     key = options.names("key")
-    usual = PostgresMode.TABLE if key else PostgresMode.CHANGES
+    usual = TableMode.TABLE if key else TableMode.CHANGES
     return PostgresSink(
         name,
         view,
         dsn=options.text("dsn"),
         table=options.text("table", view),
         schema=options.text("schema", "public"),
-        mode=options.choice("mode", PostgresMode, usual),
+        mode=options.choice("mode", TableMode, usual),
         key=key,
         timeout_s=max(1, round(options.seconds("timeout", "10s"))),
     )

@@ -17,22 +17,18 @@ from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from stepwell.errors import SqlError
-from stepwell.sql.mistakes import mistakes, span_of
+from stepwell.sql.mistakes import BARE_FUNCTIONS, mistakes, span_of
 from stepwell.sql.scope import DIALECT
 from stepwell.sql.statements import MaterializedView, Statement, Table, View, fold
 from stepwell.sql.type_mistakes import Columns, table_columns, type_mistakes
-from stepwell.text import Span, did_you_mean, unquote_name
+from stepwell.text import Source, Span, did_you_mean, unquote_name
 
 # Columns that Spark generates, for generators and windows; and functions without parentheses.
 _MADE_UP = re.compile(
-    r"c\d+|col\d*|pos|key|value|window|session_window|start|end|id|_metadata"
-    r"|user|(current|session|local)_?(user|date|time|timestamp|timezone|catalog|database|schema)"
+    r"c\d+|col\d*|pos|key|value|window|session_window|start|end|id|_metadata|" + BARE_FUNCTIONS
 )
-# Functions that produce columns whose names only Spark knows.
-_MAKES_COLUMNS = re.compile(
-    r"\b(inline|inline_outer|json_tuple|stack|variant_explode\w*|from_\w+|transform)\s*\(|\)\.\*|\|>",
-    re.IGNORECASE,
-)
+# Functions that produce columns whose names only Spark knows; with `variant_explode` and `from_`.
+_MAKES_COLUMNS = frozenset({"inline", "inline_outer", "json_tuple", "stack", "transform"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +200,7 @@ def _columns(view: View | MaterializedView, tree: exp.Expr | None) -> set[str] |
 def _check_query(
     view: View | MaterializedView, tree: exp.Expr, columns: Mapping[str, set[str] | None]
 ) -> None:
-    if tree.find(exp.Pivot, exp.Lambda, exp.Lateral) or _MAKES_COLUMNS.search(view.query):
+    if tree.find(exp.Pivot, exp.Lambda, exp.Lateral) or _makes_columns(view.query):
         return
     known: set[str] = set()
     aliases: set[str] = set()
@@ -233,6 +229,20 @@ def _check_query(
         if plain and not odd and fold(column.name) not in known:
             shown = f"{column.table}.{column.name}" if column.table else column.name
             raise _no_column(view, column, shown, known)
+
+
+def _makes_columns(query: str) -> bool:
+    """Whether a query has columns that only Spark knows: of functions, of `(...).*`, of pipes."""
+    source = Source("query", query)
+    text = "".join(token.text for token in source.tokens() if token.kind == "symbol")
+    return (
+        ").*" in text
+        or "|>" in text
+        or any(
+            name in _MAKES_COLUMNS or name.startswith(("variant_explode", "from_"))
+            for name in source.called()
+        )
+    )
 
 
 def _no_column(

@@ -24,12 +24,16 @@ from stepwell.sql.statements import MaterializedView, View
 from stepwell.text import Source, Span, did_you_mean, unquote_name
 
 _ASK = "to ask Spark: stepwell validate --spark"
+BARE_FUNCTIONS = (
+    r"user|(current|session|local)_?(user|date|time|timestamp|timezone|catalog|database|schema)"
+)
+"""The names of functions that are called without parentheses, as a regular expression."""
 # Words that sqlglot reads as columns, and Spark as time units or functions.
 _WORDS = re.compile(
-    r"(nano|micro|milli)?seconds?|minutes?|hours?|days?|dayofyear|weeks?|months?|quarters?|years?"
-    r"|user|(current|session|local)_?(user|date|time|timestamp|timezone|catalog|database|schema)"
+    r"(nano|micro|milli)?seconds?|minutes?|hours?|days?|dayofyear|weeks?|months?|quarters?|years?|"
+    + BARE_FUNCTIONS
 )
-_CUBED = re.compile(r"\b(cube|rollup)\s*\(", re.IGNORECASE)
+_CUBED = frozenset({"cube", "rollup"})
 # sqlglot classifies these as aggregates, but they are functions of groups and windows.
 _NOT_AGGREGATES = frozenset(
     {
@@ -74,7 +78,8 @@ def unreadable(view: View | MaterializedView) -> SqlError | None:
         _parsed(text)
     except ParseError as error:
         # sqlglot cannot parse a comparison in CUBE (a < 1), which is legal.
-        return None if _CUBED.search(text) else _unexpected(view, text, error)
+        cubed = _CUBED & Source(view.name, view.query).called()
+        return None if cubed else _unexpected(view, text, error)
     except (SqlglotError, RecursionError) as error:
         what = str(error).split("\n")[0][:100]
         return view.source.error(view.query_span.start, f"{view.name}: {what}", hint=_ASK)
