@@ -208,7 +208,7 @@ def test_the_status_can_be_asked_while_the_new_program_is_swapped_in(
 ) -> None:
     """R1, D11: the watch of a run asked then, was told of a closed pipeline, and died."""
     runner = Runner(lab, lambda view: None)
-    opened, seen = RunningPipeline._opened, []
+    opened, seen = RunningPipeline._open, []
 
     def look_and_open(self: RunningPipeline, *arguments: Any) -> Any:
         seen.append(self.status().transaction)
@@ -216,7 +216,7 @@ def test_the_status_can_be_asked_while_the_new_program_is_swapped_in(
         seen.append(self.status().transaction)
         return session
 
-    monkeypatch.setattr(RunningPipeline, "_opened", look_and_open)
+    monkeypatch.setattr(RunningPipeline, "_open", look_and_open)
     with runner.pipeline as pipeline:
         before = pipeline.status()
         assert runner.change(CHANGED)["failed"] == {}
@@ -243,7 +243,7 @@ def test_a_run_whose_pipeline_cannot_be_opened_again_ends_with_the_reason(
 
     thread = threading.Thread(target=run)
     thread.start()
-    monkeypatch.setattr(RunningPipeline, "_opened", fail)
+    monkeypatch.setattr(RunningPipeline, "_open", fail)
     with pytest.raises(UserCodeError, match="no memory left"):
         runner.change(CHANGED)
     thread.join(PATIENCE_S)

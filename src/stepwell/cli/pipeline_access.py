@@ -152,7 +152,7 @@ class PipelineAccess:
                     if client is not None:
                         with client:
                             return client.push(table, change.put, **goes, bad=bad, key=key)
-                    self._own = self._opened(seen, create=True)
+                    self._own = self._open(seen, create=True)
                 return self._own.push(table, change.put, **goes, bad=bad, key=key)
             except ClaimedError:
                 continue  # Nothing was changed. Ask the process that was faster.
@@ -171,7 +171,7 @@ class PipelineAccess:
                     yield remote
                 return
             try:
-                pipeline = self._opened(seen, create=True)
+                pipeline = self._open(seen, create=True)
             except ClaimedError:
                 continue  # Nothing was changed. Ask the process that was faster.
             with pipeline, pipeline.transaction(key=key) as own:
@@ -185,7 +185,7 @@ class PipelineAccess:
             if client is not None:
                 with client:
                     return client.checkpoint(name, keep_s=keep_s)
-            with suppress(ClaimedError), self._opened(seen) as pipeline:
+            with suppress(ClaimedError), self._open(seen) as pipeline:
                 ref = pipeline.checkpoint(name, keep_s=keep_s)
                 return "" if ref is None else ref.id
 
@@ -196,10 +196,10 @@ class PipelineAccess:
             if client is not None:
                 with client:
                     return client.compact(detach=detach)
-            with suppress(ClaimedError), self._opened(seen) as pipeline:
+            with suppress(ClaimedError), self._open(seen) as pipeline:
                 return pipeline.compact(detach=detach)
 
-    def _opened(self, seen: Seen, *, create: bool = False) -> ProjectPipeline:
+    def _open(self, seen: Seen, *, create: bool = False) -> ProjectPipeline:
         return ProjectPipeline(
             self._project, self._env, create=create, seen=seen, listener=LongWork(self._env)
         )

@@ -80,7 +80,7 @@ def show(
         # Before the pipeline is claimed: an address that cannot be used must not fence its writer.
         reported = _metrics(metrics, wanted, progress, stack)
         try:
-            pipeline, endpoint = _opened(wanted, env, progress, where, take_over, reported)
+            pipeline, endpoint = _open(wanted, env, progress, where, take_over, reported)
         except StepwellError as error:
             note_error(wanted.open_store(env), env, error)
             raise
@@ -107,7 +107,7 @@ def show(
     return 0 if caught.name is None else INTERRUPTED
 
 
-def _opened(
+def _open(
     wanted: Project,
     env: Env,
     progress: Progress,

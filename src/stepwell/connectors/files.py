@@ -462,7 +462,7 @@ class FilesSource:
         opened = standing.open
         self._passed_over = opened is not None
         if opened is not None:
-            yield self._opened_file(opened), PLACE.read(Fields(opened, self.name))
+            yield self._reopen(opened), PLACE.read(Fields(opened, self.name))
         for name in self._names(after, standing, taken, took):
             if opened is not None and name == opened["part"][0]:
                 continue
@@ -483,7 +483,7 @@ class FilesSource:
             if ready:
                 yield file, Place()
 
-    def _opened_file(self, opened: Json) -> FileListed:
+    def _reopen(self, opened: Json) -> FileListed:
         """The partly read file, checked to still start with the content taken.
 
         Size and modification time prove nothing: `cp -p` and `rsync` set both. The status change

@@ -188,7 +188,7 @@ class LakeSource:
         chunks: list[tuple[Json, Chunk]] = []
         rows, size = limits.rows_max, limits.bytes_max
         while rows > 0 and (size > 0 or not chunks):
-            reading = self._resumed(at)
+            reading = self._resume(at)
             if reading is None:
                 break
             first = reading.row
@@ -243,7 +243,7 @@ class LakeSource:
 
     # Versions
 
-    def _resumed(self, at: _Position) -> _Reading | None:
+    def _resume(self, at: _Position) -> _Reading | None:
         """The version that follows, read up to the position."""
         reading = self._reading
         if reading is not None and at.to is not None:

@@ -100,7 +100,7 @@ class Lease:
             if self._lost is not None:
                 raise self._lost.with_traceback(None)
             self._owner = replace(self._owner, beat=self._owner.beat + 1)
-            self._etag = self._replaced(store, _encode(self._owner))
+            self._etag = self._replace(store, _encode(self._owner))
 
     def keep_alive(self, settings: LeaseSettings) -> None:
         """Renew the lease from a background thread until it is released."""
@@ -133,7 +133,7 @@ class Lease:
         with self._lock:
             if self._lost is None:
                 try:
-                    self._replaced(impatient(self._store), _encode(None))
+                    self._replace(impatient(self._store), _encode(None))
                 except (ConflictError, UnavailableError):
                     return  # Another process has it, or it will expire.
 
@@ -143,7 +143,7 @@ class Lease:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _replaced(self, store: Store, data: bytes) -> str:
+    def _replace(self, store: Store, data: bytes) -> str:
         """Replace our own object; if the answer was lost, check whether the write got through."""
         try:
             store.replace_if(paths.LEASE, data, self._etag)

@@ -87,7 +87,7 @@ class RunningPipeline(ProjectPipeline):
             if changed.transaction is None:
                 return session
             session.close()
-            return self._opened(program_json(changed.resources, executor), session.writer.claim)
+            return self._open(program_json(changed.resources, executor), session.writer.claim)
 
         self._exchange(make)
         return CHANGED.write(done[0])
@@ -125,11 +125,11 @@ class RunningPipeline(ProjectPipeline):
 
         def make(session: WriterSession) -> WriterSession:
             session.abandon(ExecutorLostError(why))
-            return self._opened(program, session.writer.claim)
+            return self._open(program, session.writer.claim)
 
         self._swap(make)
 
-    def _opened(self, program: Json, claim: Claim) -> WriterSession:
+    def _open(self, program: Json, claim: Claim) -> WriterSession:
         """Open a session; `claim` is our last one. A process that has claimed it since keeps it."""
         project = as_deployed(self.project, program)
         session = WriterSession(

@@ -66,7 +66,7 @@ class CompactionTask:
         self._merged: Part | None = None
 
     def run(self) -> None:
-        merged = self._relations.compacted(self._relation, self._parts)
+        merged = self._relations.merge(self._relation, self._parts)
         if merged.rows and merged.run is not None and merged.table is None:
             # Store it now, so that the flush that references it need not write it.
             merged.stored = self._relations.store_compacted(self._relation, merged.run, self._parts)
@@ -192,7 +192,7 @@ class Relations:
         small = [p for p in relation.parts if p.table is not None]
         rest = [p for p in relation.parts if p.table is None]
         if sum(p.rows for p in small) > self.limits.memory_rows_max:
-            folded = self._folded(relation, [p.table for p in small])
+            folded = self._fold_parts(relation, [p.table for p in small])
             relation.parts = [*rest, *([folded] if folded.rows else [])]
             self._merge_now(relation)
             return
@@ -209,7 +209,7 @@ class Relations:
         stored = tuple(run for p in parts for run in p.stored)
         return Part(parts[0].types, table.num_rows, table, stored=stored)
 
-    def _folded(self, relation: Relation, tables: Sequence[pa.Table]) -> Part:
+    def _fold_parts(self, relation: Relation, tables: Sequence[pa.Table]) -> Part:
         """Many rows in memory as a run, or still in memory if most of them cancel out."""
         table = pa.concat_tables(tables)
         if _consolidates(relation):
@@ -250,7 +250,7 @@ class Relations:
         parts = () if self._store is not None else _to_merge(relation)
         if parts:
             rest = [part for part in relation.parts if part not in parts]
-            relation.parts = [self.compacted(relation, parts), *rest]
+            relation.parts = [self.merge(relation, parts), *rest]
 
     def compact(self, relation: Relation) -> None:
         """Reduce a relation to one part."""
@@ -263,14 +263,12 @@ class Relations:
             parts = [Part(relation.types, table.num_rows, table)]
             if large:
                 run = self._runs.write(relation.name, [table], relation.sort)
-                parts = [
-                    self.compacted(relation, [*large, Part(relation.types, run.rows, run=run)])
-                ]
+                parts = [self.merge(relation, [*large, Part(relation.types, run.rows, run=run)])]
         elif large:
-            parts = [self.compacted(relation, large)]
+            parts = [self.merge(relation, large)]
         relation.parts = [part for part in parts if part.rows]
 
-    def compacted(self, relation: Relation, parts: Sequence[Part]) -> Part:
+    def merge(self, relation: Relation, parts: Sequence[Part]) -> Part:
         """Merge several runs into one, without the rows that cancel out."""
         pieces = self._compacted_here(relation, [cast(RunFiles, p.run) for p in parts])
         if pieces is None and self._compact_large is not None:
@@ -289,7 +287,7 @@ class Relations:
     def _compacted_here(
         self, relation: Relation, runs: Sequence[RunFiles]
     ) -> Iterable[pa.Table] | None:
-        """Like `compacted`, in this process; None if the rows are too many, or not comparable."""
+        """Like `merge`, in this process; None if the rows are too many, or not comparable."""
         if not _consolidates(relation):
             return None
         schema = arrow_schema(relation.types)

@@ -31,7 +31,7 @@ class Estimates:
     """For each relation, the positions of columns that are unique together."""
     _stages: set[str] = field(default_factory=set)
 
-    def staged(self, relation: str) -> None:
+    def add_stage(self, relation: str) -> None:
         self._stages.add(relation)
 
     def of(self, node: Node) -> float:

@@ -592,7 +592,7 @@ class Maintenance:
         self._stage_count += 1
         relation = f"{STAGE}{self._stage_count}"
         self._stages.append(Stage(relation, node))
-        self._estimates.staged(relation)
+        self._estimates.add_stage(relation)
         return Leaf(relation, node.columns, When.DELTA)
 
 
