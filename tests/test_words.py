@@ -2,14 +2,15 @@
 
 The list holds a regular expression and the wording to use instead. It is checked over the
 documentation, the results of the benchmarks, the Makefile, the examples and templates, and over the
-string literals of the package: messages, hints and help texts. Docstrings are checked where they
-are part of the generated reference; other docstrings and comments are not.
+package: its string literals (messages, hints and help texts), its docstrings and its comments.
 """
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,6 +78,17 @@ def test_messages_use_the_words_of_the_field() -> None:
         f"{module.relative_to(ROOT)}:{line}: {finding}"
         for module in modules
         for line, text in literals(module.read_text(encoding="utf-8"))
+        for finding in found_in(text)
+    ]
+    assert findings == []
+
+
+def test_docstrings_and_comments_use_the_words_of_the_field() -> None:
+    """The next reader of the code knows other engines, too."""
+    findings = [
+        f"{module.relative_to(ROOT)}:{line}: {finding}"
+        for module in sorted((ROOT / "src").rglob("*.py"))
+        for line, text in prose(module.read_text(encoding="utf-8"))
         for finding in found_in(text)
     ]
     assert findings == []
@@ -176,6 +188,27 @@ def f(x):
     assert [text for _, text in literals(source)] == ["first {} is no {} last"]
 
 
+def test_prose_is_docstrings_and_comments_with_their_lines_joined() -> None:
+    """A phrase that is wrapped in a comment would not be found."""
+    source = '''
+"""Docstring anew."""
+LIMIT = 3
+"""About LIMIT."""
+
+def f(x):
+    # a comment which is for
+    # ever
+
+    return "a # in a text"  # at the end
+'''
+    assert list(prose(source)) == [
+        (2, "Docstring anew."),
+        (4, "About LIMIT."),
+        (7, "a comment which is for ever"),
+        (10, "at the end"),
+    ]
+
+
 def found_in(text: str) -> list[str]:
     """The abandoned words of a text, each with the wording to use instead."""
     line = joined(text)
@@ -205,6 +238,25 @@ def literals(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, "".join(_piece(value) for value in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in apart:
             yield node.lineno, node.value
+
+
+def prose(source: str) -> Iterator[tuple[int, str]]:
+    """The docstrings of a module, then its comments, with their lines."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.lineno, str(node.value.value)
+    comment, first, last = "", 0, 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            line, text = token.start[0], token.string.removeprefix("#").strip()
+            if comment and line == last + 1:
+                comment, last = f"{comment} {text}", line
+                continue
+            if comment:
+                yield first, comment
+            comment, first, last = text, line, line
+    if comment:
+        yield first, comment
 
 
 def _piece(value: ast.expr) -> str:

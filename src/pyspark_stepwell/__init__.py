@@ -281,7 +281,7 @@ def _offset(pinned: PinnedRelation | None) -> dict[str, Any]:
 
 
 def _pushed(item: Filter, scan: RelationScan) -> Pushed | None:
-    """A filter of Spark's as one of the scan's; None if Spark has to evaluate it alone."""
+    """Translate a Spark filter into a filter of the scan; None if only Spark can evaluate it."""
     from stepwell.execution.local.output import arrow_of
     from stepwell.execution.local.pushdown import Pushed, Test, supported
 

@@ -74,13 +74,13 @@ class Screen:
             return GAP.join(f"{c:>{w}}" if r else f"{c:<{w}}" for c, w, r in cut)
 
         room = None if self.width is None else self.width - sum(widths) - len(GAP) * len(widths)
-        beside = room is None or all(len(row.tail) <= room for row in rows)
-        heading = aligned(names) + (GAP + tail if beside and any(row.tail for row in rows) else "")
+        fits = room is None or all(len(row.tail) <= room for row in rows)
+        heading = aligned(names) + (GAP + tail if fits and any(row.tail for row in rows) else "")
         below = sum(widths[:2]) + 2 * len(GAP)
         self.line(heading.rstrip(), "bold")
         for row in rows:
             line = aligned(row.cells)
-            if beside:
+            if fits:
                 self.line((line + GAP + row.tail).rstrip(), row.style)
             else:
                 self.line(line.rstrip(), row.style)

@@ -58,7 +58,7 @@ _PART_ROWS = 128 * 1024
 _PART_BYTES = 64 * 2**20
 _TASK_BYTES = (16 * 2**20, 128 * 2**20)
 _TASKS = 16
-"""Tasks of a read are within those bounds, and so many if possible."""
+"""Number of tasks of a read, as far as their sizes stay within `_TASK_BYTES`."""
 _LINE_BYTES = 32
 """A low estimate of the bytes of a record in a text."""
 _ROW_BYTES = 100

@@ -1,8 +1,8 @@
 """Iceberg tables as sources see them: the snapshots of a branch, and the files of each.
 
 A version is the id of a snapshot. What it changes is the difference between its data files and
-those of the snapshot before it; manifests that both have are not read. A compaction (`replace`) is
-no change. If the branch was rolled back or replaced, the next version is its head, and the
+those of the snapshot before it; manifests that both have are not read. A compaction (`replace`)
+changes no rows. If the branch was rolled back or replaced, the next version is its head, and the
 difference leads there from the snapshot that was read last, as long as that has not expired.
 
 Columns are found in files by field id, so a renamed column is the same column. Delete files

@@ -5,8 +5,8 @@ topic of the rows (`<topic>.stepwell`), which has one partition; its last commit
 
 Kafka cannot compare and replace. Instead, all writers of a topic share one transactional id, and a
 write first claims it: that fences every earlier writer, and ends the transaction it left open. Then
-the mark is read and compared (J16), and nobody can change it before the commit without fencing this
-writer in turn. So the comparison and the commit are one step.
+the mark is read and compared (J16), and no writer can change it before the commit without fencing
+this one in turn. So the comparison and the commit are one step.
 
 A crash before the commit leaves records that no `read_committed` reader ever sees. If the answer to
 a commit is lost, `last` waits until the broker has decided it, or claims the id, which decides it.

@@ -1,7 +1,7 @@
 """Parts of a large change: files that tasks write, each attempt under a new name.
 
-A part is durable once its task reports it. Whoever started the tasks gives reported parts their
-place, and removes the folder with all others.
+A part is durable once its task reports it. The process that started the tasks moves reported parts
+to their final place, and removes the folder with all others.
 """
 
 from __future__ import annotations

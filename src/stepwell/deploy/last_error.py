@@ -5,7 +5,7 @@
 A run that ends with an error writes it, and a run that succeeds deletes it: at its first flush, or
 at its end. It is a note for people. Nothing else reads it, so a crash that loses it, a store that
 does not answer, or damage to it never stops a pipeline. An error that says that another process
-has the pipeline is not noted: that process knows better how the pipeline is.
+has the pipeline is not noted: that process knows the state of the pipeline.
 """
 
 from __future__ import annotations

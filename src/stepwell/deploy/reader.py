@@ -7,8 +7,8 @@ A pinned relation is a value. It reads the rows as of its transaction, whatever 
 meanwhile. It claims nothing and writes nothing, so garbage collection does not know of it: the
 files of a superseded version stay for `gc.grace`, those of a checkpoint as long as the checkpoint.
 
-Transactions after the last flush are in the journal. It takes the pipeline's own backends to apply
-them to views, so they are not part of what is pinned here; `Pinned.behind` counts them.
+Transactions after the last flush are in the journal. Applying them to views takes the
+pipeline's own backends, so a pinned relation does not include them; `Pinned.behind` counts them.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _same(one: Shown, other: Shown) -> bool:
 
 
 class RelationReader:
-    """Pins states of one relation of a pipeline. Fences nobody, and writes nothing."""
+    """Pins states of one relation of a pipeline. Fences no writer, and writes nothing."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Client side of the endpoint: sends requests to the process that runs the pipeline.
 
 No call waits forever. A process that works on a request sends a heartbeat every second. A process
-that has been silent for `timeout_s` is stopped or hangs, and the error names it. A process that
-sends heartbeats may hang all the same:
+that has been silent for `timeout_s` is stopped or hangs, and the error names it. A process
+may hang although it sends heartbeats:
 
     a request that only reads           is answered within `timeout_s`, once the pipeline is open; a
                                         query, which may compute for long, within `QUERY_S_MAX`

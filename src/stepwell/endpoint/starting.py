@@ -5,11 +5,11 @@
 Importing what a pipeline needs takes most of a second of CPU time. A push that was started right
 after a `run`, as in a script, could otherwise look for its endpoint too early, and claim the
 pipeline first. So `run` holds a shared lock on this file from its first moment until its endpoint
-answers, and a command that would open the pipeline itself waits until nobody holds it. The system
-releases the lock when the process ends, however it ends.
+answers, and a command that would open the pipeline itself waits until the lock is free. The system
+releases it when the process ends, however it ends.
 
-It only decides who is first: a claim is safe without it. Therefore nothing here fails, and nobody
-waits longer than `WAIT_S_MAX`.
+It only decides who is first: a claim is safe without it. Therefore nothing here fails, and no
+process waits longer than `WAIT_S_MAX`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _open(path: Path) -> int:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    # Not created: without the file, nobody has announced anything.
+    # Not created: without the file, no process has announced itself.
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         yield descriptor

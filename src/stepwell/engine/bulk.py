@@ -45,7 +45,7 @@ class BulkReader:
             return self.intake(source, read.aligned)
 
     def again(self, source: Source, reference: Json) -> Intake | None:
-        """Read recorded input again; None if it has to be, or may well be, read by `source.read`.
+        """Read recorded input again; None if `source.read` has to read it, or may as well.
 
         Not compared yet, except for what the reference tells.
         """

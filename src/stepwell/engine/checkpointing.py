@@ -88,7 +88,7 @@ class Checkpointer:
         self._writer.commit(dropping(id_or_name, self._store.uri), "delete a checkpoint")
 
     def flush_if_due(self) -> None:
-        """Flush or checkpoint if memory or time ask for it, and advance the background tasks.
+        """Flush or checkpoint if memory or time requires it, and advance the background tasks.
 
         An error is reported and retried later: the journal holds everything that is not flushed.
         """

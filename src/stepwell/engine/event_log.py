@@ -2,8 +2,8 @@
 
 Every record has the attributes `pipeline`, `epoch` and `transaction`, the name of its `event`, and
 the event's own fields as `details`. Nothing is formatted unless the logger is enabled for the
-level. How far long work is (loading, compacting) is DEBUG, what happens is INFO, and what somebody
-should look at is WARNING.
+level. Progress of long work (loading, compacting) is DEBUG, other events are INFO, and events that
+need attention are WARNING.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class EventLog:
 
 
 def level_of(event: Event) -> int:
-    """The level of an event; what is worth a look is raised."""
+    """The level of an event; one that needs attention is raised."""
     if isinstance(event, Committed) and (event.rejected or event.violations):
         return logging.WARNING
     if isinstance(event, SinkFailed) and event.stops:

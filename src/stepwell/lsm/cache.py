@@ -79,7 +79,7 @@ class Cache:
     def _claim(self, folder: Path) -> None:
         """Create a folder for runs that are not stored yet, and remove those of dead processes.
 
-        Both happen under one lock, so a folder that nobody has locked belongs to a dead process.
+        Both happen under one lock, so a folder that is not locked belongs to a dead process.
         """
         temporary = folder / "tmp"
         temporary.mkdir(parents=True, exist_ok=True, mode=0o700)

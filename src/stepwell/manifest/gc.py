@@ -315,7 +315,7 @@ class Read:
     superseded: tuple[tuple[int, datetime], ...]
     listing: tuple[Listed, ...]
     journal_store: Store
-    beside: tuple[Listed, ...]
+    elsewhere: tuple[Listed, ...]
     """All objects of the journal store, if that is a separate store."""
     entries: tuple[Listed, ...]
     """The journal's objects, if it is the journal that the manifest names."""
@@ -353,7 +353,7 @@ def plan(read: Read, env: Env, settings: Settings) -> Plan:
         reason = _reason(item, manifest, named, manifests_up_to, now)
         if reason is not None:
             garbage.append(Garbage(item.path, item.size, reason))
-    for item in read.beside:
+    for item in read.elsewhere:
         if _is_old_probe(item, now):
             garbage.append(Garbage(item.path, item.size, "probe", True))
     trim = plan_trim(

@@ -135,10 +135,10 @@ class _Verifying:
             self._found(error, "now: the pipeline cannot be opened for writing", error.hint or "")
         listing = self._store.list()
         separate = self._journal_store is not self._store
-        beside = self._journal_store.list(paths.JOURNAL) if separate else listing
+        journal_listing = self._journal_store.list(paths.JOURNAL) if separate else listing
         self._check_versions(found, listing)
         checkpoints = self._checkpoints(manifest)
-        self._check_journal(found, beside, checkpoints)
+        self._check_journal(found, journal_listing, checkpoints)
         self._check_files(manifest, checkpoints, listing)
         if manifest.parent is not None and manifest.parent.pin is not None:
             self._check_pin(manifest, manifest.parent.store)

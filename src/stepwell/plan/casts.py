@@ -41,7 +41,7 @@ def without_casts(node: Node, types: Callable[[Node], tuple[str, ...]]) -> Node:
 
 
 def _cast(expr: Expr) -> tuple[str, str] | None:
-    """The column that an expression casts, and the type it casts to; None if it is no such cast."""
+    """The column that an expression casts, and the type it casts to; None for any other one."""
     tree = expr.tree
     if not isinstance(tree, exp.Cast):
         return None

@@ -6,7 +6,7 @@ BIGINT has two widths. Its values have at most 19 digits (`value_width`), which 
 another type can hold them all. Spark computes with it as DECIMAL(20,0) (`width_of`), which decides
 the types of results. The other integers have the same width in both senses.
 
-The rules of arithmetic are those of Spark's DecimalPrecision with its default of allowing precision
+The rules of arithmetic are Spark's DecimalPrecision with its default of allowing precision
 loss; `test_numbers` compares each of them with Spark.
 """
 

@@ -1,6 +1,6 @@
 """Spark's types: parsing from SQL, canonical text, and properties.
 
-Equal types have the same text, that of Spark's `simpleString`: in lower case, without
+Equal types have the same text, Spark's `simpleString`: in lower case, without
 insignificant spaces. It differs where that text could not be parsed again or is incomplete: field
 names are in backticks where necessary, NOT NULL fields are marked, collations are in lower case,
 and the default collation of strings is omitted. `timestamp` is the type with the session's time

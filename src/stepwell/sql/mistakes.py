@@ -88,7 +88,7 @@ def unreadable(view: View | MaterializedView) -> SqlError | None:
 
 @lru_cache(maxsize=1_000)
 def _parsed(text: str) -> exp.Expr:
-    """The tree of a query, which nobody changes: every check of a view reads the same one."""
+    """The tree of a query. Never modify it: every check of a view reads the same one."""
     return parse_one(text, dialect=DIALECT)
 
 

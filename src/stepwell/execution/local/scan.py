@@ -4,8 +4,8 @@
     executors    read: decode, apply the view's output and the filters, sum the weights
 
 A scan is a value: it names the files, their sizes and the columns, and holds no rows. It reads the
-state of one transaction, or the difference of two: then runs have a sign. A scan protects its files
-from nobody; once they have been collected, it raises `SnapshotExpiredError`.
+state of one transaction, or the difference of two: then runs have a sign. A scan does not
+protect its files; once they have been collected, it raises `SnapshotExpiredError`.
 """
 
 from __future__ import annotations

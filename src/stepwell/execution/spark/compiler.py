@@ -50,7 +50,7 @@ _CAST_MOMENT = re.compile(
 """The text of such a cast in a plan, where a column would have a number."""
 
 _NAMES_COLUMNS = "org.apache.spark.sql.execution.planmerging.MergeSubplans"
-"""A rule of Spark's optimizer whose plans contain column names as values."""
+"""A rule of the Spark optimizer whose plans contain column names as values."""
 
 
 @dataclass(frozen=True, slots=True)

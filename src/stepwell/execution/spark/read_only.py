@@ -9,7 +9,7 @@ method. Whether it does is decided on plans, never on the text, in two checks:
 
 Both checks reject everything that is not known to be harmless: every relation of a plan must be of
 a kind listed below, every relation that is read must be the pipeline's, and every function must be
-one of Spark's that stay within their arguments, or one that the project has registered. The plan
+a Spark function that stays within its arguments, or one that the project has registered. The plan
 that was checked is the plan that runs; the text is not parsed again.
 """
 

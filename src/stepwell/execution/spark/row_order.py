@@ -117,7 +117,7 @@ def _java(jvm: Any) -> _Java:
 
 
 class _Catalyst:
-    """Reads and builds nodes of Spark's logical plans."""
+    """Reads and builds nodes of logical plans."""
 
     def __init__(self, spark: SparkSession, signs: bool) -> None:
         self._signs = signs
