@@ -155,7 +155,7 @@ def entries(store: Store, cursor: Cursor) -> Iterator[Recorded]:
     """The entries after a place, checked; void ones left out."""
     log = Log(store)
     while (found := log.read(cursor.next)) is not None:
-        cursor, found = cursor.advance(found, log.where(cursor.next))
+        cursor, found = cursor.advance(found, log.full_name(cursor.next))
         if not found.void:
             yield found
 

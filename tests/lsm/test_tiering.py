@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.lsm import tiering as tiers
-from stepwell.lsm.tiering import LIKE_RUNS, LIKE_SIZE, SHARE, alike, to_merge
+from stepwell.lsm.tiering import LIKE_RUNS, LIKE_SIZE, SHARE, like_sized, to_merge
 
 Bag = Counter[int]
 
@@ -110,8 +110,8 @@ def test_all_become_one_where_the_share_is_passed_and_not_before() -> None:
 
 
 def test_next_to_a_run_that_is_ignored_only_the_number_counts() -> None:
-    assert alike([300, 200]) == alike([1] * (LIKE_RUNS - 1)) == ()
-    assert alike([1] * LIKE_RUNS) == tuple(range(LIKE_RUNS))
+    assert like_sized([300, 200]) == like_sized([1] * (LIKE_RUNS - 1)) == ()
+    assert like_sized([1] * LIKE_RUNS) == tuple(range(LIKE_RUNS))
 
 
 def test_one_run_or_none_is_left_as_it_is() -> None:

@@ -232,7 +232,7 @@ def test_a_version_under_another_versions_name_is_corrupt() -> None:
     with pytest.raises(CorruptError) as corrupt:
         things.latest()
     assert corrupt.value.field == "id"
-    assert things.where(2) == corrupt.value.object
+    assert things.full_name(2) == corrupt.value.object
 
 
 def test_a_damaged_boundary_is_an_error_not_zero() -> None:
@@ -292,7 +292,7 @@ def test_a_latest_version_that_is_lost_is_missed() -> None:
     store.delete(things.path(9))
     with pytest.raises(CorruptError) as corrupt:
         things.latest()
-    assert things.where(9) in str(corrupt.value)
+    assert things.full_name(9) in str(corrupt.value)
 
 
 def test_a_lost_latest_version_is_missed_even_behind_a_full_page_of_kept_ones() -> None:

@@ -20,7 +20,7 @@ from stepwell.deploy.destroy import destroy
 from stepwell.deploy.liveness import writer_liveness
 from stepwell.deploy.migration import Interrupted
 from stepwell.deploy.plan import Action, Plan, Step, fresh_views
-from stepwell.deploy.resources import shown
+from stepwell.deploy.resources import display_name
 from stepwell.deploy.unmatched import unmatched_sources
 from stepwell.env import SystemEnv
 from stepwell.errors import ConfigError, InvalidError
@@ -107,7 +107,7 @@ def show_deploy(
             if not where.json:
                 render(screen, plan)
             fresh[:] = fresh_views(plan)
-            agreed = approved(plan, yes=yes, question="deploy this?")
+            agreed = ask_approval(plan, yes=yes, question="deploy this?")
             # From now on a signal is noted, and handled where nothing is half done (D6).
             caught.stop = lambda: None
             return agreed
@@ -148,7 +148,7 @@ def show_destroy(
         if not where.json:
             render(screen, plan)
         question = f"destroy the pipeline in {project.store}, with everything in it?"
-        return approved(plan, yes=yes, question=question, always=True)
+        return ask_approval(plan, yes=yes, question=question, always=True)
 
     done = destroy(
         project,
@@ -182,10 +182,10 @@ def render(screen: Screen, plan: Plan) -> None:
         screen.line(f"nothing to do: {plan.store} matches the project")
     if not changes:
         return
-    width = max(len(shown(step.key)) for step in changes)
+    width = max(len(display_name(step.key)) for step in changes)
     for step in changes:
         sign, style = SIGNS[step.action]
-        head = f"{sign} {step.action.value:<7}  {shown(step.key):<{width}}"
+        head = f"{sign} {step.action.value:<7}  {display_name(step.key):<{width}}"
         screen.line(f"{head}  {step.reason}".rstrip(), style)
         for line in _details(step):
             screen.line(f"    {line}")
@@ -213,19 +213,19 @@ def _details(step: Step) -> list[str]:
     return lines
 
 
-def approved(plan: Plan, *, yes: bool, question: str, always: bool = False) -> bool:
+def ask_approval(plan: Plan, *, yes: bool, question: str, always: bool = False) -> bool:
     """Ask, unless `yes`. Without a terminal, approve only a plan that loses nothing (D9)."""
     if yes:
         return True
     if can_be_asked():
-        return asked(question)
+        return confirm(question)
     if always or plan.lost:
         lost = "; ".join(str(step.lost) for step in plan.lost) or "everything it stores"
         raise InvalidError(f"this would lose {lost}", hint="to do it anyway, add --yes")
     return True
 
 
-def asked(question: str) -> bool:
+def confirm(question: str) -> bool:
     """Ask a question; False if there is no terminal or the answer is not yes."""
     if not can_be_asked():
         return False
@@ -250,7 +250,7 @@ def _report(screen: Screen, done: Deployment) -> None:
         screen.line(f"nothing to do: {done.plan.store} matches the project")
         return
     for key, reason in sorted(done.failed.items()):
-        screen.line(f"failed: {shown(key)}: {reason}", "red")
+        screen.line(f"failed: {display_name(key)}: {reason}", "red")
     if done.changed.transaction is None:
         screen.line("nothing was changed")
     elif done.changed.transaction:

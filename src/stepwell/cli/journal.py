@@ -194,11 +194,11 @@ class _Walk:
             # Below the boundary a stalled writer may have filled a hole; no reader goes there.
             self._cursor = Cursor(position, found.checksum, self._epoch)
             return found
-        self._cursor, passed = cursor.advance(found, self._log.where(position))
+        self._cursor, passed = cursor.advance(found, self._log.full_name(position))
         if self._replay is not None and position == self._replay.position:
             if found.checksum != self._replay.checksum:
                 raise CorruptError(
-                    self._log.where(position),
+                    self._log.full_name(position),
                     f"is {found.checksum}, but the manifest has replayed {self._replay.checksum}",
                     field="checksum",
                 )
@@ -210,7 +210,7 @@ class _Walk:
     ) -> Line:
         self.problems.append(Problem(error.message, error.hint, position))
         # The row already shows the position: keep only the reason.
-        wrong = error.message.removeprefix(self._log.where(position)).lstrip(": ")
+        wrong = error.message.removeprefix(self._log.full_name(position)).lstrip(": ")
         content = entry_json(found) if found else None
         unknown = isinstance(error, InvalidError)
         return Line(position, self._listed[position], content, wrong, unknown)

@@ -43,11 +43,11 @@ def _find(place: str, env: Env, id: int | None) -> tuple[str, Stored, Sequence[i
     stored = manifests.latest() if id is None else manifests.read(id)
     ids = manifests.ids()
     if stored is not None:
-        return manifests.where(stored.id), stored, ids
+        return manifests.full_name(stored.id), stored, ids
     if not ids:
         raise nothing_here(store, "pipeline: there is no manifest")
     raise InvalidError(
-        f"{manifests.where(id or 0)} does not exist",
+        f"{manifests.full_name(id or 0)} does not exist",
         hint=f"the versions in the store: {span(ids)}; without --id you get the latest",
     )
 

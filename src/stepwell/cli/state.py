@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepwell.cli.deploy import asked, say
+from stepwell.cli.deploy import confirm, say
 from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Row, Screen, count, plain
 from stepwell.deploy.apply import LOCK_WAIT_S
 from stepwell.deploy.lease import unlock
-from stepwell.deploy.repair import Shown, look, repair
-from stepwell.deploy.resources import shown
+from stepwell.deploy.repair import Inspection, inspect_deployment, repair
+from stepwell.deploy.resources import display_name
 from stepwell.deploy.snapshot import no_pipeline
 from stepwell.env import SystemEnv
 from stepwell.model import format_time
@@ -19,7 +19,7 @@ from stepwell.model import format_time
 def show(where: ProjectOptions) -> int:
     env, screen = SystemEnv(), Screen()
     project = where.project(env, secrets=False)
-    found = look(project, env)
+    found = inspect_deployment(project, env)
     if found.lineage is None and found.problem is None and found.owner is None and not found.log:
         raise no_pipeline(project, env)
     if where.json:
@@ -32,7 +32,7 @@ def show(where: ProjectOptions) -> int:
 def show_repair(where: ProjectOptions, *, yes: bool) -> int:
     env, screen = SystemEnv(), Screen()
     project = where.project(env, secrets=False)
-    found = look(project, env)
+    found = inspect_deployment(project, env)
     if found.problem is None and not found.drift and not found.log:
         if where.json:
             screen.json({"repaired": False})
@@ -43,10 +43,10 @@ def show_repair(where: ProjectOptions, *, yes: bool) -> int:
         if found.problem is not None:
             screen.line(f"problem: {found.problem.message}")
         for key in found.drift:
-            screen.line(f"record and manifest differ: {shown(key)}")
+            screen.line(f"record and manifest differ: {display_name(key)}")
         screen.line("the record would be rebuilt from the manifest, and the log removed;")
         screen.line("both are saved below deploy/resources.json.wal.kept/")
-    if not yes and not asked("repair?"):
+    if not yes and not confirm("repair?"):
         if not where.json:
             screen.line("nothing was changed. To do it: stepwell state repair --yes")
         else:
@@ -69,7 +69,7 @@ def show_unlock(where: ProjectOptions, id: str) -> None:
         screen.line(f"unlocked: {owner} held the lease {owner.id}")
 
 
-def _json(found: Shown) -> dict[str, Any]:
+def _json(found: Inspection) -> dict[str, Any]:
     state, owner = found.state, found.owner
     return {
         "serial": None if state is None or found.first_run else state.serial,
@@ -92,7 +92,7 @@ def _json(found: Shown) -> dict[str, Any]:
     }
 
 
-def _render(screen: Screen, found: Shown) -> None:
+def _render(screen: Screen, found: Inspection) -> None:
     state = found.state
     facts = []
     if state is not None and state.serial:
@@ -115,13 +115,13 @@ def _render(screen: Screen, found: Shown) -> None:
         if found.problem.hint:
             facts.append(("hint", found.problem.hint))
     for key in found.drift:
-        facts.append(("differs", f"{shown(key)}: the manifest differs"))
+        facts.append(("differs", f"{display_name(key)}: the manifest differs"))
     screen.facts(facts)
     if state is not None and state.resources:
         screen.line()
         rows = [
             Row(
-                (shown(key), str(item.get("checksum", ""))[:12]),
+                (display_name(key), str(item.get("checksum", ""))[:12]),
                 "protected" if item.get("protected") else "",
             )
             for key, item in state.resources.items()

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from sqlglot.errors import SqlglotError
 
-from stepwell.deploy.resources import Deployed, Resource, shown
+from stepwell.deploy.resources import Deployed, Resource, display_name
 from stepwell.deploy.table_change import TableChange, renames_done, table_change
 from stepwell.errors import StepwellError
 from stepwell.plan.reasons import Unsupported
@@ -63,17 +63,19 @@ class Comparison:
             name = table.partition(".")[2]
             for column in change.added:
                 if (name, fold(column.name)) in now:
-                    why = f"it reads column {column.name} of {shown(table)}, which is new"
+                    why = f"it reads column {column.name} of {display_name(table)}, which is new"
                     return (name, fold(column.name)), why
             for column in change.dropped:
                 if (name, fold(column.name)) in before:
-                    why = f"it reads column {column.name} of {shown(table)}, which is dropped"
+                    why = (
+                        f"it reads column {column.name} of {display_name(table)}, which is dropped"
+                    )
                     return (name, fold(column.name)), why
             for old, new in change.retyped:
                 if (name, fold(old.name)) in now:
                     why = (
-                        f"it reads column {new.name} of {shown(table)}, whose type changes from "
-                        f"{old.type} to {new.type}"
+                        f"it reads column {new.name} of {display_name(table)}, whose type changes "
+                        f"from {old.type} to {new.type}"
                     )
                     return (name, fold(new.name)), why
         return None

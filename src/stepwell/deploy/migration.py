@@ -28,10 +28,10 @@ from stepwell.deploy.resources import (
     Kind,
     dependants,
     deployed_project,
+    display_name,
     in_order,
     key_of,
     needed,
-    shown,
 )
 from stepwell.deploy.source_location import path_refusal
 from stepwell.deploy.table_change import TableChange, table_change
@@ -302,7 +302,7 @@ class Migration:
             resource = target[key]
             if resource.kind != "sink":
                 continue
-            options = self._project.references.resolve_stored(resource.options, shown(key))
+            options = self._project.references.resolve_stored(resource.options, display_name(key))
             name, view, base = resource.name, resource.relation, self._project.folder
             sink = make_sink(name, options, view, self._env, base=base)
             try:
@@ -547,7 +547,7 @@ def _fail(failed: dict[str, str], error: BuildError, wanted: Deployed) -> None:
     ensure(error.key not in failed, f"{error.key} fails once")
     failed[error.key] = str(error)
     for key in dependants(wanted, {error.key}):
-        failed.setdefault(key, f"it needs {shown(error.key)}, which failed: {error.message}")
+        failed.setdefault(key, f"it needs {display_name(error.key)}, which failed: {error.message}")
 
 
 def _held_back(failed: dict[str, str], wanted: Deployed, made: Deployed) -> None:

@@ -25,10 +25,10 @@ from stepwell.deploy.resources import (
     Deployed,
     Resource,
     dependants,
+    display_name,
     in_order,
     resources_from_json,
     resources_to_json,
-    shown,
     tokens_checksum,
 )
 from stepwell.deploy.source_location import path_refusal
@@ -149,7 +149,7 @@ class Plan:
     @property
     def refusals(self) -> tuple[str, ...]:
         """Every reason why the plan is refused."""
-        steps = (f"{shown(step.key)}: {step.refused}" for step in self.refused)
+        steps = (f"{display_name(step.key)}: {step.refused}" for step in self.refused)
         return (*([] if self.refusal is None else [self.refusal]), *steps)
 
     def check(self, done: str = "deployed") -> None:
@@ -297,7 +297,7 @@ class _Planner:
             return self._kept(old, new)
         before, now = old.statement(), new.statement()
         if not isinstance(before, Table) or not isinstance(now, Table):
-            raise InvalidError(f"{shown(new.key)} is not a table")
+            raise InvalidError(f"{display_name(new.key)} is not a table")
         change = self._compared.changes[new.key]
         lost: str | None = None
         rows = self._rows(new.name)
@@ -377,7 +377,7 @@ class _Planner:
     def _rebound(self, moved: str | None) -> str:
         if moved is None or moved not in self._deployed:
             return "its query is only reworded; its rows stay"
-        return f"it reads no changed column of {shown(moved)}; its rows stay"
+        return f"it reads no changed column of {display_name(moved)}; its rows stay"
 
     def _otherwise(self, old: Resource, new: Resource, moved: str | None) -> tuple[str, str | None]:
         """Return why the result of a view changes, and the column that causes it."""
@@ -392,7 +392,7 @@ class _Planner:
 
     def _change_below(self, key: str) -> str:
         what = self._moved.get(key) or self._touched.get(key, "is new")
-        return f"reads {shown(key)}, which {what}"
+        return f"reads {display_name(key)}, which {what}"
 
     def _source(self, old: Resource, new: Resource) -> Step:
         if old.checksum == new.checksum:
@@ -415,7 +415,9 @@ class _Planner:
         if old.checksum == new.checksum:
             if view in self._moved:
                 evolves, refused = self._other_columns(old, new)
-                reason = f"{shown(view)} {self._moved[view]}; {evolves}it receives the difference"
+                reason = (
+                    f"{display_name(view)} {self._moved[view]}; {evolves}it receives the difference"
+                )
                 return Step(new.key, Action.UPDATE, reason, refused=refused)
             return self._kept(old, new)
         changed = _changed_options(old, new)
@@ -551,7 +553,7 @@ def without(plan_wanted: Deployed, deployed: Deployed, failed: set[str]) -> dict
             back[key] = deployed[key]
             todo += deployed[key].reads
             continue
-        raise ConfigError(f"{shown(key)} is read by a deployed view, but does not exist")
+        raise ConfigError(f"{display_name(key)} is read by a deployed view, but does not exist")
     # A name stays in use if its view was to become a table, or the other way round, and failed.
     names = {fold(r.name) for r in back.values() if r.kind in ("table", "view")}
     taken = {

@@ -15,10 +15,10 @@ from stepwell.deploy.resources import (
     Deployed,
     Resource,
     deployed_project,
+    display_name,
     resources_from_json,
     resources_of,
     resources_to_json,
-    shown,
 )
 from stepwell.errors import CorruptError, InvalidError
 from stepwell.model import checksum
@@ -86,7 +86,7 @@ def project_differences(project: Project, known: Json, executor: str | None = No
 def differences(before: Deployed, now: Deployed) -> list[str]:
     found = []
     for key in sorted({*before, *now}):
-        name = key.partition(".")[2] if key.startswith(("table.", "view.")) else shown(key)
+        name = key.partition(".")[2] if key.startswith(("table.", "view.")) else display_name(key)
         if key not in before:
             found.append(f"{name} is new")
         elif key not in now:

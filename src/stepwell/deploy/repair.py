@@ -28,7 +28,7 @@ from stepwell.journal import paths
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Inspection:
     """The state of a deployed project. Obtained without writing anything."""
 
     state: DeployState | None
@@ -45,7 +45,7 @@ class Shown:
     """Whether a first run made the pipeline; the next deploy writes a record."""
 
 
-def look(project: Project, env: Env) -> Shown:
+def inspect_deployment(project: Project, env: Env) -> Inspection:
     seen = survey(project, env)
     store, manifest = seen.store, seen.manifest
     lineage = None if manifest is None else manifest.lineage
@@ -57,15 +57,15 @@ def look(project: Project, env: Env) -> Shown:
         state = read_state(store)
         decided = decide(store, state, lineage, actual)
     except (CorruptError, InvalidError) as problem:
-        return Shown(state, None, problem, owner, lineage, log=log)
+        return Inspection(state, None, problem, owner, lineage, log=log)
     recorded = decided.state.resources
     drift = tuple(
         key for key in sorted({*recorded, *actual}) if recorded.get(key) != actual.get(key)
     )
     if state.etag is None and manifest is not None and log == 0:
         made = DeployState(lineage, state.serial, actual)
-        return Shown(made, decided, None, owner, lineage, first_run=True)
-    return Shown(state, decided, None, owner, lineage, drift, log)
+        return Inspection(made, decided, None, owner, lineage, first_run=True)
+    return Inspection(state, decided, None, owner, lineage, drift, log)
 
 
 def repair(project: Project, env: Env, *, wait_s: float, say: Say) -> DeployState:

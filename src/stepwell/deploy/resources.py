@@ -82,10 +82,10 @@ def key_of(kind: Kind, name: str) -> str:
     return f"{kind}.{fold(name) if kind in ('table', 'view') else name}"
 
 
-def shown(key: str) -> str:
+def display_name(key: str) -> str:
     """Return the name of a resource in messages.
 
-    >>> shown("sink.revenue_out")
+    >>> display_name("sink.revenue_out")
     'sink revenue_out'
     """
     return key.replace(".", " ", 1)
@@ -177,7 +177,9 @@ def deployed_project(
     for resource in ordered:
         if resource.kind in connections:
             try:
-                options = project.references.resolve_stored(resource.options, shown(resource.key))
+                options = project.references.resolve_stored(
+                    resource.options, display_name(resource.key)
+                )
             except ConfigError:
                 if not leaving:
                     raise

@@ -48,8 +48,8 @@ from stepwell.manifest.history import History, collect_history
 from stepwell.manifest.layout import (
     Standing,
     check_standing,
-    in_the_way,
     mark_place,
+    obstacles,
     own_journal,
 )
 from stepwell.manifest.manifest import (
@@ -397,7 +397,7 @@ def _damage(store: Store, manifest: Manifest, env: Env) -> tuple[Damage, ...]:
 def _only_if_empty(manifests: Manifests, store: Store, journal_store: Store) -> Stored | None:
     """Refuse to begin a pipeline in a store that is not empty (K4)."""
     for place in (store,) if journal_store is store else (store, journal_store):
-        others = in_the_way(place)
+        others = obstacles(place)
         if not others:
             continue
         found = manifests.latest()

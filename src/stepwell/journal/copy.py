@@ -137,13 +137,13 @@ class _Copying:
     def _follow(self, cursor: Cursor | None, found: Recorded) -> Cursor:
         entry = found.entry
         before = cursor or Cursor(Position(entry.position - 1), entry.previous)
-        return before.advance(found, self._source.where(entry.position))[0]
+        return before.advance(found, self._source.full_name(entry.position))[0]
 
     def _check_not_trimmed(self, first: Position) -> None:
         trimmed = self._source.trimmed()
         if trimmed > self._trimmed and trimmed >= first:
             raise TruncatedError(
-                self._source.where(first),
+                self._source.full_name(first),
                 f"the journal was trimmed up to position {trimmed} while it was copied",
                 hint="run the same command again: it continues if it can",
             )
@@ -151,7 +151,7 @@ class _Copying:
     def _write(self, cursor: Cursor, found: Recorded) -> Cursor:
         entry = replace(found.entry, lineage=self._lineage, previous=cursor.checksum)
         encoded = encode(entry)
-        where = self._copy.where(entry.position)
+        where = self._copy.full_name(entry.position)
         try:
             self._copy.store.put_new(paths.entry(entry.position), encoded.parts)
         except ConflictError:
@@ -164,7 +164,7 @@ class _Copying:
 
     def _lost(self, position: Position) -> TruncatedError:
         return TruncatedError(
-            self._source.where(position),
+            self._source.full_name(position),
             f"the entry is missing, and positions up to {self._tail.until} were to be copied",
             hint="the chosen checkpoint does not include it: choose a later one, or restore "
             "the object from a backup",

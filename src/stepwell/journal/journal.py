@@ -159,10 +159,10 @@ class Journal:
             if found is None:
                 self._guard.check("the journal was not replayed")
                 raise self._missing(cursor.next)
-            cursor, found = cursor.advance(found, self._log.where(cursor.next))
+            cursor, found = cursor.advance(found, self._log.full_name(cursor.next))
             if not found.void and not found.entry.is_barrier:
                 yield found
-        cursor.advance(self._barrier, self._log.where(barrier))
+        cursor.advance(self._barrier, self._log.full_name(barrier))
 
     def append(self, draft: Draft) -> Recorded:
         """Make a draft durable at the next position. THE commit point of a transaction.
@@ -244,7 +244,7 @@ class Journal:
         """
         found = self._patience.run(
             lambda: self._put_once(entry, encoded),
-            lambda: f"{self._log.where(entry.position)} may or may not have been written",
+            lambda: f"{self._log.full_name(entry.position)} may or may not have been written",
         )
         if found.put_id != entry.put_id:
             if found.epoch >= self._epoch:
@@ -256,7 +256,7 @@ class Journal:
 
     def _not_ours(self, found: Entry) -> StepwellError:
         """The error for an entry of our epoch or a later one that another writer wrote."""
-        where = self._log.where(found.position)
+        where = self._log.full_name(found.position)
         if found.epoch == self._epoch:
             return CorruptError(
                 where,
@@ -303,7 +303,7 @@ class Journal:
                 self._guard.check(f"entry {entry.position} of epoch {self._epoch} was not written")
                 raise self._missing(entry.position) from None
             if found.entry.epoch < self._epoch:
-                self._tip, _ = self._tip.advance(found, self._log.where(entry.position))
+                self._tip, _ = self._tip.advance(found, self._log.full_name(entry.position))
             return found.entry
         return entry
 
@@ -355,7 +355,7 @@ class Journal:
         """
         if not self._long_since_confirmed(self._clocks()):
             return
-        where = self._log.where(position)
+        where = self._log.full_name(position)
         numbers = self._patience.run(
             self._log.boundary.numbers, lambda: f"{where} was written, but may not count"
         )
@@ -382,7 +382,7 @@ class Journal:
 
     def _unknown(self, position: Position, error: BaseException) -> UnknownOutcomeError:
         return UnknownOutcomeError(
-            f"an append at {self._log.where(position)} has an unknown outcome: "
+            f"an append at {self._log.full_name(position)} has an unknown outcome: "
             f"{getattr(error, 'message', error)}",
             hint="open the pipeline again: it will see whether the entry is there",
         )
@@ -413,11 +413,11 @@ class Journal:
         while (found := self._log.read(self._tip.next)) is not None:
             if found.entry.epoch >= self._epoch:
                 raise self._not_ours(found.entry)
-            self._tip, _ = self._tip.advance(found, self._log.where(self._tip.next))
+            self._tip, _ = self._tip.advance(found, self._log.full_name(self._tip.next))
 
     def _missing(self, position: Position) -> TruncatedError:
         return TruncatedError(
-            self._log.where(position),
+            self._log.full_name(position),
             "the entry is missing, and no other writer took over",
             hint="restore the object from a backup",
         )

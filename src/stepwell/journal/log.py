@@ -26,7 +26,7 @@ class Log:
         self.boundary = Boundary(store, paths.JOURNAL_BOUNDARY)
         self._lineage = lineage
 
-    def where(self, position: Position) -> str:
+    def full_name(self, position: Position) -> str:
         """The full name of an entry, for messages."""
         return f"{self.store.uri}/{paths.entry(position)}"
 
@@ -38,7 +38,7 @@ class Log:
         found = self.store.get(paths.entry(position))
         if found is None:
             return None
-        where = self.where(position)
+        where = self.full_name(position)
         entry, checksum = decode(found.data, where)
         if entry.position != position:
             raise CorruptError(
@@ -72,7 +72,7 @@ class Log:
         trimmed = self.trimmed() if trimmed is None else trimmed
         if trimmed > after:
             raise TruncatedError(
-                self.where(Position(after + 1)),
+                self.full_name(Position(after + 1)),
                 f"the journal was trimmed up to position {trimmed}, but the manifest needs what "
                 f"comes after {after}",
                 hint="was an old manifest restored from a backup? restore the latest one",
@@ -114,7 +114,7 @@ class Log:
         wide = beyond > first + 1
         span = f"entries {first} to {beyond - 1} are" if wide else "the entry is"
         raise TruncatedError(
-            self.where(first),
+            self.full_name(first),
             f"{span} missing, though there is an entry {beyond}",
             hint="nothing was written there: restore what is missing from a backup",
         )
@@ -151,7 +151,7 @@ class JournalReader:
                 found = self._log.read(cursor.next)
                 if found is None:
                     break
-                cursor, found = cursor.advance(found, self._log.where(cursor.next))
+                cursor, found = cursor.advance(found, self._log.full_name(cursor.next))
                 if not found.void and not found.entry.is_barrier:
                     seen.append(found)
             if not seen and (beyond := self._log.beyond(cursor.next)) is not None:
@@ -170,7 +170,7 @@ class JournalReader:
         trimmed = self._log.trimmed()
         if trimmed >= first:
             raise TruncatedError(
-                self._log.where(first),
+                self._log.full_name(first),
                 f"the journal was trimmed up to position {trimmed}",
                 hint="read the latest manifest and follow from its replay position",
             )

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from stepwell.env import Env
 from stepwell.errors import CorruptError
 from stepwell.lsm.parquet_codec import BATCH_ROWS, decode_batches, encode_table
-from stepwell.lsm.tiering import alike
+from stepwell.lsm.tiering import like_sized
 from stepwell.manifest.run_object import read_run, write_run
 from stepwell.manifest.run_ref import Run
 from stepwell.store.base import Store
@@ -139,7 +139,7 @@ class SortedRuns(Generic[IndexT]):
         small = [place for place, rows in enumerate(sizes) if most is None or rows < most]
         if self._compacting or not new:
             return small if self._compacting else []
-        return [small[at] for at in alike([sizes[place] for place in small])]
+        return [small[at] for at in like_sized([sizes[place] for place in small])]
 
     def _write(
         self,

@@ -28,7 +28,7 @@ from stepwell.lsm.relations import CompactionTask, Relations, RunStorage
 from stepwell.lsm.reshape import reshaped
 from stepwell.lsm.run_file import RunFiles, parquet_bytes
 from stepwell.lsm.scratch import Scratch
-from stepwell.lsm.tiering import Tiering, alike, to_merge
+from stepwell.lsm.tiering import Tiering, like_sized, to_merge
 from stepwell.lsm.values import comparable
 from stepwell.manifest.manifest import Run
 from stepwell.manifest.run_object import check_file, read_run, write_run
@@ -167,7 +167,7 @@ class RelationStorage:
         if fresh:
             # Next to a large run their size hardly matters, so only their number counts.
             alone = len(small) == len(relation.parts)
-            together = _rewritten(small, self._tiering if alone else alike)
+            together = _rewritten(small, self._tiering if alone else like_sized)
             parts = [p for p in small if not p.stored or p in together]
             self._written.append(_Written(relation, tuple(parts), self._as_run(relation, parts)))
         for part in relation.parts:

@@ -38,10 +38,10 @@ def to_merge(rows: Sequence[int]) -> tuple[int, ...]:
         return ()
     if SHARE * (sum(rows) - max(rows)) > max(rows):
         return tuple(range(len(rows)))
-    return alike(rows)
+    return like_sized(rows)
 
 
-def alike(rows: Sequence[int]) -> tuple[int, ...]:
+def like_sized(rows: Sequence[int]) -> tuple[int, ...]:
     """The second rule alone, for callers that leave the largest run aside."""
     if len(rows) < LIKE_RUNS:
         return ()

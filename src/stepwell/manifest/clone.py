@@ -46,7 +46,7 @@ from stepwell.manifest.checkpoint import (
     read_checkpoint,
 )
 from stepwell.manifest.high_water_mark import mark_fresh
-from stepwell.manifest.layout import check_standing, in_the_way, mark_place, own_journal
+from stepwell.manifest.layout import check_standing, mark_place, obstacles, own_journal
 from stepwell.manifest.manifest import (
     JournalRef,
     Manifest,
@@ -327,7 +327,7 @@ def _refuse_overlap(source: Store, destination: Store) -> None:
 def _occupied(destination: Store, journal_store: Store | None) -> InvalidError | None:
     """The reason why a clone cannot begin there; the location must be empty (K4)."""
     for place in [destination] if journal_store is None else [destination, journal_store]:
-        for path in in_the_way(place):
+        for path in obstacles(place):
             return InvalidError(
                 f"{place.uri} is not empty: it holds {path}",
                 hint="choose an empty location for the clone",

@@ -288,7 +288,7 @@ class Collector:
 
     def _missing(self, id: int) -> TruncatedError:
         return TruncatedError(
-            self._manifests.where(id),
+            self._manifests.full_name(id),
             "missing, though it was never collected",
             hint="nothing was deleted: stepwell verify shows the rest of the damage",
         )

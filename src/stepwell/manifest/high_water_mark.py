@@ -48,7 +48,7 @@ def compare(manifests: Manifests, log: Log, found: Stored, numbers: Mapping[str,
     if latest is not None and latest.id >= mark:
         return latest
     raise TruncatedError(
-        manifests.where(mark),
+        manifests.full_name(mark),
         f"the manifest is lost: {log.store.uri} recorded version {mark}, but the latest one is "
         f"{found.id}",
         hint="restore the manifest/ objects from a backup; or continue from the newest intact "

@@ -84,7 +84,7 @@ def mark_place(store: Store, manifest: Manifest | None = None) -> Place:
     return Place(uri, mark_of(store.uri, paths.PLACE))
 
 
-def in_the_way(store: Store) -> list[str]:
+def obstacles(store: Store) -> list[str]:
     """Objects that prevent a pipeline from beginning here: only an empty location is new (K4)."""
     return [
         listed.path

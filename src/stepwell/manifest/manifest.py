@@ -227,8 +227,8 @@ class Manifests:
     def ids(self) -> tuple[int, ...]:
         return self._sequence.ids()
 
-    def where(self, id: int) -> str:
-        return self._sequence.where(id)
+    def full_name(self, id: int) -> str:
+        return self._sequence.full_name(id)
 
     def collect(self, up_to: int, keep: frozenset[int] = frozenset()) -> tuple[int, ...]:
         return self._sequence.collect(up_to, keep)
@@ -275,7 +275,9 @@ class Manifests:
         """Commit a version; the callers `begin`, `claim`, `amend` and `Holder` check it first."""
         body = to_json(manifest)
         try:
-            readable = from_json(Fields(json.loads(json.dumps(body)), self.where(id))) == manifest
+            readable = (
+                from_json(Fields(json.loads(json.dumps(body)), self.full_name(id))) == manifest
+            )
         except (StepwellError, TypeError, ValueError) as error:
             raise BugError(f"a manifest that could not be read again: {error}") from error
         ensure(readable, "a manifest is read as it was written")
@@ -319,7 +321,7 @@ class Manifests:
         manifest = from_json(version.body)
         if manifest.claim.epoch != version.epoch:
             raise CorruptError(
-                self.where(version.id),
+                self.full_name(version.id),
                 f"is {manifest.claim.epoch}, but the version's epoch is {version.epoch}",
                 field="body.claim.epoch",
             )
@@ -400,7 +402,7 @@ class Holder:
 
     def _rolled_back(self) -> CorruptError:
         return CorruptError(
-            self._manifests.where(self._current.id),
+            self._manifests.full_name(self._current.id),
             f"the store lacks what epoch {self.claim.epoch} committed: it went back in time",
             hint="was a backup restored under a running pipeline? see `stepwell inspect manifest`",
         )

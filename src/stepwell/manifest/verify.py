@@ -181,7 +181,7 @@ class _Verifying:
             except (CorruptError, InvalidError) as error:
                 self._found(error, matters, f"{_BACKUP}; nothing else needs it")
                 continue
-            where = self._manifests.where(id)
+            where = self._manifests.full_name(id)
             if older is None:
                 if id > self._manifests.boundary.read("manifest"):
                     self._add(where, "missing, though it was never collected", matters, _BACKUP)
@@ -272,7 +272,7 @@ class _Verifying:
                 if needed
                 else "when a transaction before the last flush is to be restored; not for opening"
             )
-            where = log.where(Position(first))
+            where = log.full_name(Position(first))
             self._add(where, f"{span} missing, and never were trimmed", matters, _BACKUP)
 
     def _check_chain(self, log: Log, positions: list[Position], known: list[Cursor]) -> None:
@@ -284,13 +284,13 @@ class _Verifying:
                 found = log.read(position)
                 if found is None:
                     if position > log.trimmed():
-                        self._add(log.where(position), "missing", _OPENING, _BACKUP)
+                        self._add(log.full_name(position), "missing", _OPENING, _BACKUP)
                     cursor = None
                     continue
                 expected = at.get(position)
                 if expected is not None and expected.checksum != found.checksum:
                     raise CorruptError(
-                        log.where(position),
+                        log.full_name(position),
                         f"is {found.checksum}, but what was flushed up to it names "
                         f"{expected.checksum}",
                         field="checksum",
@@ -298,7 +298,7 @@ class _Verifying:
                 if cursor is None or cursor.next != position:
                     cursor = expected or found.cursor
                 else:
-                    cursor, _ = cursor.advance(found, log.where(position))
+                    cursor, _ = cursor.advance(found, log.full_name(position))
             except CorruptError as error:
                 above = position > known[0].position
                 matters = _OPENING if above else "when a transaction after it is to be restored"

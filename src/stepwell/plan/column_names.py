@@ -98,7 +98,7 @@ class ColumnNames:
         trees = enumerate(self.of(relation, count))
         return tuple(passed.get(place) or text_of(tree) for place, tree in trees)
 
-    def given(self, relation: str, tree: exp.Expr) -> exp.Expr:
+    def view_column(self, relation: str, tree: exp.Expr) -> exp.Expr:
         """What another view calls this: the column of the view that shows the relation."""
         name = self._outputs.get(relation, {}).get(text_of(tree))
         return tree if name is None else _named(name)
@@ -221,7 +221,7 @@ class Tracing:
 
     def _given(self, relation: str | None, tree: exp.Expr) -> exp.Expr:
         known = relation is not None and relation not in self._own
-        return self._names.given(relation, tree) if known and relation else tree
+        return self._names.view_column(relation, tree) if known and relation else tree
 
     def _short(self, name: str, expr: Expr, known: Meaning) -> exp.Expr:
         if expr.column is not None and expr.column in known:

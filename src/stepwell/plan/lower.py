@@ -63,7 +63,7 @@ from stepwell.plan.nodes import (
 from stepwell.plan.program import Block, Ending, Field, Groups, Rows, Sums, Top
 from stepwell.plan.reasons import Code, Unsupported
 from stepwell.plan.running import call_of, running
-from stepwell.plan.shape import inner, is_linear, keep, narrow, typed, typed_items
+from stepwell.plan.shape import filtered, inner, is_linear, narrow, typed, typed_items
 from stepwell.plan.shared import Shared, pruned_together, renamed, replaced, spelled_out
 from stepwell.plan.terms import terms
 from stepwell.plan.types import (
@@ -419,7 +419,7 @@ class Lowering:
     def _decompose(self, node: Join, left: Node, right: Node, on_left: list[Expr]) -> Node:
         able = left
         for condition in on_left:
-            able = keep(able, condition)
+            able = filtered(able, condition)
         lost = Union((left, Negate(self._matched(able, right, node.equal))), left.columns)
         match node.side:
             case Side.SEMI:

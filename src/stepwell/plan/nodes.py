@@ -353,7 +353,7 @@ class Names:
         self._count += 1
         return f"{self._prefix}{self._count}"
 
-    def made(self, name: str) -> bool:
+    def is_generated(self, name: str) -> bool:
         """Whether the name is a generated one."""
         return name.startswith(self._prefix)
 

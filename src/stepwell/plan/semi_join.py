@@ -51,7 +51,7 @@ Candidates: TypeAlias = "dict[str, Values]"
 """For some columns of a node, the values that can match."""
 
 
-class Finder(Protocol):
+class RowLookUp(Protocol):
     """Looks up rows of relations by column values, and returns the values of small relations."""
 
     def find(
@@ -78,14 +78,14 @@ class Finder(Protocol):
         """The intersection of two sets of values, or a superset of it."""
 
 
-def reduced(node: Node, finder: Finder) -> Node:
+def reduced(node: Node, lookup: RowLookUp) -> Node:
     """The same plan, reading less."""
-    return _Reduction(finder).of(node)
+    return _Reduction(lookup).of(node)
 
 
 class _Reduction:
-    def __init__(self, finder: Finder) -> None:
-        self._finder = finder
+    def __init__(self, lookup: RowLookUp) -> None:
+        self._lookup = lookup
 
     def of(self, node: Node) -> Node:
         match node:
@@ -168,7 +168,7 @@ class _Reduction:
         if needed is not None:
             used = frozenset(i for i, c in enumerate(leaf.columns) if c in needed)
         mine = [c for c in conditions if c.columns <= set(leaf.columns)]
-        found = self._finder.find(leaf, places, used, mine)
+        found = self._lookup.find(leaf, places, used, mine)
         return leaf if found is None else replace(leaf, relation=found)
 
     def _union(self, node: Union, candidates: Candidates) -> Node:
@@ -223,7 +223,7 @@ class _Reduction:
 
     def _learn(self, known: Candidates, name: str, values: Values) -> None:
         before = known.get(name)
-        known[name] = values if before is None else self._finder.common(before, values)
+        known[name] = values if before is None else self._lookup.common(before, values)
 
     def _join(self, node: Join, candidates: Candidates) -> Node:
         if node.side is Side.FULL:
@@ -242,9 +242,9 @@ class _Reduction:
 
     def values(self, node: Node, column: str) -> Values | None:
         """All values that a column can have, or a superset; None if unknown."""
-        found = [self._finder.values(leaf, place) for leaf, place in _origins(node, column)]
+        found = [self._lookup.values(leaf, place) for leaf, place in _origins(node, column)]
         known = [v for v in found if v is not None]
-        return self._finder.union(known) if known and len(known) == len(found) else None
+        return self._lookup.union(known) if known and len(known) == len(found) else None
 
     def _alike(self, *columns: tuple[Node, str]) -> bool:
         """Whether equality of these columns means that they hold the same values.
@@ -253,7 +253,7 @@ class _Reduction:
         other.
         """
         origins = [_origins(node, column) for node, column in columns]
-        return all(origins) and self._finder.alike([o for found in origins for o in found])
+        return all(origins) and self._lookup.alike([o for found in origins for o in found])
 
 
 def _origins(node: Node, column: str) -> list[tuple[Leaf, int]]:

@@ -142,29 +142,29 @@ def inner(inputs: tuple[Node, ...], on: tuple[Expr, ...] = ()) -> Node:
             flat.append(node)
     joined: Node = Inner(tuple(flat), tuple(conditions)) if len(flat) > 1 else flat[0]
     for condition in on:
-        joined = keep(joined, condition)
+        joined = filtered(joined, condition)
     return joined
 
 
-def keep(node: Node, condition: Expr) -> Node:
+def filtered(node: Node, condition: Expr) -> Node:
     """The rows that satisfy the condition, which is pushed down as far as possible."""
     match node:
         case Inner():
             for i, source in enumerate(node.inputs):
                 if condition.columns <= set(source.columns) and condition.columns:
-                    kept = keep(source, condition)
+                    kept = filtered(source, condition)
                     return inner((*node.inputs[:i], kept, *node.inputs[i + 1 :]), node.on)
             return replace(node, on=(*node.on, condition))
         case Join(side=Side.LEFT | Side.SEMI | Side.ANTI):
             if condition.columns <= set(node.left.columns):
-                return replace(node, left=keep(node.left, condition))
+                return replace(node, left=filtered(node.left, condition))
         case Project():
             passed = {name: expr.column for name, expr in node.items}
             if all(passed.get(name) == name for name in condition.columns):
-                return replace(node, input=keep(node.input, condition))
+                return replace(node, input=filtered(node.input, condition))
         case Generate():
             if condition.columns <= set(node.input.columns):
-                return replace(node, input=keep(node.input, condition))
+                return replace(node, input=filtered(node.input, condition))
         case _:
             pass
     return Filter(node, condition)
@@ -176,10 +176,10 @@ def join(side: Side, left: Node, right: Node, on: list[Expr], names: Names) -> N
     also: list[Expr] = []
     for condition in on:
         if side is not Side.FULL and condition.columns and condition.columns <= set(right.columns):
-            right = keep(right, condition)
+            right = filtered(right, condition)
             continue
         if side is Side.SEMI and condition.columns and condition.columns <= set(left.columns):
-            left = keep(left, condition)
+            left = filtered(left, condition)
             continue
         sides = equality(condition, left.columns, right.columns)
         if sides is None:

@@ -35,7 +35,7 @@ from stepwell.plan.expressions import (
 )
 from stepwell.plan.nodes import Aggregate, Join, Node, Project, Side
 from stepwell.plan.reasons import Code, Unsupported
-from stepwell.plan.shape import extend, inner, keep
+from stepwell.plan.shape import extend, filtered, inner
 from stepwell.sql.correlation import Correlation, GroupedJoin, as_columns
 from stepwell.sql.scope import (
     DIALECT,
@@ -83,7 +83,7 @@ class Decorrelator:
                 return self._in(node, bare)
             return self._not_in(node, bare)
         node, replaced = self.value(node, condition, strict=isinstance(bare, _COMPARISONS))
-        return keep(node, to_expr(replaced, self._names))
+        return filtered(node, to_expr(replaced, self._names))
 
     def value(self, node: Node, part: exp.Expr, *, strict: bool = False) -> tuple[Node, exp.Expr]:
         """The expression with its subqueries replaced by columns of the extended node.
@@ -122,7 +122,7 @@ class Decorrelator:
     def _exists(self, node: Node, query: exp.Expr, positive: bool) -> Node:
         made, correlation = self._convert(query)
         if correlation.single and is_one_row(made.node):
-            return node if positive else keep(node, FALSE)
+            return node if positive else filtered(node, FALSE)
         if correlation.single:
             raise Unsupported(Code.UNSUPPORTED_SUBQUERY, "HAVING without GROUP BY in EXISTS")
         if not correlation.pairs and not correlation.others:
@@ -161,7 +161,7 @@ class Decorrelator:
         left = to_expr(compared, self._names)
         node, total, present = self._counts(node, condition.args["query"])
         none_is_null = "total = 0 OR ((given) IS NOT NULL AND total = present)"
-        node = keep(node, build(none_is_null, total=total, given=left, present=present))
+        node = filtered(node, build(none_is_null, total=total, given=left, present=present))
         made, correlation = self._list(condition.args["query"])
         return self._match(node, made.node, correlation, self._compared(condition, made), False)
 

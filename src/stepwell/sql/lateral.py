@@ -19,7 +19,7 @@ from sqlglot import exp
 from stepwell.plan.expressions import TRUE, Expr, both, build, column, equal, substitute
 from stepwell.plan.nodes import Item, Join, Node, Side, Values
 from stepwell.plan.reasons import Code, Unsupported
-from stepwell.plan.shape import extend, inner, join, keep
+from stepwell.plan.shape import extend, filtered, inner, join
 from stepwell.sql.correlation import Correlation, GroupedJoin, as_columns, over_domain
 from stepwell.sql.decorrelate import is_one_row, when_empty
 from stepwell.sql.scope import ONE_ROW, Relation, Rewriter, Scope, conjuncts, name
@@ -86,12 +86,12 @@ class Lateral:
             # There is nothing to join: all results are computed from the left side.
             node = left
             for condition in correlation.others:
-                node = keep(node, condition)
+                node = filtered(node, condition)
         else:
             node = inner((left, right), (*_equal(equal, correlation), *correlation.others))
         node = extend(node, tuple(correlation.after))
         for condition in self._conditions(made.outputs, clause):
-            node = keep(node, condition)
+            node = filtered(node, condition)
         return node
 
     def _left_join(
@@ -160,7 +160,7 @@ class Lateral:
         on = self._conditions(outputs, clause)
         if not outer:
             for condition in on:
-                node = keep(node, condition)
+                node = filtered(node, condition)
             return node
         if on:
             test = reduce(both, on)

@@ -62,7 +62,7 @@ def our_column(ours: str) -> exp.Column:
 
 
 def is_ours(node: exp.Expr, names: Names) -> bool:
-    return isinstance(node, exp.Column) and not node.table and names.made(node.name)
+    return isinstance(node, exp.Column) and not node.table and names.is_generated(node.name)
 
 
 class Rewriter:

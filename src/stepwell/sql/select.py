@@ -35,7 +35,7 @@ from stepwell.plan.nodes import (
     Window,
 )
 from stepwell.plan.reasons import Code, Unsupported
-from stepwell.plan.shape import extend, inner, join, keep, narrow
+from stepwell.plan.shape import extend, filtered, inner, join, narrow
 from stepwell.plan.shared import PREFIX, Shared
 from stepwell.sql.aggregation import aggregate, join_subqueries
 from stepwell.sql.catalog import Catalog, Ctes, Defined
@@ -384,7 +384,7 @@ class _Select:
         qualifies = replaced[len(parts) : len(parts) + len(qualifies)]
         orders = replaced[len(parts) + len(qualifies) :]
         for condition in qualifies:
-            node = keep(node, to_expr(condition, self.names))
+            node = filtered(node, to_expr(condition, self.names))
         made = self._result(node, [called for called, _ in selected], parts, orders)
         if self.scope.outer is not None:
             check_closed(made, self.correlation)
@@ -525,7 +525,7 @@ class _Select:
     def _condition(self, node: Node, condition: exp.Expr) -> Node:
         if condition.find(exp.Query):
             return self.subqueries.condition(node, condition)
-        return keep(node, to_expr(condition, self.names))
+        return filtered(node, to_expr(condition, self.names))
 
     def _subqueries(self, node: Node, parts: list[exp.Expr]) -> tuple[Node, list[exp.Expr]]:
         replaced: list[exp.Expr] = []

@@ -119,7 +119,7 @@ class Sequence:
     def path(self, id: int) -> str:
         return f"{self._prefix}{id:020d}.json"
 
-    def where(self, id: int) -> str:
+    def full_name(self, id: int) -> str:
         """The full name of a version, for messages."""
         return f"{self.store.uri}/{self.path(id)}"
 
@@ -137,7 +137,7 @@ class Sequence:
                 return version
             if id == stale:
                 raise TruncatedError(
-                    self.where(max(id, boundary + 1)),
+                    self.full_name(max(id, boundary + 1)),
                     f"missing: the latest version lay above {boundary}, and none does now",
                     hint=f"restore the latest {self.name} objects from a backup",
                 )
@@ -167,7 +167,7 @@ class Sequence:
 
     def create(self, id: int, epoch: Epoch, body: Mapping[str, Json]) -> Version:
         """Commit version `id`. On `ConflictError` another writer has it: read and decide again."""
-        outdated = ConflictError(f"{self.where(id)} is outdated: there is a later version")
+        outdated = ConflictError(f"{self.full_name(id)} is outdated: there is a later version")
         if id <= self._boundary.read(self.name):
             raise outdated
         put_id = self._env.new_id()
@@ -175,7 +175,7 @@ class Sequence:
         data = seal(self._format, content)
 
         def unknown() -> str:
-            return f"{self.where(id)} may or may not have been committed"
+            return f"{self.full_name(id)} may or may not have been committed"
 
         def put() -> bool:
             try:
@@ -197,7 +197,7 @@ class Sequence:
             )
         if not ours:
             raise outdated
-        return self._version(id, unseal(data, format=self._format, object=self.where(id)))
+        return self._version(id, unseal(data, format=self._format, object=self.full_name(id)))
 
     def ids(self) -> tuple[int, ...]:
         """All existing numbers, in order: for collectors, not for finding the latest."""

@@ -105,9 +105,9 @@ MUTANTS = (
     Mutant(
         "journal-manifest-asked-after-the-put",
         "journal/journal.py",
-        "        where = self._log.where(position)\n        numbers = ",
+        "        where = self._log.full_name(position)\n        numbers = ",
         '        self._guard.check("it was not written")\n'
-        "        where = self._log.where(position)\n        numbers = ",
+        "        where = self._log.full_name(position)\n        numbers = ",
         (f"{_SILENCE}::test_a_writer_that_slept_and_was_claimed_from_knows_that_its_entry_counts",),
     ),
     Mutant(

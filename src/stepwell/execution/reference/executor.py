@@ -39,7 +39,7 @@ from stepwell.lsm.relations import Relations
 from stepwell.lsm.scratch import Scratch
 from stepwell.lsm.storage import RelationStorage
 from stepwell.lsm.table_diff import Pieces
-from stepwell.lsm.tiering import alike
+from stepwell.lsm.tiering import like_sized
 from stepwell.manifest.manifest import Run
 from stepwell.plan.nodes import Node
 from stepwell.plan.reasons import about
@@ -73,7 +73,7 @@ class ReferenceExecutor:
             for relation in _stored_relations(table):
                 self._relations.add(relation)
         # By their number alone: tests write few rows, and need relations of several runs.
-        self._storage = RelationStorage(self._relations, runs, store, env, tiering=alike)
+        self._storage = RelationStorage(self._relations, runs, store, env, tiering=like_sized)
         self._rows: dict[str, Bag] = {}
         self._views: dict[str, Bag] = {}
         self._report: Report = not_reported
