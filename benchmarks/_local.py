@@ -21,7 +21,7 @@ import _tpch
 from stepwell.env import SystemEnv
 from stepwell.execution.backend import NotSupported
 from stepwell.execution.limits import QueryLimits
-from stepwell.execution.local import expressions
+from stepwell.execution.local import quotients
 from stepwell.execution.local.expressions import ExpressionEvaluator, Value, arrow_of
 from stepwell.execution.spark import evaluate, frames, views
 from stepwell.execution.spark.views import Views
@@ -138,7 +138,7 @@ def bare(folder: Path, limits: QueryLimits | None = None) -> Views:
     views.adopt = lambda spark, settings: spark  # type: ignore[assignment]
     frames.beside = lambda spark: spark  # type: ignore[assignment]
     evaluate.constants = constants
-    expressions.DIVIDED_ROWS_MAX = 10**9
+    quotients.DIVIDED_ROWS_MAX = 10**9
     evaluate.Evaluator.jobs = property(lambda self: 0)  # type: ignore[assignment]
     cache = Cache(folder / "cache", SystemEnv())
     return Views(NoSpark(), folder=folder / "runs", cache=cache, queries=limits)  # type: ignore[arg-type]

@@ -295,7 +295,7 @@ def collecting(directory: Path, quick: bool) -> list[Table]:
         collector.collect()
         spent = time.perf_counter() - begin
         total = len(counting.calls) - asked
-        table.add(count, len(plan.doomed), planned, asked, spent, total)
+        table.add(count, len(plan.garbage), planned, asked, spent, total)
     return [table]
 
 

@@ -49,8 +49,8 @@ from stepwell.errors import ConflictError
 from stepwell.journal import paths
 from stepwell.journal.codec import encode
 from stepwell.journal.entry import Draft, Entry, Input, Kind
-from stepwell.journal.trim import trim
-from stepwell.manifest.manifest import Manifests
+from stepwell.manifest.gc import Collector
+from stepwell.manifest.gc import Settings as CollectSettings
 from stepwell.model import NO_CHECKSUM, Bytes, Epoch, Position, Transaction, checksum
 from stepwell.store.base import Store
 from stepwell.store.disk import RealDisk, Staged
@@ -672,12 +672,8 @@ class UnsyncedDisk(RealDisk):
 
 
 def collect(store: Store) -> None:
-    manifests = Manifests(store, ENV)
-    latest = manifests.latest()
-    if latest is None:
-        raise SystemExit("the pipeline is gone")
-    manifests.collect(latest.id - 1)
-    trim(store, ENV, latest.manifest.replay.position, barrier_keep_s=0)
+    settings = CollectSettings(grace_s=0, journal_keep_s=0, barrier_keep_s=0)
+    Collector(store, ENV, settings=settings).collect()
 
 
 def left(store: Store) -> tuple[int, int]:

@@ -38,7 +38,7 @@ from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import Limits
 from stepwell.engine.settings import Settings
 from stepwell.env import SystemEnv
-from stepwell.execution.local import operators as linear
+from stepwell.execution.spark.evaluate import Use
 from stepwell.execution.spark.executor import spark_executor
 from stepwell.execution.spark.session import SessionSettings, open_session
 from stepwell.lsm.change import Change
@@ -101,13 +101,11 @@ def durability(spark: SparkSession, options: Options) -> list[Table]:
         ("rows", "computed", "without journal ms", "with journal ms", "more ms", "more %", "ratio"),
         "Pushed rows, journaled with their data, on the disk of the repository; an fsync each. "
         "The view is plain enough to be computed without Spark; it is measured both ways. Both "
-        "merge runs in another thread, and neither is timed while the other does.",
+        "compact runs in another thread, and neither is timed while the other does.",
     )
-    both = [("by Spark", -1), ("here", linear.ROWS_MAX)]
-    for rows, (computed, most) in itertools.product((1_000, 100_000), both):
-        linear.ROWS_MAX, usual = most, linear.ROWS_MAX
-        without, durable = _durable(spark, rows, 5 if options.quick else 60)
-        linear.ROWS_MAX = usual
+    both = [("by Spark", Use.LOOKUPS), ("here", Use.LOCAL)]
+    for rows, (computed, use) in itertools.product((1_000, 100_000), both):
+        without, durable = _durable(spark, rows, use, 5 if options.quick else 60)
         more = durable.median - without.median
         table.add(
             rows,
@@ -121,13 +119,13 @@ def durability(spark: SparkSession, options: Options) -> list[Table]:
     return [table]
 
 
-def _durable(spark: SparkSession, rows: int, rounds: int) -> tuple[Times, Times]:
+def _durable(spark: SparkSession, rows: int, use: Use, rounds: int) -> tuple[Times, Times]:
     """Without a journal, and with one."""
     env, orders = SystemEnv(), Orders()
-    make = spark_executor(SQL, spark=spark)
+    make = spark_executor(SQL, spark=spark, use=use)
     bare = make(MemoryStore(env), env)
     bare.load(())
-    chores = BackgroundTasks(Events())
+    background = BackgroundTasks(Events())
     batches = [orders.batch(rows) for _ in range(rounds + WARM_UP)]
     with workspace() as directory:
         store = LocalStore(str(directory / "state"), env)
@@ -135,23 +133,23 @@ def _durable(spark: SparkSession, rows: int, rounds: int) -> tuple[Times, Times]
 
             def compute(number: int) -> None:
                 bare.apply(bare.execute({"orders": Change(batches[number])}, env.now()))
-                # As a pipeline has it: runs are merged in another thread.
-                chores.advance(bare)
+                # As a pipeline has it: runs are compacted in another thread.
+                background.advance(bare)
 
             def push(number: int) -> None:
                 pipeline.push("orders", batches[number])
 
             found = in_turns(
-                {"bare": compute, "durable": push}, rounds, warm_up=WARM_UP, before=_merged
+                {"bare": compute, "durable": push}, rounds, warm_up=WARM_UP, before=_compacted
             )
-    chores.end()
+    background.end()
     return found["bare"], found["durable"]
 
 
-def _merged() -> None:
+def _compacted() -> None:
     """Wait for background compactions of either."""
     for thread in threading.enumerate():
-        if thread.name == "stepwell-chore":
+        if thread.name == "stepwell-background":
             thread.join()
 
 

@@ -25,6 +25,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -339,19 +341,20 @@ _GROUPED = "SELECT k, SUM(v) AS total, COUNT(*) AS n FROM t GROUP BY k"
 def _groups_kept(
     spark: SparkSession, count: int, batches: Sequence[pa.Table]
 ) -> tuple[float, float]:
-    """Runs are merged in a thread beside, as in a pipeline."""
+    """Runs are compacted in the background, as in a pipeline."""
     text = f"CREATE TABLE t (k BIGINT, v BIGINT);\nCREATE MATERIALIZED VIEW g AS {_GROUPED};"
     views = Views.open(spark, text, tables={"t": spark.createDataFrame(_every(count))})
-    views.stored.defer = True
-    chores = BackgroundTasks(Events())
+    views.stored.compact_in_background(lambda relation, run: ())
+    background = BackgroundTasks(Events())
+    compactor: Any = SimpleNamespace(background_task=views.stored.compaction)
     seconds: list[float] = []
     for number, batch in enumerate(batches):
         if number == WARM_UP:
-            chores.finish()
+            background.finish()
             begin = time.perf_counter()
         seconds.append(timed(lambda b=batch: views.apply({"t": Change(put=b)})))
-        chores.advance(views.stored)
-    chores.finish()
+        background.advance(compactor)
+    background.finish()
     counted = seconds[WARM_UP:]
     return statistics.median(counted), (time.perf_counter() - begin) / len(counted)
 
