@@ -199,6 +199,21 @@ def test_the_map_of_files_names_every_object() -> None:
     assert paths.BOUNDARY in page
 
 
+def test_the_page_about_architecture_names_modules_that_exist() -> None:
+    """A newcomer looks for files there, so a name that is gone misleads."""
+    page = (ROOT / "docs" / "internals" / "architecture.md").read_text(encoding="utf-8")
+    package = ROOT / "src" / "stepwell"
+    rooms = re.findall(r"^\| `([a-z/]+)/` \|(.*)$", page, re.MULTILINE)
+    assert len(rooms) > 10
+    for room, text in rooms:
+        named = set(re.findall(r"`([a-z_]+)`", text))
+        found = {path.stem for path in (package / room).glob("*.py")}
+        assert named <= found, f"{room}: {named - found}"
+        assert len(named) >= len(found) / 4, f"{room}: {found - named}"
+    for path in re.findall(r"`((?:[a-z_]+/)+[a-z_0-9]+\.(?:py|md))`", page):
+        assert any((top / path).exists() for top in (package, ROOT, ROOT / "docs")), path
+
+
 def test_the_glossary_is_sorted_and_has_each_word_once() -> None:
     """A word with two lines has two meanings."""
     page = (DOCS / "concepts" / "glossary.md").read_text(encoding="utf-8")

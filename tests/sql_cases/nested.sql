@@ -158,3 +158,16 @@ nothing
 nothing
 -- expect one
 (0)
+
+-- trap 30: two groupings, of which one compares with a column and the other with a number
+CREATE TABLE t (a INT, b DECIMAL(3,1));
+CREATE MATERIALIZED VIEW v AS
+SELECT x.b, x.n AS above_b, y.n AS above_number
+FROM (SELECT b, COUNT(*) AS n FROM t WHERE a > b GROUP BY b) x
+JOIN (SELECT b, COUNT(*) AS n FROM t WHERE a > 0.1 GROUP BY b) y ON x.b = y.b;
+-- expect incremental
+-- put t
+(1, 0.5), (1, 2.0), (3, 2.0)
+-- apply
+-- expect v
+(0.5, 1, 1), (2.0, 1, 2)
