@@ -14,6 +14,7 @@ from functools import partial
 
 from stepwell.errors import SqlError
 from stepwell.plan.types import can_be_key, read_type, why_not_stored
+from stepwell.sql.clock import reads_as_time, time_names
 from stepwell.text import Name, Source, Span, Token, Tokens, did_you_mean, is_text
 
 RESERVED = "$"
@@ -268,7 +269,7 @@ def _key(tokens: Tokens) -> list[Name]:
 
 def _column(tokens: Tokens) -> tuple[Column, Token | None]:
     """A column, and the token PRIMARY if the column is the whole key."""
-    name = tokens.name("a column name")
+    name = _column_name(tokens)
     start = tokens.peek().start
     type = read_type(tokens)
     problem = why_not_stored(type)
@@ -339,6 +340,9 @@ def _view(tokens: Tokens, start: int, *, materialized: bool) -> View | Materiali
     query_span = tokens.take_until(lambda before: False)
     if query_span is None:
         raise tokens.unexpected("expected a query", hint="for example SELECT * FROM t")
+    for token in time_names(tokens.source.part(query_span)):
+        begin = query_span.start + token.start
+        raise _reads_as_time(tokens.source, token.text, Span(begin, begin + len(token.text)))
     make = partial(MaterializedView, policy=policy or Policy.AUTO) if materialized else View
     return make(
         name=name.value,
@@ -356,7 +360,7 @@ def _view_columns(tokens: Tokens) -> tuple[str, ...]:
     """The column names of a view; their comments are for readers only."""
     names: dict[str, str] = {}
     while True:
-        name = tokens.name("a column name")
+        name = _column_name(tokens)
         if fold(name.value) in names:
             raise _repeated(tokens, name)
         names[fold(name.value)] = name.value
@@ -384,12 +388,26 @@ def _relation(tokens: Tokens, kind: str) -> Name:
     if tokens.at("AS"):
         raise tokens.unexpected(f"expected a {kind} name")
     name = tokens.name(f"a {kind} name")
+    if reads_as_time(name.value):
+        raise _reads_as_time(tokens.source, name.value, name.span)
     if RESERVED in name.value:
         hint = f"choose a name without {RESERVED}: Stepwell reserves such names, as orders$errors"
         raise tokens.source.error_at(
             name.span, f"a {kind} name cannot contain {RESERVED}", hint=hint
         )
     return name
+
+
+def _column_name(tokens: Tokens) -> Name:
+    name = tokens.name("a column name")
+    if reads_as_time(name.value):
+        raise _reads_as_time(tokens.source, name.value, name.span)
+    return name
+
+
+def _reads_as_time(source: Source, name: str, span: Span) -> SqlError:
+    message = f"{name} cannot be a name: a query reads it as the time"
+    return source.error_at(span, message, hint="choose another name, such as as_of")
 
 
 def _repeated(tokens: Tokens, name: Name) -> SqlError:
