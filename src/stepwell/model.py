@@ -80,7 +80,7 @@ def is_ulid(text: str) -> bool:
 def format_time(time: datetime) -> str:
     """Format a time in UTC with microseconds, always 27 characters.
 
-    >>> format_time(datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc))
+    >>> format_time(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
     '2026-01-02T03:04:05.000000Z'
     """
     if time.tzinfo is not UTC:

@@ -39,6 +39,7 @@ Fold: TypeAlias = Callable[[list[Arguments]], Value]
 def aggregate(expr: Expr) -> Callable[[Group], Value]:
     """The value of an aggregate call for a group, or of a scalar expression over such calls.
 
+    >>> from stepwell.plan.expressions import parse
     >>> total = parse("coalesce(sum(_c1) FILTER (WHERE _c1 > 1), 0)")
     >>> aggregate(total)([{"_c1": 1}, {"_c1": 2}])
     2

@@ -50,6 +50,7 @@ _HARMLESS = {"big_int", "ignore_nulls", "nulls_excluded", "safe", "typed"}
 def scalar(expr: Expr) -> Code:
     """The expression as a function of a row; its results are clean.
 
+    >>> from stepwell.plan.expressions import parse
     >>> scalar(parse("_c1 + 1 > 2"))({"_c1": 2})
     True
     """

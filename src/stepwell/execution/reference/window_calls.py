@@ -48,6 +48,7 @@ Bound: TypeAlias = Callable[[Partition, int], int]
 def window(expr: Expr) -> Callable[[Sequence[Row]], list[Value]]:
     """A value for each of the rows, in the order of the rows.
 
+    >>> from stepwell.plan.expressions import SortKey, row_number
     >>> window(row_number([SortKey("_c1", descending=True)]))([{"_c1": 1}, {"_c1": 2}])
     [2, 1]
     """
