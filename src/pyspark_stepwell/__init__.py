@@ -66,11 +66,13 @@ class DefaultSource(DataSource):
 
     def schema(self) -> str:
         """The columns of the relation. Pins the transaction that the DataFrame reads."""
+        from stepwell.text import quote_name
+
         pinned = self._pin()
         columns = [pinned.columns[place] for place in pinned.scan.columns]
         if self._changes:
             columns += [(WEIGHT, "bigint"), (TRANSACTION, "bigint")]
-        return ", ".join(f"{_quoted(name)} {kind}" for name, kind in columns)
+        return ", ".join(f"{quote_name(name)} {kind}" for name, kind in columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if self._changes:
@@ -313,10 +315,6 @@ def _pushed(item: Filter, scan: RelationScan) -> Pushed | None:
     pushed = Pushed(column, test, values, negated)
     type_ = scan.shown.types[column]
     return pushed if supported(pushed, type_, arrow_of(type_)) else None
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _invalid(what: str, hint: str | None = None) -> Exception:

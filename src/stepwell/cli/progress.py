@@ -16,7 +16,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
-from types import TracebackType
 
 from rich.console import Console
 from rich.status import Status
@@ -98,12 +97,7 @@ class Progress:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
 

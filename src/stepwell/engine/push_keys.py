@@ -27,12 +27,12 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from stepwell.env import Env
+from stepwell.env import EPOCH, Env
 from stepwell.errors import InvalidError
 from stepwell.lsm.sorted_runs import RunFormat, SortedRuns, run_reader
 from stepwell.manifest.run_ref import Run
@@ -46,7 +46,6 @@ KEEP_S = 7 * 86400.0
 _HASH_BYTES = 16
 _MEMORY_BYTES = 300
 """Approximate memory for a key that is in no run."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
 _SCHEMA = pa.schema(
     [
@@ -199,4 +198,4 @@ def _hash(key: str) -> bytes:
 
 
 def _microseconds(time: datetime) -> int:
-    return (time - _EPOCH) // _US
+    return (time - EPOCH) // _US
