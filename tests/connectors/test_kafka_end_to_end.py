@@ -98,6 +98,7 @@ def test_the_examples_of_the_page_are_valid() -> None:
     tables = {
         "orders": table("CREATE TABLE orders (id BIGINT PRIMARY KEY, customer STRING)"),
         "clicks": table("CREATE TABLE clicks (url STRING, _topic STRING, _timestamp TIMESTAMP)"),
+        "payments": table("CREATE TABLE payments (id BIGINT PRIMARY KEY, customer STRING)"),
     }
     made = 0
     for block in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL):
@@ -108,4 +109,4 @@ def test_the_examples_of_the_page_are_valid() -> None:
         for name, options in project.get("sinks", {}).items():
             make_sink(name, options, options["view"], SystemEnv(), base=Path("."))
             made += 1
-    assert made == 4
+    assert made == 6

@@ -74,6 +74,7 @@ def test_deletes_need_a_key() -> None:
         ("iceberg", "pyiceberg", "pip install 'stepwell[iceberg]'"),
         ("postgres", "psycopg", "pip install 'stepwell[postgres]'"),
         ("kafka", "confluent_kafka", "pip install 'stepwell[kafka]'"),
+        ("kafka", "fastavro", "pip install 'stepwell[kafka]'"),
     ],
 )
 def test_a_library_that_is_missing_is_named_with_its_command(
@@ -89,6 +90,7 @@ from stepwell.errors import ConfigError
 from stepwell.testing import ManualEnv
 try:
     options = dict(view="v", type={type!r}, path="x", dsn="dbname=x", identifier="a.b")
+    options |= dict(brokers="b", topic="t", format="avro", registry="http://r")
     make_sink("out", options, "v", ManualEnv(), base=Path("."))
 except ConfigError as error:
     print(error)
@@ -102,7 +104,7 @@ def test_connectors_need_neither_spark_nor_their_extras_to_be_imported() -> None
     script = """
 import sys
 import stepwell.connectors.registry, stepwell.connectors.push
-heavy = {"pyspark", "pandas", "deltalake", "psycopg", "confluent_kafka", "pyiceberg"}
+heavy = {"pyspark", "pandas", "deltalake", "psycopg", "confluent_kafka", "pyiceberg", "fastavro"}
 print(sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -123,7 +125,7 @@ def test_every_type_and_option_is_documented() -> None:
         ((DOCS / "iceberg.md").read_text(), "identifier branch interval key mode evolve"),
         (postgres, "dsn table schema mode key timeout"),
         (kafka, "brokers topic format changes key start journal metadata columns unknown config"),
-        (kafka, "timeout mode partitions evolve"),
+        (kafka, "timeout mode partitions evolve registry schema key_format subject"),
     ):
         for option in options.split():
             assert f"| `{option}`" in page

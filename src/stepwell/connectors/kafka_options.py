@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from stepwell.connectors.files import UnknownColumns
 from stepwell.connectors.formats import OPERATION, ChangeFormat
@@ -15,6 +16,7 @@ from stepwell.connectors.kafka import Address, check_settings
 from stepwell.connectors.kafka_messages import (
     ChangeWriter,
     DebeziumWriter,
+    Encode,
     MessageWriter,
     UpsertWriter,
     encode_json,
@@ -27,12 +29,16 @@ from stepwell.errors import ConfigError
 from stepwell.plan.types import parse_type
 from stepwell.sql.statements import Table, fold
 
+if TYPE_CHECKING:
+    from stepwell.connectors.avro_records import AvroLayout
+
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class SourceFormat(Enum):
     JSON = "json"
     CSV = "csv"
+    AVRO = "avro"
 
 
 def source_settings(table: Table, options: Options) -> KafkaSettings:
@@ -40,7 +46,7 @@ def source_settings(table: Table, options: Options) -> KafkaSettings:
     format = options.choice("format", SourceFormat, SourceFormat.JSON)
     changes = options.choice("changes", ChangeFormat, ChangeFormat.ROWS)
     if format is SourceFormat.CSV and changes is ChangeFormat.DEBEZIUM:
-        raise ConfigError(f"{options.what}: changes: debezium needs format: json")
+        raise ConfigError(f"{options.what}: changes: debezium needs format: json or avro")
     metadata = tuple(fold(name) for name in options.names("metadata"))
     start, start_ms = _start(options)
     return KafkaSettings(
@@ -51,6 +57,7 @@ def source_settings(table: Table, options: Options) -> KafkaSettings:
             options.names("key"),
             metadata,
             *_csv(table, format, changes, metadata, options),
+            _avro(options) if format is SourceFormat.AVRO else None,
         ),
         start,
         start_ms,
@@ -67,10 +74,16 @@ class KafkaMode(Enum):
 class SinkFormat(Enum):
     JSON = "json"
     DEBEZIUM = "debezium"
+    AVRO = "avro"
+
+
+class KeyFormat(Enum):
+    JSON = "json"
+    AVRO = "avro"
 
 
 def message_writer(
-    sink: str, view: str, mode: KafkaMode, key: tuple[str, ...], options: Options
+    sink: str, view: str, topic: str, mode: KafkaMode, key: tuple[str, ...], options: Options
 ) -> MessageWriter:
     """What the messages of a sink look like."""
     format = options.choice("format", SinkFormat, SinkFormat.JSON)
@@ -87,7 +100,42 @@ def message_writer(
             )
         return DebeziumWriter(sink, view, key)
     make = UpsertWriter if mode is KafkaMode.UPSERT else ChangeWriter
+    if format is SinkFormat.AVRO:
+        return make(sink, view, key, *_encoders(sink, view, topic, options))
     return make(sink, view, key, encode_json, encode_json)
+
+
+def _encoders(sink: str, view: str, topic: str, options: Options) -> tuple[Encode, Encode]:
+    """The encoders of values and keys for `format: avro`."""
+    layout = _avro(options)
+    # Imported late, because it needs an optional package.
+    from stepwell.connectors.avro_messages import AvroEncoder
+    from stepwell.connectors.avro_registry import Registry
+
+    registry = None if layout.registry is None else Registry(options.what, layout.registry)
+    subject = options.text("subject", f"{topic}-value")
+    value = AvroEncoder(sink, view, subject, registry, layout.schema)
+    if not layout.keys:
+        return value, encode_json
+    return value, AvroEncoder(sink, f"{view}_key", f"{topic}-key", registry, None)
+
+
+def _avro(options: Options) -> AvroLayout:
+    # Imported late, because it needs an optional package.
+    from stepwell.connectors.avro_records import AvroLayout, given_schema
+    from stepwell.connectors.avro_registry import registry_address
+
+    registry, schema = registry_address(options), given_schema(options)
+    keys = options.choice("key_format", KeyFormat, KeyFormat.JSON) is KeyFormat.AVRO
+    if registry is None and (keys or schema is None):
+        raise ConfigError(
+            f"{options.what}: {'key_format: avro needs a registry' if keys else _NO_SCHEMA}",
+            hint="registry: http://..., or schema: orders.avsc for values without a schema id",
+        )
+    return AvroLayout(registry, schema, keys)
+
+
+_NO_SCHEMA = "format: avro needs a registry or a schema"
 
 
 def address(options: Options) -> Address:

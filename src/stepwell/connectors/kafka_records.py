@@ -1,14 +1,18 @@
 """Decoding Kafka records into operations, by the same rules as the lines of files.
 
-The value of a record is one JSON object, or one line of CSV without a header. A null value is a
-tombstone: it deletes the row of its key, if the source knows what the key holds. Whatever a record
-contains, it becomes rows or a dead letter: decoding never raises.
+The value of a record is one JSON object, one line of CSV without a header, or one Avro record. A
+null value is a tombstone: it deletes the row of its key, if the source knows what the key holds.
+Whatever a record contains, it becomes rows or a dead letter: decoding never raises, unless a schema
+registry does not answer.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,15 +20,27 @@ import pyarrow.compute as pc
 from stepwell.connectors.csv_lines import decode_csv
 from stepwell.connectors.file_parts import no_rows
 from stepwell.connectors.folding import operations_schema
-from stepwell.connectors.formats import Batch, ChangeFormat, operations_of, operations_table
+from stepwell.connectors.formats import (
+    Batch,
+    ChangeFormat,
+    Records,
+    batch_of,
+    operations_of,
+    operations_table,
+)
 from stepwell.connectors.json_lines import RECORD_BYTES_MAX, decode_json, joined, read_record
 from stepwell.connectors.kafka import Record
 from stepwell.connectors.lines import NEVER_CLOSED, hide_quoted_line_ends
 from stepwell.connectors.shape import Row, Shape, ShapeColumn, Text
 from stepwell.connectors.values import Unfit
 from stepwell.errors import ConfigError, StepwellError
-from stepwell.lsm.dead_letter import BadRow, own_text
+from stepwell.lsm.dead_letter import TEXT_MAX, BadRow, own_text
 from stepwell.sql.statements import fold
+
+if TYPE_CHECKING:
+    # They need an optional package, which other formats do not.
+    from stepwell.connectors.avro import AvroSchema
+    from stepwell.connectors.avro_records import AvroLayout, StepSchemas
 
 METADATA = {
     "_topic": ("string",),
@@ -36,6 +52,8 @@ METADATA = {
 }
 """Columns that hold where a record comes from, and the types that they may have."""
 _HEADERS = "array<struct<key:string,value:binary>>"
+_FEW_ROWS = 16
+"""Up to this many rows, Python is faster than setting up Arrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +63,8 @@ class Found:
     topic: str
     partition: int
     record: Record
+    binary: bool = False
+    """Whether the value is not a text."""
 
     @property
     def where(self) -> str:
@@ -53,7 +73,9 @@ class Found:
     @property
     def text(self) -> str:
         value = self.record.value
-        return own_text((self.record.key or b"") if value is None else value)
+        if value is None:
+            return own_text(self.record.key or b"")
+        return base64.b64encode(value[:TEXT_MAX]).decode() if self.binary else own_text(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +91,8 @@ class Layout:
     """Of CSV; None for JSON."""
     columns: tuple[str, ...] = ()
     """The columns of CSV, in order."""
+    avro: AvroLayout | None = None
+    """If the values are Avro."""
 
 
 class RecordDecoder:
@@ -80,14 +104,18 @@ class RecordDecoder:
         self._inner = _without(shape, frozenset(self._metadata))
         self._key = _key_columns(what, shape, layout)
 
-    def decode(self, found: Sequence[Found]) -> Batch:
-        """Operations, in order, each with the index of its record."""
-        plain = [at for at, item in enumerate(found) if self._is_plain(item)]
-        batches = [self._plain(found, plain)] if plain else []
+    def decode(self, found: Sequence[Found], schemas: StepSchemas | None = None) -> Batch:
+        """Operations, in order, each with the index of its record. `schemas` are those of Avro."""
+        plain = [at for at, item in enumerate(found) if self._is_plain(item, schemas is not None)]
+        batches: list[Batch] = []
+        if schemas is not None:
+            batches, plain = self._avro(found, plain, schemas)
+        elif plain:
+            batches = [self._plain(found, plain)]
         if len(plain) < len(found):
             taken = set(plain)
             rest = [at for at in range(len(found)) if at not in taken]
-            batches.append(self._one_by_one(found, rest))
+            batches.append(self._one_by_one(found, rest, schemas))
         if not batches:
             return no_rows(self._shape)
         batch = joined(batches, self._inner)
@@ -98,14 +126,16 @@ class RecordDecoder:
             operations = operations.take(pc.sort_indices(numbers))
         return Batch(self._complete(operations, found), len(found), batch.bad)
 
-    def _is_plain(self, item: Found) -> bool:
+    def _is_plain(self, item: Found, is_avro: bool) -> bool:
         """Whether a value can be decoded together with others, as one of several lines."""
         value = item.record.value
         if self._required and self._lacking(item) is not None:
             return False
-        if value is None or b"\n" in value:
+        if value is None or len(value) > RECORD_BYTES_MAX:
             return False
-        if len(value) > RECORD_BYTES_MAX or not value.strip():
+        if is_avro:
+            return True
+        if b"\n" in value or not value.strip():
             return False
         # An open quote would reach into the next record; Arrow takes a carriage return for an end.
         return self._layout.delimiter is None or not (b'"' in value or b"\r" in value)
@@ -128,6 +158,56 @@ class RecordDecoder:
         field = batch.operations.schema.field(last)
         return replace(batch, operations=batch.operations.set_column(last, field, numbers))
 
+    def _avro(
+        self, found: Sequence[Found], places: Sequence[int], schemas: StepSchemas
+    ) -> tuple[list[Batch], list[int]]:
+        """Decode values with the same schema together; returns the places of those that were."""
+        groups: dict[int | None, list[int]] = {}
+        for at in places:
+            with suppress(Unfit):
+                groups.setdefault(schemas.id_of(found[at].record.value or b""), []).append(at)
+        made: list[Batch] = []
+        taken: list[int] = []
+        for id, group in groups.items():
+            if len(group) <= _FEW_ROWS:
+                continue
+            with suppress(Unfit):
+                decoded = self._avro_group(found, group, schemas, schemas.writer(id))
+                if decoded is not None:
+                    made.append(decoded[0])
+                    taken += decoded[1]
+        return made, taken
+
+    def _avro_group(
+        self, found: Sequence[Found], group: Sequence[int], schemas: StepSchemas, writer: AvroSchema
+    ) -> tuple[Batch, list[int]] | None:
+        """Decode values of one schema column by column, except for invalid ones."""
+        types = (schemas.reader or writer).columns()
+        if types is None:
+            return None
+        values: list[object] = []
+        places: list[int] = []
+        for at in group:
+            with suppress(Unfit):
+                values.append(schemas.decode(found[at].record.value or b"", writer))
+                places.append(at)
+        columns = writer.table(values, types)
+        if columns is None:
+            return None
+        records = Records(
+            columns,
+            text=False,
+            record=lambda at: values[at],
+            where=lambda at: found[places[at]].where,
+            shown=lambda at: found[places[at]].text,
+            number=lambda at: places[at],
+            number_puts=True,
+        )
+        try:
+            return batch_of(records, self._inner, self._layout.changes), places
+        except Exception:  # noqa: BLE001 - see above
+            return None
+
     def _lines(self, data: bytes, where: Callable[[int], str]) -> Batch:
         layout = self._layout
         if layout.delimiter is None:
@@ -145,7 +225,9 @@ class RecordDecoder:
             number_puts=True,
         )
 
-    def _one_by_one(self, found: Sequence[Found], places: Sequence[int]) -> Batch:
+    def _one_by_one(
+        self, found: Sequence[Found], places: Sequence[int], schemas: StepSchemas | None = None
+    ) -> Batch:
         rows: list[Row] = []
         puts: list[bool] = []
         numbers: list[int | None] = []
@@ -153,7 +235,7 @@ class RecordDecoder:
         for at in places:
             item = found[at]
             try:
-                operations = self._operations(item.record)
+                operations = self._operations(item.record, schemas)
                 lacking = self._lacking(item) if any(put for put, _ in operations) else None
                 if lacking is not None:
                     raise Unfit(f"the column {lacking} is NULL")
@@ -171,12 +253,14 @@ class RecordDecoder:
         table = operations_table(rows, puts, self._inner, numbers)
         return Batch(table, len(places), tuple(bad))
 
-    def _operations(self, record: Record) -> list[tuple[bool, Row]]:
+    def _operations(self, record: Record, schemas: StepSchemas | None) -> list[tuple[bool, Row]]:
         layout, value = self._layout, record.value
         if value is None:
-            return self._tombstone(record)
+            return self._tombstone(record, schemas)
         if len(value) > RECORD_BYTES_MAX:
             raise Unfit(f"a record of {len(value)} bytes is longer than {RECORD_BYTES_MAX}")
+        if schemas is not None:
+            return operations_of(schemas.value(value), self._inner, layout.changes)
         if layout.delimiter is None:
             return operations_of(read_record(value), self._inner, layout.changes)
         return self._csv_operations(value)
@@ -196,7 +280,7 @@ class RecordDecoder:
             for values in zip(*(c.to_pylist() for c in batch.operations.columns), strict=True)
         ]
 
-    def _tombstone(self, record: Record) -> list[tuple[bool, Row]]:
+    def _tombstone(self, record: Record, schemas: StepSchemas | None) -> list[tuple[bool, Row]]:
         layout = self._layout
         if layout.changes is ChangeFormat.DEBEZIUM:
             return []
@@ -204,12 +288,18 @@ class RecordDecoder:
             raise Unfit("a tombstone, and the source has no option key")
         if record.key is None:
             raise Unfit("a tombstone without a key")
-        return [(False, self._inner.row_of(self._key_of(record.key), put=False))]
+        key = self._key_of(record.key, schemas)
+        return [(False, self._inner.row_of(key, put=False))]
 
-    def _key_of(self, key: bytes) -> Mapping[str, object]:
+    def _key_of(self, key: bytes, schemas: StepSchemas | None) -> Mapping[str, object]:
         """The key columns that a record's key holds: an object, or the value of a single one."""
         layout = self._layout
-        if layout.delimiter is not None or self._inner.columns[self._only()].kind.name in _TEXTS:
+        value: object
+        if schemas is not None and schemas.keys:
+            if len(key) > RECORD_BYTES_MAX:
+                raise Unfit(f"a key of {len(key)} bytes is longer than {RECORD_BYTES_MAX}")
+            value = schemas.key(key)
+        elif layout.delimiter is not None or self._inner.columns[self._only()].kind.name in _TEXTS:
             value = self._text_key(key)
         else:
             value = read_record(key)

@@ -6,8 +6,9 @@ when it began, and is read in the order of topic, partition and offset; while on
 `next` is `[next, end]`. So where steps end does not change the order, and no partition starves.
 
 Records are journaled by offsets and a checksum, and must stay in the topic until a checkpoint has
-passed them; with `journal: rows` they need not. The id of a topic tells one that was deleted and
-created again from the one that was read.
+passed them; with `journal: rows` they need not. The reference also holds the Avro schemas that
+decoded the step, so that replay decodes with the same ones. The id of a topic tells one that was
+deleted and created again from the one that was read.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -40,6 +42,9 @@ from stepwell.lsm.dead_letter import BadRow
 from stepwell.model import checksum
 from stepwell.sql.statements import Table
 from stepwell.store.sealed import Json
+
+if TYPE_CHECKING:
+    from stepwell.connectors.avro_records import AvroLayout, AvroSchemas, StepSchemas
 
 _REFRESH_S = 1.0
 """How often topics are looked up while there is nothing to read."""
@@ -97,6 +102,8 @@ class KafkaSource:
         self._settings = settings
         self._shape = shape_of(table, ignore_unknown=settings.ignore_unknown)
         self._decoder = RecordDecoder(f"source {name}", self._shape, settings.layout)
+        avro = settings.layout.avro
+        self._schemas = None if avro is None else _avro_schemas(f"source {name}", avro)
         self._cluster = Cluster(f"source {name}", settings.address)
         self._skip = False
         self._early = False
@@ -135,7 +142,8 @@ class KafkaSource:
         position = _write_position(at)
         if not fetched and not lost and position == after:
             return None
-        return self._made(at, fetched, lost, position)
+        schemas = None if self._schemas is None else self._schemas.step()
+        return self._made(at, fetched, lost, position, schemas)
 
     def read(self, reference: Json) -> Intake:
         taken = [_Taken.from_json(fields) for fields in reference["read"]]
@@ -161,7 +169,12 @@ class KafkaSource:
                     "journal: rows; restore the pipeline from a checkpoint",
                 )
         at = {item.span.topic: _At(item.id) for item in taken}
-        return self._made(at, fetched, lost, None)
+        schemas = None
+        if "avro" in reference:
+            # The format may have changed since.
+            known = self._schemas or _avro_schemas(f"source {self.name}")
+            schemas = known.replayed(reference["avro"])
+        return self._made(at, fetched, lost, None, schemas)
 
     def waiting(self) -> str | None:
         lag = self.lag()
@@ -334,13 +347,15 @@ class KafkaSource:
         fetched: Sequence[Fetched],
         lost: Sequence[BadRow],
         position: Json,
+        schemas: StepSchemas | None,
     ) -> Intake:
+        binary = schemas is not None
         found = [
-            Found(item.span.topic, item.span.partition, record)
+            Found(item.span.topic, item.span.partition, record, binary)
             for item in fetched
             for record in item.records
         ]
-        batch = self._decoder.decode(found)
+        batch = self._decoder.decode(found, schemas)
         change, numbers = fold_numbered(self._shape, batch.operations)
         reference: Json = None
         if self._settings.journal is Journaled.OFFSETS:
@@ -355,11 +370,20 @@ class KafkaSource:
                 "read": [item.to_json() for item in taken],
                 "lost": [[bad.where, bad.reason] for bad in lost],
             }
+            if schemas is not None:
+                reference["avro"] = schemas.to_json()
         deleted = {number: found[number] for number in numbers.to_pylist()}
         told = partial(_told, numbers, deleted)
         rows = batch.rows + len(lost)
         bad = (*lost, *batch.bad)
         return Intake(self.name, self.table, change, rows, position, reference, bad, told)
+
+
+def _avro_schemas(what: str, layout: AvroLayout | None = None) -> AvroSchemas:
+    # Imported late, because it needs an optional package.
+    from stepwell.connectors.avro_records import AvroLayout, AvroSchemas
+
+    return AvroSchemas(what, layout or AvroLayout())
 
 
 @dataclass(frozen=True, slots=True)

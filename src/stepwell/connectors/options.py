@@ -100,6 +100,12 @@ class Options:
             raise self.wrong(name, "a mapping", value)
         return value
 
+    def text_or_mapping(self, name: str) -> str | Mapping[str, object] | None:
+        value = self._take(name, None)
+        if value is not None and (not value or not isinstance(value, (str, Mapping))):
+            raise self.wrong(name, "a text or a mapping", value)
+        return value
+
     def address(self, name: str) -> str:
         """A path on this machine, or the address of a bucket, without credentials."""
         given = self.text(name)

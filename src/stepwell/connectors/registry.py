@@ -175,13 +175,14 @@ def _kafka_sink(name: str, view: str, env: Env, options: Options) -> Sink:
 
     key = options.names("key")
     mode = options.choice("mode", KafkaMode, KafkaMode.UPSERT if key else KafkaMode.CHANGES)
+    topic = topic_name(options, options.text("topic"))
     return KafkaSink(
         name,
         view,
         env,
         address=address(options),
-        topic=topic_name(options, options.text("topic")),
-        writer=message_writer(name, view, mode, key, options),
+        topic=topic,
+        writer=message_writer(name, view, topic, mode, key, options),
         compacted=mode is KafkaMode.UPSERT,
         partitions=options.count("partitions", 0),
     )
