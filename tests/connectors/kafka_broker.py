@@ -140,23 +140,38 @@ def fetch_jars() -> Path:
     return folder
 
 
+def fetch(organization: str, name: str, version: str) -> Path:
+    """The folder with an artifact and what it depends on, fetched from Maven Central once."""
+    folder = Path.home() / ".cache" / "stepwell-tests" / f"{name}-{version}"
+    with _locked(folder.with_name(f"{folder.name}.lock")):
+        if not folder.is_dir():
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as made:
+                _retrieve(Path(made), organization, name, version)
+                os.rename(Path(made) / "jars", folder)
+    return folder
+
+
 def _fetch(folder: Path) -> None:
-    ivy = next(_spark_jars().glob("ivy-*.jar"))
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as made:
-        command = [
-            *(_java(), "-jar", str(ivy), "-cache", f"{made}/ivy", "-confs", "default"),
-            *("-dependency", "org.apache.kafka", "kafka_2.13", VERSION),
-            *("-retrieve", f"{made}/jars/[artifact]-[revision].[ext]"),
-        ]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        except subprocess.TimeoutExpired:
-            raise UnreachableError("fetching its jars from Maven Central took too long") from None
-        if done.returncode or not list(Path(made).glob("jars/kafka_2.13-*.jar")):
-            said = (done.stdout + done.stderr).strip().splitlines()
-            raise UnreachableError(f"Ivy cannot fetch its jars: {' / '.join(said[-5:])}")
+        _retrieve(Path(made), "org.apache.kafka", "kafka_2.13", VERSION)
         _format(Path(made))
         os.rename(Path(made) / "jars", folder)
+
+
+def _retrieve(made: Path, organization: str, name: str, version: str) -> None:
+    ivy = next(_spark_jars().glob("ivy-*.jar"))
+    command = [
+        *(_java(), "-jar", str(ivy), "-cache", f"{made}/ivy", "-confs", "default"),
+        *("-dependency", organization, name, version),
+        *("-retrieve", f"{made}/jars/[artifact]-[revision].[ext]"),
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    except subprocess.TimeoutExpired:
+        raise UnreachableError("fetching its jars from Maven Central took too long") from None
+    if done.returncode or not list(made.glob(f"jars/{name}-*.jar")):
+        said = (done.stdout + done.stderr).strip().splitlines()
+        raise UnreachableError(f"Ivy cannot fetch its jars: {' / '.join(said[-5:])}")
 
 
 def _format(made: Path) -> None:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import stepwell.connectors.iceberg_sink  # noqa: F401 - once, instead of in each child
@@ -25,6 +25,7 @@ from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import Coalesces, Limits
 from stepwell.engine.writer_session import Settings
 from stepwell.env import SystemEnv
+from stepwell.errors import UnavailableError
 from stepwell.execution.reference.executor import ReferenceExecutor
 from stepwell.sql.statements import Table, parse_statements
 from stepwell.store.locate import open_store
@@ -66,6 +67,14 @@ def run(tell: Tell, checkpoint_every_s: float, **given: object) -> None:
         tell(int(pipeline.transaction_number))
         while True:
             pipeline.run(once=True)
+
+
+def run_through_outages(tell: Tell, **given: object) -> None:
+    """Run a pipeline, telling a number at once; open it again when something does not answer."""
+    tell(0)
+    while True:
+        with suppress(UnavailableError):
+            run(tell, **given)  # type: ignore[arg-type]
 
 
 def open_pipeline(
@@ -133,7 +142,8 @@ def victims() -> Iterator[Victims]:
 def main() -> None:
     for line in sys.stdin:
         name, numbers, delay_s, arguments = json.loads(line)
-        call = {"write": write, "run": run}[name]
+        calls = {"write": write, "run": run, "run_through_outages": run_through_outages}
+        call = calls[name]
         print(fork_and_kill(call, numbers, delay_s, arguments), flush=True)
 
 

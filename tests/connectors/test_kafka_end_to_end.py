@@ -6,7 +6,10 @@ import json
 import os
 import random
 import re
+import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,8 +18,9 @@ import yaml
 from stepwell.connectors.registry import make_sink, make_source
 from stepwell.env import SystemEnv
 from stepwell.errors import ReplayMismatchError
+from tests.connectors.kafka_broker import broker
 from tests.connectors.kafka_topics import Topics
-from tests.connectors.killed import open_pipeline, victims
+from tests.connectors.killed import Victims, open_pipeline, victims
 from tests.connectors.sinks import Place
 from tests.connectors.tables import table
 from tests.connectors.test_end_to_end import SQL, expected, summed
@@ -40,6 +44,47 @@ def test_a_pipeline_between_topics_delivers_each_row_once(
     kafka: str, tmp_path: Path, rounds: int
 ) -> None:
     """Scenario 84, J7, J8: killed anywhere, both sinks end up as the view."""
+    chance = random.Random(7)
+
+    def kill(process: Victims, given: dict[str, object]) -> None:
+        numbers, delay_s = chance.choice([1, 2, 4]), chance.uniform(0, 0.2)
+        process.kill("run", numbers, delay_s, checkpoint_every_s=0.5, **given)
+
+    check_each_row_once(kafka, tmp_path, rounds, chance, kill)
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(100, marks=pytest.mark.slow)])
+def test_each_row_is_delivered_once_though_the_broker_is_killed_too(
+    tmp_path: Path, rounds: int
+) -> None:
+    """Scenario 84, J7, J8: both processes die at any moment, and both come back."""
+    chance = random.Random(11)
+    with broker(private=True) as mortal, ThreadPoolExecutor(1) as thread:
+
+        def restart(delay_s: float) -> None:
+            time.sleep(delay_s)  # Not to wait for something: the moment of its death.
+            mortal.kill()
+            mortal.start()
+
+        def kill(process: Victims, given: dict[str, object]) -> None:
+            dies = rounds == 1 or chance.random() < 0.3
+            death = thread.submit(restart, chance.uniform(0, 0.5)) if dies else None
+            numbers, delay_s = chance.choice([1, 2, 4]), chance.uniform(0, 0.5)
+            process.kill("run_through_outages", numbers, delay_s, checkpoint_every_s=0.5, **given)
+            if death is not None:
+                death.result()
+
+        check_each_row_once(mortal.address, tmp_path, rounds, chance, kill)
+
+
+def check_each_row_once(
+    kafka: str,
+    tmp_path: Path,
+    rounds: int,
+    chance: random.Random,
+    kill: Callable[[Victims, dict[str, object]], None],
+) -> None:
+    """Feed a pipeline and kill it, round by round; then compare its sinks with its view."""
     topics, word = Topics(kafka), os.urandom(6).hex()
     name = topics.create(2)
     at = {"type": "kafka", "brokers": kafka}
@@ -50,12 +95,10 @@ def test_a_pipeline_between_topics_delivers_each_row_once(
     ]
     sinks = {f"s{n}": {"view": "revenue", **place.options} for n, place in enumerate(places)}
     given = {"folder": str(tmp_path), "sql": SQL, "sources": {"in": source}, "sinks": sinks}
-    chance = random.Random(7)
     with victims() as process:
         for _ in range(rounds):
             feed(topics, name, chance)
-            numbers, delay_s = chance.choice([1, 2, 4]), chance.uniform(0, 0.2)
-            process.kill("run", numbers, delay_s, checkpoint_every_s=0.5, **given)
+            kill(process, given)
     with open_pipeline(**given) as pipeline:  # type: ignore[arg-type]
         pipeline.run(once=True)
         assert pipeline.deliver()

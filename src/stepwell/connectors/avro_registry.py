@@ -49,8 +49,8 @@ def registry_address(options: Options) -> RegistryAddress | None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
         raise options.wrong("registry", f"{expected}, http:// or https://", url or None)
-    credentials = (str(fields.get(word, "")) for word in ("username", "password"))
-    return RegistryAddress(url, *credentials, timeout_s)
+    username, password = (str(fields.get(word, "")) for word in ("username", "password"))
+    return RegistryAddress(url, username, password, timeout_s)
 
 
 class Registry:
