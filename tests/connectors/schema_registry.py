@@ -106,9 +106,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         parts = self.path.partition("?")[0].strip("/").split("/")
-        found = [item for item in self.server.items() if self._matches(item, parts)]
         if not self._allowed():
             return
+        if parts[0] not in ("schemas", "subjects"):
+            self._answer(404, {"error": "Not Found"})
+            return
+        found = [item for item in self.server.items() if self._matches(item, parts)]
         if not found:
             code = 40403 if parts[0] == "schemas" else 40402
             self._answer(404, {"error_code": code, "message": "not found"})

@@ -198,6 +198,13 @@ def test_decimals_keep_digits_beyond_their_schema() -> None:
     assert "a decimal of 100000 bytes is too large" in bad.reason
 
 
+def test_bytes_after_a_value_are_not_ignored() -> None:
+    """J15: they show that the value was written with another schema."""
+    short, long = record({"x": "long"}), record({"x": "long", "y": "long"})
+    (bad,) = decode("CREATE TABLE t (x BIGINT)", short, [encoded(long, {"x": 1, "y": 2})]).bad
+    assert bad.reason == "not a value of its Avro schema: 1 bytes are left over"
+
+
 def test_uuids_of_sixteen_bytes_are_texts() -> None:
     """J8: as those that are texts already."""
     given = uuid.UUID(int=2**127 + 5)
@@ -440,6 +447,7 @@ def test_a_registry_that_refuses_is_not_blamed_on_records(registry: SchemaRegist
     for wrong, reason in (
         (RegistryAddress(url, "ada", "wrong"), "it answers 401: Unauthorized"),
         (RegistryAddress("http://127.0.0.1:1"), "refused"),
+        (RegistryAddress(f"{url}/elsewhere", "ada", "secret"), "it answers 404: Not Found"),
     ):
         with pytest.raises(UnavailableError, match=reason) as caught:
             Registry("source s", wrong).schema(1)

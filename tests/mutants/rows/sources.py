@@ -2,6 +2,7 @@
 
 from tests.mutants.table import Mutant
 
+_AVRO = "tests/connectors/test_avro.py"
 _BROKEN = "tests/connectors/test_broken_files.py"
 _FILES = "tests/connectors/test_files_source.py"
 
@@ -93,5 +94,40 @@ MUTANTS = (
         "        except Exception as error:  # noqa: BLE001 - a source may",
         "        except KeyError as error:  # noqa: BLE001 - a source may",
         ("tests/engine/test_loop.py::test_a_source_that_raises_anything_is_paused_alone",),
+    ),
+    Mutant(
+        "avro-replay-forgets-why-a-schema-was-refused",
+        "connectors/avro_records.py",
+        "            raise Unfit(refused.get(id) or absent(id))\n",
+        "            raise Unfit(absent(id))\n",
+        (f"{_AVRO}::test_the_schemas_of_a_step_are_recorded_and_replayed",),
+    ),
+    Mutant(
+        "avro-schemas-are-recorded-without-those-they-refer-to",
+        "connectors/avro_records.py",
+        '{"" if id is None else str(id): list(t) for id, t in self._texts.items()}',
+        '{"" if id is None else str(id): list(t)[-1:] for id, t in self._texts.items()}',
+        (f"{_AVRO}::test_the_schemas_of_a_step_are_recorded_and_replayed",),
+    ),
+    Mutant(
+        "avro-ignores-bytes-after-a-value",
+        "connectors/avro.py",
+        "        left = len(data) - file.tell()\n",
+        "        left = 0\n",
+        (f"{_AVRO}::test_bytes_after_a_value_are_not_ignored",),
+    ),
+    Mutant(
+        "avro-reads-a-decimal-by-the-scale-of-the-reader",
+        "connectors/avro.py",
+        "    if isinstance(reader, dict) and _scale(reader) != _scale(writer):\n",
+        "    if False:\n",
+        (f"{_AVRO}::test_values_are_resolved_to_a_reader_schema",),
+    ),
+    Mutant(
+        "avro-blames-records-for-what-is-not-a-registry",
+        "connectors/avro_registry.py",
+        'if error.code == 404 and told.get("error_code") in (40401, 40402, _NO_SCHEMA):',
+        "if error.code == 404:",
+        (f"{_AVRO}::test_a_registry_that_refuses_is_not_blamed_on_records",),
     ),
 )
