@@ -62,8 +62,8 @@ class Size:
 
 def sizes(name: str, quick: bool) -> Size:
     if name == "1000":
-        return Size(1_000, 10, 20 if quick else 100, 20 if quick else 50)
-    return Size(100_000, 2, 3 if quick else 10, 3 if quick else 5)
+        return Size(1_000, 5, 20 if quick else 100, 20 if quick else 50)
+    return Size(100_000, 1, 3 if quick else 10, 3 if quick else 5)
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ def measure(folder: Path, topics: Topics, size: Size, turns: int) -> list[Table]
             say(f"{name}, {size.rows:,} rows a transaction ...")
             place = folder / f"{size.rows}-{turn}-{name.split()[0]}"
             place.mkdir()
-            source, sink = topics.create(), f"t-{os.urandom(6).hex()}"
+            source, sink = topics.create(), topics.create()
             with start(place, topics, source, sink, size.rows) as process:
                 take_turn(process, topics.brokers, source, sink, size, found[name])
     title = f"{size.rows:,} rows a transaction, {turns * size.rounds} bursts of each"
@@ -159,8 +159,6 @@ class Bursts:
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
                 "fetch.wait.max.ms": 5,
-                "allow.auto.create.topics": False,
-                "topic.metadata.refresh.interval.ms": 100,
             }
         )
         self._consumer.assign([TopicPartition(sink, 0, 0)])
@@ -225,7 +223,6 @@ def stepwell(
 def spark(
     place: Path, topics: Topics, source: str, sink: str, rows: int
 ) -> Iterator[subprocess.Popen[bytes]]:
-    topics.create(name=sink)
     given = ["--spark", topics.brokers, source, sink, str(rows), str(place / "checkpoint")]
     with running([sys.executable, __file__, *given], place) as process:
         yield process

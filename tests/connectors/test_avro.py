@@ -7,10 +7,8 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from io import BytesIO
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -26,6 +24,7 @@ from stepwell.connectors.kafka_records import Found, Layout, RecordDecoder
 from stepwell.connectors.shape import shape_of
 from stepwell.connectors.values import Unfit
 from stepwell.errors import InvalidError, UnavailableError
+from tests.connectors.avro_values import encoded, logical, record
 from tests.connectors.schema_registry import SchemaRegistry, framed, schema_registry
 from tests.connectors.tables import rows, table
 
@@ -34,10 +33,6 @@ EVERY_TYPE = """CREATE TABLE t (
     amount DECIMAL(12,2), exact DECIMAL(38,10), day DATE, ms TIMESTAMP, us TIMESTAMP,
     local TIMESTAMP_NTZ, ident STRING, kind STRING, hash BINARY, tags ARRAY<STRING>,
     counts MAP<STRING, BIGINT>, inner STRUCT<a: INT, at: DATE>)"""
-
-
-def logical(kind: str, word: str, **more: object) -> dict[str, object]:
-    return {"type": kind, "logicalType": word, **more}
 
 
 EVERY_FIELD: dict[str, object] = {
@@ -92,20 +87,6 @@ EVERY_VALUE: dict[str, object] = {
     "counts": {"n": 2**62, "none": None},
     "inner": {"a": 1, "at": date(2024, 2, 29)},
 }
-
-
-def record(fields: dict[str, object], name: str = "row", **defaults: object) -> dict[str, Any]:
-    made = [{"name": n, "type": kind} for n, kind in fields.items()]
-    for item in made:
-        if item["name"] in defaults:
-            item["default"] = defaults[str(item["name"])]
-    return {"type": "record", "name": name, "fields": made}
-
-
-def encoded(schema: object, value: object) -> bytes:
-    file = BytesIO()
-    fastavro.schemaless_writer(file, fastavro.parse_schema(json.loads(json.dumps(schema))), value)
-    return file.getvalue()
 
 
 def schemas(writer: object) -> AvroSchemas:

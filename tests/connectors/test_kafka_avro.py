@@ -21,12 +21,12 @@ from stepwell.engine.ports import Intake, Limits
 from stepwell.env import SystemEnv
 from stepwell.errors import UnavailableError
 from stepwell.testing import ManualEnv
+from tests.connectors.avro_values import encoded, record
 from tests.connectors.kafka_topics import Topics
 from tests.connectors.killed import open_pipeline, victims
 from tests.connectors.schema_registry import SchemaRegistry, framed, schema_registry
 from tests.connectors.sinks import change, mark
 from tests.connectors.tables import rows, table
-from tests.connectors.test_avro import encoded, record
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "connectors" / "kafka.md"
 WORDS = table("CREATE TABLE words (id BIGINT PRIMARY KEY, word STRING)")

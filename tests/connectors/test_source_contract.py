@@ -176,6 +176,16 @@ def kafka_csv(topics: Topics) -> Case:
     return read_kafka(topics, name, format="csv")
 
 
+def kafka_avro(topics: Topics) -> Case:
+    """Bare values of a given schema."""
+    from tests.connectors.avro_values import encoded, record  # Needs an optional package.
+
+    schema = record({"id": "long", "word": ["null", "string"]})
+    name = topics.create()
+    topics.send(name, *(encoded(schema, row) for part in chunks() for row in part))
+    return read_kafka(topics, name, format="avro", schema=schema)
+
+
 def kafka_rows(topics: Topics) -> Case:
     """A transactional topic: offsets have gaps."""
     name = topics.create()
@@ -190,7 +200,7 @@ def read_kafka(topics: Topics, name: str, **options: object) -> Case:
     return made(Path("."), **given)
 
 
-KAFKA = [kafka_json, kafka_csv, kafka_rows]
+KAFKA = [kafka_json, kafka_csv, kafka_avro, kafka_rows]
 
 
 @pytest.fixture(params=[*CASES, *KAFKA], ids=lambda make: make.__name__)

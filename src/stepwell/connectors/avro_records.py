@@ -97,7 +97,10 @@ class AvroSchemas:
         def find(id: int) -> Texts:
             raise Unfit(refused.get(id) or absent(id))
 
-        return StepSchemas(self._compile, find, texts, reader, keys=keys)
+        try:
+            return StepSchemas(self._compile, find, texts, reader, keys=keys)
+        except BadSchemaError as error:
+            raise CorruptError("the Avro schemas of a step", str(error)) from error
 
     def _compile(self, texts: Texts) -> AvroSchema:
         made = self._compiled.get(texts)
