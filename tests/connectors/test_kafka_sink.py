@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import ConfigResource
 
+from stepwell.connectors.kafka import Cluster
 from stepwell.connectors.kafka_sink import KafkaSink
 from stepwell.connectors.kafka_transactions import Transactions
 from stepwell.connectors.registry import make_sink
@@ -170,6 +171,33 @@ def test_a_fenced_writer_writes_nothing(topics: Topics) -> None:
     assert len(topics.read(topic, committed=False)) == 3, "what it sent was aborted"
     late.close()
     successor.close()
+
+
+def test_a_writer_that_was_not_fenced_does_not_read_its_mark_again(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J16: it knows the mark; but not after a claim, or if the engine expects another one."""
+    topic, reads = unused(topics), 0
+    made, read = sink(topics, topic), Cluster.read
+
+    def counted(cluster: Cluster, *given: Any, **more: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return read(cluster, *given, **more)
+
+    monkeypatch.setattr(Cluster, "read", counted)
+    put(made, 1, alone(1))
+    before = reads
+    for number in range(2, 6):
+        made.write(mark(number - 1), mark(number), alone(number))
+    assert reads == before
+    with pytest.raises(ConflictError, match="holds"):
+        made.write(mark(3), mark(6), alone(99))
+    made._transactions.close()
+    made.write(mark(5), mark(6), alone(6))
+    assert reads > before
+    assert [value["n"] for _, value in values(topics, topic)] == [1, 2, 3, 4, 5, 6]
+    made.close()
 
 
 def test_a_transaction_of_a_dead_writer_is_ended(topics: Topics) -> None:

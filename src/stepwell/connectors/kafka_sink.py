@@ -6,7 +6,8 @@ topic of the rows (`<topic>.stepwell`), which has one partition; its last commit
 Kafka cannot compare and replace. Instead, all writers of a topic share one transactional id, and a
 write first claims it: that fences every earlier writer, and ends the transaction it left open. Then
 the mark is read and compared (J16), and no writer can change it before the commit without fencing
-this one in turn. So the comparison and the commit are one step.
+this one in turn. So the comparison and the commit are one step. For the same reason, a writer that
+has committed a mark and was not fenced since need not read it again.
 
 A crash before the commit leaves records that no `read_committed` reader ever sees. If the answer to
 a commit is lost, `last` waits until the broker has decided it, or claims the id, which decides it.
@@ -67,6 +68,8 @@ class KafkaSink:
         self._transactions = Transactions(self._cluster, f"stepwell.{topic}")
         self._known: tuple[str, int, dict[str, object] | None] = ("", 0, None)
         """The id of the progress topic, an offset, and the last record before it."""
+        self._committed: tuple[dict[str, Topic], Delivered] | None = None
+        """The mark of the last commit, and the topics then."""
 
     def last(self) -> Delivered | None:
         return self._held(self._topics())
@@ -78,7 +81,9 @@ class KafkaSink:
         mark = check_changes(self.name, previous, changes)
         messages = self._writer.messages(changes)
         topics = self._topics()
-        check_held(self.name, self._held(topics), previous, mark)
+        committed, self._committed = self._committed, None
+        if not self._transactions.claimed or previous is None or committed != (topics, previous):
+            check_held(self.name, self._held(topics), previous, mark)
         if previous is None:
             topics = self._create(topics)
         if not self._transactions.claimed:
@@ -93,6 +98,7 @@ class KafkaSink:
         value = json.dumps(record, separators=(",", ":")).encode()
         self._transactions.send(self._progress, [(self._topic.encode(), value)])
         self._transactions.commit()
+        self._committed = topics, mark
 
     def close(self) -> None:
         self._transactions.close()
