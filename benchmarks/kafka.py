@@ -14,7 +14,9 @@ rows/s    a burst of several times as many rows, which are taken in several tran
 CPU       of the process and its children, per row of all bursts
 
 Stepwell delivers exactly once. Spark's Kafka sink is at-least-once, and does less: it begins no
-transaction. The broker is that of the tests. Works in `.bench/`, and removes it.
+transaction. Spark's connector must have exactly Spark's version; where Maven Central does not offer
+it, Stepwell runs alone, and the table says so. The broker is that of the tests. Works in `.bench/`,
+and removes it.
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+import pyspark
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from _measure import Table, Times, ratio, say, section_parser, show_sections, workspace
@@ -38,7 +42,7 @@ from _measure import Table, Times, ratio, say, section_parser, show_sections, wo
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.connectors.kafka_broker import broker, fetch  # noqa: E402
+from tests.connectors.kafka_broker import UnreachableError, broker, fetch  # noqa: E402
 from tests.connectors.kafka_topics import Topics  # noqa: E402
 
 CUSTOMERS = 1_000
@@ -48,6 +52,9 @@ CREATE MATERIALIZED VIEW totals AS
   SELECT customer, COUNT(*) AS n, SUM(amount) AS total FROM events GROUP BY customer;
 """
 PATIENCE_S = 300.0
+BASELINE = "Structured Streaming"
+Side = Callable[[Path, Topics, str, str, int], AbstractContextManager[subprocess.Popen[bytes]]]
+"""Starts a process in a folder: the cluster, the two topics, and the rows of a transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +85,36 @@ class Found:
 
 def main() -> None:
     parser = section_parser(__doc__ or "", SECTIONS)
-    parser.add_argument("--spark", nargs=5, metavar="ARGUMENT", help=argparse.SUPPRESS)
+    parser.add_argument("--spark", nargs=6, metavar="ARGUMENT", help=argparse.SUPPRESS)
     parser.add_argument("--turns", type=int, help="processes of each side")
     arguments = parser.parse_args()
     if arguments.spark:
         run_spark(*arguments.spark)
         return
     turns = arguments.turns or (1 if arguments.quick else 2)
+    jars = connector()
     with workspace() as folder, broker(private=True) as made:
         topics = Topics(made.address)
         show_sections(
             arguments,
             SECTIONS,
-            lambda name: measure(folder, topics, sizes(name, arguments.quick), turns),
+            lambda name: measure(folder, topics, sizes(name, arguments.quick), turns, jars),
         )
 
 
-def measure(folder: Path, topics: Topics, size: Size, turns: int) -> list[Table]:
-    sides = {"Stepwell": stepwell, "Structured Streaming": spark}
+def connector() -> Path | None:
+    """The folder with the jars of Spark's Kafka connector; None if they cannot be fetched."""
+    try:
+        return fetch("org.apache.spark", "spark-sql-kafka-0-10_2.13", pyspark.__version__)
+    except UnreachableError as error:
+        say(f"without Structured Streaming: {error}")
+        return None
+
+
+def measure(folder: Path, topics: Topics, size: Size, turns: int, jars: Path | None) -> list[Table]:
+    sides: dict[str, Side] = {"Stepwell": stepwell}
+    if jars is not None:
+        sides[BASELINE] = partial(spark, jars)
     found = {name: Found() for name in sides}
     for turn in range(turns):
         for name, start in sides.items():
@@ -106,17 +125,21 @@ def measure(folder: Path, topics: Topics, size: Size, turns: int) -> list[Table]
             with start(place, topics, source, sink, size.rows) as process:
                 take_turn(process, topics.brokers, source, sink, size, found[name])
     title = f"{size.rows:,} rows a transaction, {turns * size.rounds} bursts of each"
+    if jars is None:
+        title += f"; Spark's connector {pyspark.__version__} cannot be fetched"
     made = Table(
         title, ("", "p50 ms", "p99 ms", "rows/s", "CPU us/row", "p50 ratio", "rows/s ratio")
     )
     times = {name: Times(tuple(item.seconds)) for name, item in found.items()}
-    speed = {n: turns * size.rows * size.backlog / sum(item.backlog_s) for n, item in found.items()}
-    for name, item in found.items():
-        baseline = "Structured Streaming"
+    speed = {n: turns * size.rows * size.backlog / sum(found[n].backlog_s) for n in sides}
+    for name in sides:
+        item, ratios = found[name], ("", "")
+        if BASELINE in sides:
+            p50 = str(ratio(times[BASELINE], times[name]))
+            ratios = (p50, f"{speed[name] / speed[BASELINE]:.2f}")
         made.add(
             *(name, times[name].median * 1000, times[name].percentile(99) * 1000, speed[name]),
-            *(item.cpu_s / item.rows * 1e6, str(ratio(times[baseline], times[name]))),
-            speed[name] / speed[baseline],
+            *(item.cpu_s / item.rows * 1e6, *ratios),
         )
     return [made]
 
@@ -221,9 +244,17 @@ def stepwell(
 
 @contextmanager
 def spark(
-    place: Path, topics: Topics, source: str, sink: str, rows: int
+    jars: Path, place: Path, topics: Topics, source: str, sink: str, rows: int
 ) -> Iterator[subprocess.Popen[bytes]]:
-    given = ["--spark", topics.brokers, source, sink, str(rows), str(place / "checkpoint")]
+    given = [
+        "--spark",
+        topics.brokers,
+        source,
+        sink,
+        str(rows),
+        str(place / "checkpoint"),
+        str(jars),
+    ]
     with running([sys.executable, __file__, *given], place) as process:
         yield process
 
@@ -245,15 +276,13 @@ def running(command: list[str], place: Path) -> Iterator[subprocess.Popen[bytes]
             process.wait()
 
 
-def run_spark(brokers: str, source: str, sink: str, rows: str, checkpoint: str) -> None:
+def run_spark(brokers: str, source: str, sink: str, rows: str, checkpoint: str, jars: str) -> None:
     """The same view by Structured Streaming, until interrupted."""
-    from pyspark import __version__
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as f
 
-    jars = fetch("org.apache.spark", "spark-sql-kafka-0-10_2.13", __version__)
     settings = {
-        "spark.jars": ",".join(map(str, new_jars(jars))),
+        "spark.jars": ",".join(map(str, new_jars(Path(jars)))),
         "spark.sql.shuffle.partitions": str(os.cpu_count()),
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -291,7 +320,6 @@ def run_spark(brokers: str, source: str, sink: str, rows: str, checkpoint: str) 
 
 def new_jars(folder: Path) -> list[Path]:
     """The jars that Spark does not have already, in whichever version."""
-    import pyspark
 
     def artifact(path: Path) -> str:
         return path.name.rpartition("-")[0]

@@ -53,7 +53,8 @@ def test_a_pipeline_between_topics_delivers_each_row_once(
     check_each_row_once(kafka, tmp_path, rounds, chance, kill)
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [1, 100])
 def test_each_row_is_delivered_once_though_the_broker_is_killed_too(
     tmp_path: Path, rounds: int
 ) -> None:
