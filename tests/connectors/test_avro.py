@@ -310,9 +310,15 @@ def bomb(levels: int) -> dict[str, Any]:
     ("schema", "reason"),
     [
         (record({"next": ["null", "row"]}), "row is recursive"),
-        (node("null"), "an array of values that take no bytes"),
-        (node(record({"a": "null"}, "empty")), "an array of values that take no bytes"),
-        (node({"type": "fixed", "name": "f", "size": 0}), "an array of values that take no bytes"),
+        (node("null"), "an array whose items hold values"),
+        (node(record({"a": "null"}, "empty")), "an array whose items hold values"),
+        (node({"type": "fixed", "name": "f", "size": 0}), "an array whose items hold values"),
+        (node(record({"a": "int", "b": "null"}, "half")), "an array whose items hold values"),
+        (
+            node(["int", record({"a": "null", "b": "null"}, "two")]),
+            "an array whose items hold values",
+        ),
+        (record({"x": {"type": "map", "values": bomb(2)}}), "a map whose items hold values"),
         (bomb(40), "more than 10000 types"),
         (record({"x": "strin"}), "UnknownType"),
         (record({"x": "int"}, x="no"), "Default value"),
@@ -324,6 +330,15 @@ def test_schemas_that_could_not_be_bounded_are_refused(schema: object, reason: s
     """J15: a few bytes must neither fill the memory nor overflow the stack."""
     with pytest.raises(BadSchemaError, match=reason):
         read_schema((json.dumps(schema),))
+
+
+@pytest.mark.parametrize("items", [["null", "int"], record({"a": ["null", "string"]}, "nullable")])
+def test_items_that_may_be_null_are_accepted(items: object) -> None:
+    """The rule must not refuse what everyone writes."""
+    schema = node(items)
+    assert read_schema((json.dumps(schema),)).decode(encoded(schema, {"x": []})) == {"x": []}
+    nulls = record({"x": {"type": "map", "values": "null"}})
+    assert read_schema((json.dumps(nulls),)).decode(encoded(nulls, {"x": {"a": None}}))
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, '{"type":' * 500 + '"int"' + "}" * 500])

@@ -3,8 +3,8 @@
 Both are `fastavro`'s. Logical types are decoded here, exactly: no digit is rounded, and a value
 that Spark cannot hold is refused. Bytes may be anything, so a schema is accepted only if no bytes
 can make its values large. It must not be recursive: a deep value would overflow the stack, and
-Spark has no such types either. It must not have arrays of values that take no bytes: a length of a
-few bytes would fill the memory. And it must not have more than `_NODES_MAX` types, each counted
+Spark has no such types either. No item of an array may hold values that take no bytes: a length of
+a few bytes would fill the memory. And it must not have more than `_NODES_MAX` types, each counted
 wherever it is used.
 """
 
@@ -159,8 +159,8 @@ def _check_depth(text: str, given: object) -> None:
 class _Checked(NamedTuple):
     schema: Any
     nodes: int
-    empty: bool
-    """Whether a value may have no bytes at all."""
+    empties: int
+    """How many values within a value take no bytes at all."""
 
 
 class _Checker:
@@ -179,7 +179,10 @@ class _Checker:
     def _type(self, schema: Any, path: tuple[str, ...], depth: int) -> _Checked:
         if isinstance(schema, list):
             parts = [self.checked(part, path, depth) for part in schema]
-            return _Checked([part.schema for part in parts], 1 + sum(p.nodes for p in parts), False)
+            # The byte that says which type it is pays for one of them.
+            empties = max((part.empties for part in parts), default=1) - 1
+            nodes = 1 + sum(part.nodes for part in parts)
+            return _Checked([part.schema for part in parts], nodes, max(0, empties))
         if isinstance(schema, str):
             return self._name(schema, path, depth)
         kind = schema["type"]
@@ -189,22 +192,24 @@ class _Checker:
             return self._define(schema, path, depth)
         if kind == "array":
             items = self.checked(schema["items"], path, depth)
-            if items.empty:
-                raise BadSchemaError("it has an array of values that take no bytes")
-            return _Checked({"type": kind, "items": items.schema}, 1 + items.nodes, False)
+            if items.empties:
+                raise BadSchemaError("it has an array whose items hold values that take no bytes")
+            return _Checked({"type": kind, "items": items.schema}, 1 + items.nodes, 0)
         if kind == "map":
             values = self.checked(schema["values"], path, depth)
-            return _Checked({"type": kind, "values": values.schema}, 1 + values.nodes, False)
+            if values.empties > 1:  # A key takes a byte.
+                raise BadSchemaError("it has a map whose items hold values that take no bytes")
+            return _Checked({"type": kind, "values": values.schema}, 1 + values.nodes, 0)
         if kind in self._named:
             return self._name(kind, path, depth)
-        return _Checked({"type": kind, **_logical(schema)}, 1, kind == "null")
+        return _Checked({"type": kind, **_logical(schema)}, 1, int(kind == "null"))
 
     def _name(self, name: str, path: tuple[str, ...], depth: int) -> _Checked:
         if name in path:
             raise BadSchemaError(f"{name} is recursive, which no column can hold")
         if name in self._named:
             return self._define(self._named[name], path, depth)
-        return _Checked(name, 1, name == "null")
+        return _Checked(name, 1, int(name == "null"))
 
     def _define(self, schema: Any, path: tuple[str, ...], depth: int) -> _Checked:
         """A named type: its definition the first time, then its name."""
@@ -216,23 +221,23 @@ class _Checker:
         kind = "record" if schema["type"] == "error" else schema["type"]
         made: dict[str, Any] = {"type": kind, "name": name, **_logical(schema)}
         made |= {word: schema[word] for word in ("aliases", "doc") if word in schema}
-        nodes, empty = 1, False
+        nodes, empties = 1, 0
         if kind == "enum":
             made |= {word: schema[word] for word in ("symbols", "default") if word in schema}
         elif kind == "fixed":
             made["size"] = schema["size"]
-            empty = not schema["size"]
+            empties = int(not schema["size"])
         else:
             fields = []
-            empty = True
+            empties = int(not schema["fields"])
             for item in schema["fields"]:
                 inner = self.checked(item["type"], (*path, name), depth)
                 nodes += inner.nodes
-                empty = empty and inner.empty
+                empties += inner.empties
                 fields.append({**item, "type": inner.schema})
             made["fields"] = fields
-        self._done[name] = _Checked(name, nodes, empty)
-        return _Checked(made, nodes, empty)
+        self._done[name] = _Checked(name, nodes, empties)
+        return _Checked(made, nodes, empties)
 
 
 def _logical(schema: Mapping[str, Any]) -> dict[str, Any]:
