@@ -234,6 +234,22 @@ def test_partition_values_are_columns(tmp_path: Path) -> None:
         assert same(fresh.read(step.reference), step)
 
 
+@pytest.mark.parametrize("feed", [False, True], ids=["files", "feed"])
+def test_an_empty_partition_value_is_null_wherever_it_is_read(tmp_path: Path, feed: bool) -> None:
+    """The row would be inserted with NULL by the snapshot, and retracted with an empty text."""
+    settings = FEED if feed else {}
+    write(tmp_path, numbered(1, 2), partition_by=["word"], configuration=settings)
+    write(tmp_path, some((3, "", None), (4, "", None)))
+    reader = source(tmp_path, BAG)
+    taken = everything(reader)
+    DeltaTable(tmp_path / "d").delete("id = 3")
+    write(tmp_path, some((5, "", None)))
+    [more] = everything(reader, taken[-1].position)
+    assert rows(more.change.delete) == [(3, None, None)]
+    assert rows(more.change.put) == [(5, None, None)]
+    assert content(tmp_path)[-2:] == [(4, None, None), (5, None, None)]
+
+
 def test_columns_that_were_added_are_null_in_older_files(tmp_path: Path) -> None:
     """S2: a column that no file has yet is not a missing column."""
     write(tmp_path, numbered(1))

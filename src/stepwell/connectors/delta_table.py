@@ -215,7 +215,7 @@ class DeltaLakeTable:
 
     def _fed(self, fields: Mapping[str, Any], retracts: bool) -> LakeFile:
         path, size = _decoded(fields["path"]), fields.get("size") or 0
-        values = tuple((fields.get("partitionValues") or {}).items())
+        values = _partition(fields.get("partitionValues") or {})
         return LakeFile(path, retracts, values, is_feed=True, size=size)
 
     def _file(
@@ -231,7 +231,7 @@ class DeltaLakeTable:
         return LakeFile(
             _decoded(path),
             retracts,
-            tuple(sorted(values.items())),
+            _partition(values),
             rows=numbers.get("num_records"),
             size=numbers.get("size_bytes") or 0,
         )
@@ -280,6 +280,11 @@ def _log(version: int) -> str:
 
 def _decoded(path: str) -> str:
     return urllib.parse.unquote(path)
+
+
+def _partition(values: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:
+    """Partition values as every engine reads them: an empty text in the log is NULL."""
+    return tuple((name, value or None) for name, value in sorted(values.items()))
 
 
 def _text(value: object) -> str | None:
