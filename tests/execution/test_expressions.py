@@ -325,3 +325,27 @@ def test_a_branch_fails_only_for_rows_that_use_it() -> None:
     without = "CAST(x AS DOUBLE) / n"
     only_null = {name: Value(value.data.slice(1, 1), value.type) for name, value in columns.items()}
     assert ours.value(parse(without, columns), only_null).data.to_pylist() == [None]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("CASE WHEN n > 0 THEN x * x ELSE 0 END", [0, 9, 16]),
+        ("CASE WHEN n > 0 THEN CAST(x AS INT) ELSE 0 END", [0, 3, 4]),
+        ("CASE WHEN n > 0 THEN 6 / CASE WHEN x IS NULL THEN 0 ELSE n END END", [None, 3.0, 3.0]),
+    ],
+)
+def test_a_branch_is_computed_only_for_rows_that_use_it(text: str, expected: list[object]) -> None:
+    """S3: an error of Arrow counts like one that is raised here, and unused rows are not NULL."""
+    data = {"x": pa.array([2**62, 3, 4], pa.int64()), "n": pa.array([0, 2, 2], pa.int64())}
+    columns = {name: Value(values, "bigint") for name, values in data.items()}
+    found = ExpressionEvaluator(lambda _: None).value(parse(text, columns), columns)
+    assert found.data.to_pylist() == expected
+
+
+def test_a_branch_that_overflows_where_it_is_used_is_for_spark() -> None:
+    """S3"""
+    columns = {"x": Value(pa.array([2**62, 3], pa.int64()), "bigint")}
+    expr = parse("CASE WHEN x > 0 THEN x * x ELSE 0 END", columns)
+    with pytest.raises(CannotRunError):
+        ExpressionEvaluator(lambda _: None).value(expr, columns)

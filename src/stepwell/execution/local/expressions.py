@@ -23,6 +23,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
@@ -298,12 +299,24 @@ class ExpressionEvaluator:
         return Value(chosen, type_)
 
     def _branch(self, text: exp.Expr, used: Data, columns: Columns) -> Value | None:
-        """A branch of CASE; None is NULL. Rows that do not use it must not make it fail."""
+        """A branch of CASE; None is NULL. If it fails, it is computed for the rows that use it."""
+        if isinstance(text, exp.Null):
+            return None
         try:
-            return None if isinstance(text, exp.Null) else self._of(text, columns)
+            with certain():
+                return self._of(text, columns)
         except Declined:
-            made = {n: Value(pc.if_else(used, v.data, None), v.type) for n, v in columns.items()}
-            return self._of(text, made)
+            data = [v.data for v in columns.values() if not isinstance(v.data, pa.Scalar)]
+            if not data or used == pa.scalar(True):
+                raise
+        used = Value(used, "boolean").column(len(data[0]))
+        mask = np.array(used.to_pylist(), np.bool_)
+        made = {n: _filtered(v, mask) for n, v in columns.items()}
+        found = self._of(text, made)
+        if isinstance(found.data, pa.Scalar):
+            return found
+        places = pa.array(np.cumsum(mask) - 1, mask=~mask)
+        return Value(found.data.take(places), found.type)
 
     def _like(self, node: exp.Like, columns: Columns) -> Value:
         """Patterns in which only % is special."""
@@ -455,6 +468,12 @@ def _literal(node: exp.Literal) -> Value:
                 pa.scalar(number, pa.decimal128(digits, scale)), f"decimal({digits},{scale})"
             )
     raise NotSupported(text)
+
+
+def _filtered(value: Value, mask: Any) -> Value:
+    if isinstance(value.data, pa.Scalar):
+        return value
+    return Value(value.data.filter(pa.array(mask)), value.type)
 
 
 def _boolean(value: Value) -> Value:

@@ -6,8 +6,9 @@ is exact there is exact here. NULL is None; a comparison is True, False or None,
 follow SQL's three values. The code reads a row `r`, whose values have the form of `row_values`.
 
 An operation that may fail (overflow, a division by zero) calls `declined`, as the evaluator does.
-Where SQL might not evaluate it, in a branch of CASE or to the right of AND, it is evaluated anyway,
-because the evaluator would: Spark decides whether it is an error.
+To the right of AND, and in a condition of CASE, it is evaluated even where SQL might not evaluate
+it, because the evaluator would: Spark decides whether it is an error. A value of CASE is evaluated
+only for the rows that use it.
 """
 
 from __future__ import annotations
@@ -92,14 +93,6 @@ def _or(a: bool | None, b: bool | None) -> bool | None:
     return True if a is True or b is True else None if a is None or b is None else False
 
 
-def _case(*parts: Any) -> Any:
-    """CASE over evaluated conditions, each followed by its value; the default comes last."""
-    for at in range(0, len(parts) - 1, 2):
-        if parts[at]:
-            return parts[at + 1]
-    return parts[-1]
-
-
 def _year(days: int) -> int:
     try:
         return datetime.date.fromordinal(_EPOCH + days).year
@@ -114,12 +107,14 @@ def _rounded(value: int, unit: int) -> int:
 
 
 def _over(a: Any, b: Any) -> float | None:
-    """A quotient as a double. Declines for a bad number even where the other one is NULL."""
-    if b is not None and (not b or abs(b) > _FLOAT_MAX):
+    """A quotient as a double. Declines for too large a number even where the other is NULL."""
+    if b is not None and abs(b) > _FLOAT_MAX:
         declined()
     if isinstance(a, int) and abs(a) > _FLOAT_MAX:
         declined()
-    return None if a is None or b is None else float(a) / float(b)
+    if a is None or b is None:
+        return None
+    return float(a) / float(b) if b else declined()
 
 
 def _double(value: int) -> float:
@@ -136,7 +131,7 @@ def _quotient(a: int, b: int, scales: tuple[int, int, int], limit: int) -> int:
 
 _FUNCTIONS = {
     made.__name__: made
-    for made in (declined, _and, _or, _case, _year, _rounded, _over, _double, _quotient)
+    for made in (declined, _and, _or, _year, _rounded, _over, _double, _quotient)
 }
 
 
@@ -438,17 +433,20 @@ class RowExpressions:
         values = [None if code is None else self._as(code, type_) for code in known]
         texts = ["None" if code is None else code.text for code in values]
         tests = [self._boolean(test) for test, _ in branches]
-        fallible = any(c.fallible for c in (*tests, *values) if c is not None)
         if default is None:
             texts.append("None")
-        if fallible:
-            pairs = [text for both in zip(tests, texts, strict=False) for text in both]
-            inside = [part.text if isinstance(part, Code) else part for part in (*pairs, texts[-1])]
-            return Code(f"_case({', '.join(inside)})", type_, fallible=True)
-        made = texts[-1]
-        for (test, _), text in reversed(list(zip(branches, texts, strict=False))):
-            made = f"({text} if {self._truth(test)} else {made})"
-        return Code(made, type_)
+        if any(test.fallible for test in tests):
+            # The evaluator computes all conditions, but only the value that is used.
+            names = [self._variable() for _ in tests]
+            both = zip(names, tests, strict=True)
+            computed = f"({', '.join(f'({name} := {test.text})' for name, test in both)},) and "
+        else:
+            names = [self._truth(test) for test, _ in branches]
+            computed = ""
+        *thens, last = texts
+        made = "".join(f"{t} if {n} else " for t, n in zip(thens, names, strict=True))
+        fallible = any(c.fallible for c in (*tests, *values) if c is not None)
+        return Code(f"({computed}({made}{last}))", type_, fallible)
 
     def _like(self, node: exp.Like) -> Code:
         value, pattern = self._of(node.this), node.expression.name
