@@ -101,6 +101,34 @@ def test_an_expression_over_rows_is_the_same_over_columns(seeds: range) -> None:
     assert counts["same"] > 20 * counts["by column"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        " OR ".join(f"s = {i}" for i in range(250)),
+        "CASE " + " ".join(f"WHEN s = {i} THEN {i}" for i in range(250)) + " END = 1",
+        " + ".join(["s"] * 250) + " = 1",
+        " + ".join(["s"] * 700) + " = 1",
+        " OR ".join(["s + 1 = 1"] * 700),
+    ],
+)
+def test_an_expression_nested_deeper_than_python_allows_is_left_to_columns(text: str) -> None:
+    """S3: Python refuses 200 nested parentheses, which must not end the transaction."""
+    code = RowExpressions(ExpressionEvaluator(constant), ["s"], ["int"])
+    for use in (code.condition, lambda expr: code.value(expr).text):
+        try:
+            found = code.function(f"[bool({use(parse(text, {'s': 'int'}))}) for r in rows]")
+        except NotSupported:
+            continue
+        assert found([(1, 1), (-5, 1)]) == [True, False]
+
+
+def test_a_chain_of_conditions_is_not_nested() -> None:
+    """S3: long lists of conditions are common, and must not be left to columns."""
+    code = RowExpressions(ExpressionEvaluator(constant), ["s"], ["int"])
+    text = code.condition(parse(" OR ".join(f"s = {i}" for i in range(250)), {"s": "int"}))
+    assert code.function(f"[r for r in rows if {text}]")([(249, 1), (250, 1)]) == [(249, 1)]
+
+
 VALUES = {
     "bigint": st.integers(-(2**63), 2**63 - 1),
     "int": st.integers(-(2**31), 2**31 - 1),

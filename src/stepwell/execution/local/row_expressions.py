@@ -31,6 +31,7 @@ from stepwell.execution.local.expressions import (
     Value,
     arrow_of,
     branches_of,
+    certain,
     common_type,
     is_constant,
     target_of,
@@ -137,8 +138,14 @@ _FUNCTIONS = {
 
 @lru_cache(maxsize=10_000)
 def compiled(source: str) -> CodeType:
-    """The code of a source text, which plans of the same shape share."""
-    return compile(source, "<rows>", "exec")
+    """The code of a source text, which plans of the same shape share.
+
+    Raises `NotSupported` for an expression that is nested deeper than Python allows.
+    """
+    try:
+        return compile(source, "<rows>", "exec")
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise NotSupported(f"Python cannot compile it: {error}") from error
 
 
 def function_of(
@@ -169,13 +176,15 @@ class RowExpressions:
         if column is not None and column in self._places:
             return self._column(column)
         self._check(expr)
-        made = self._of(expr.tree)
+        with certain():
+            made = self._of(expr.tree)
         return self._checked(expr, made)
 
     def condition(self, expr: Expr) -> str:
         """Code that is true exactly where a condition holds. Raises `NotSupported`."""
         self._check(expr)
-        return self._truth(expr.tree)
+        with certain():
+            return self._truth(expr.tree)
 
     def function(self, text: str) -> Callable[[Any], Any]:
         """A function of `rows`."""
@@ -239,10 +248,10 @@ class RowExpressions:
         if isinstance(node, exp.Paren):
             return self._truth(node.this)
         if isinstance(node, exp.And | exp.Or):
-            a, b = self._boolean(node.left), self._boolean(node.right)
-            if not (a.fallible or b.fallible):
-                word = "and" if isinstance(node, exp.And) else "or"
-                return f"({self._truth(node.left)} {word} {self._truth(node.right)})"
+            parts = list(node.flatten())
+            if not any(self._boolean(part).fallible for part in parts):
+                word = " and " if isinstance(node, exp.And) else " or "
+                return f"({word.join(map(self._truth, parts))})"
         return self._boolean(node).text
 
     def _boolean(self, node: exp.Expr) -> Code:
