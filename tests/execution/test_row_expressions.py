@@ -129,6 +129,28 @@ def test_a_chain_of_conditions_is_not_nested() -> None:
     assert code.function(f"[r for r in rows if {text}]")([(249, 1), (250, 1)]) == [(249, 1)]
 
 
+PARTS = ["", "a", "b", "ab", "aa", "ba"]
+
+
+@given(st.lists(st.sampled_from(PARTS), min_size=2, max_size=5), st.text("ab\n", max_size=9))
+def test_a_pattern_matches_what_the_evaluator_matches(parts: list[str], text: str) -> None:
+    """S3: parts that overlap must not be found in the same letters."""
+    expr = parse(f"s LIKE '{'%'.join(parts)}'", {"s": "string"})
+    evaluator = ExpressionEvaluator(constant)
+    code = RowExpressions(evaluator, ["s"], ["string"])
+    [found] = code.function(f"[{code.value(expr).text} for r in rows]")([(text, 1)])
+    [wanted] = evaluator.value(expr, {"s": Value(pa.array([text]), "string")}).data.to_pylist()
+    assert found == wanted
+
+
+def test_a_pattern_of_many_parts_takes_time_linear_in_the_text() -> None:
+    """S3: with a regular expression, a megabyte took longer than anybody waits."""
+    expr = parse("s LIKE '%a%b%c%d%'", {"s": "string"})
+    code = RowExpressions(ExpressionEvaluator(constant), ["s"], ["string"])
+    run = code.function(f"[{code.value(expr).text} for r in rows]")
+    assert run([("ab" * 500_000, 1)]) == [False]
+
+
 VALUES = {
     "bigint": st.integers(-(2**63), 2**63 - 1),
     "int": st.integers(-(2**31), 2**31 - 1),
