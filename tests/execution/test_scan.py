@@ -19,6 +19,7 @@ from stepwell.execution.local.pushdown import Pushed, Test
 from stepwell.execution.local.scan import RelationScan
 from stepwell.lsm import run_file
 from stepwell.lsm.arrow_types import arrow_schema
+from stepwell.lsm.run_ranges import Range, groups
 from stepwell.manifest.manifest import Run
 from stepwell.manifest.run_object import write_run
 from stepwell.model import Transaction
@@ -158,3 +159,17 @@ def test_a_retraction_without_its_row_is_damage(tmp_path: Path) -> None:
     scan = scan_of(LocalStore(str(tmp_path), ENV), [[((1, "a", None, None), -1)]])
     with pytest.raises(CorruptError, match="retracts a row that it does not have"):
         read(scan)
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us", "UTC")])
+def test_dates_that_python_lacks_have_no_bounds(kind: pa.DataType) -> None:
+    """Spark has dates up to the year 294276, whose bounds cannot be read, but whose rows can."""
+    whole = pa.int32() if kind == pa.date32() else pa.int64()
+    last = 2 ** (whole.bit_width - 2)
+    out = pa.BufferOutputStream()
+    days = pa.array([5, 7, last, 5], whole).view(kind)
+    pq.write_table(pa.table({"c0": days}), out, row_group_size=2, **run_file.PARQUET)
+    first, second = groups(pq.ParquetFile(pa.BufferReader(out.getvalue())).metadata, 0, kind)
+    assert (first.low, first.high) == (days[0].as_py(), days[1].as_py())
+    assert (second.low, second.high) == (None, None)
+    assert second.overlaps(Range(0, days[1].as_py(), None))

@@ -131,7 +131,7 @@ def groups(metadata: pq.FileMetaData, column: int | None, kind: pa.DataType) -> 
             )
         low = high = None
         if statistics is not None and statistics.has_min_max:
-            low, high = (_value(each, kind) for each in (statistics.min, statistics.max))
+            low, high = _bounds(statistics, kind)
         nulls = statistics is None or not statistics.has_null_count or statistics.null_count > 0
         found.append(Group(group.num_rows, low, high, nulls))
     return found
@@ -142,12 +142,15 @@ def place_in(run: Run, column: int) -> int | None:
     return column if run.columns is None else run.columns[column]
 
 
-def _value(found: Any, kind: pa.DataType) -> Any:
-    """A bound as the value that the column has; None if its file has another type."""
+def _bounds(statistics: Any, kind: pa.DataType) -> tuple[Any, Any]:
+    """The bounds as values of the column; None if its file has another type.
+
+    Python's dates and times end with the year 9999, and those of a column need not.
+    """
     try:
-        return pa.scalar(found, kind).as_py()
-    except (pa.ArrowException, TypeError, ValueError):
-        return None
+        return pa.scalar(statistics.min, kind).as_py(), pa.scalar(statistics.max, kind).as_py()
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None, None
 
 
 def _metadata(addresses: Mapping[str | None, Address], run: Run) -> pq.FileMetaData:
