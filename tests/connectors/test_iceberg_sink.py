@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import RemoveSnapshotRefUpdate
 
 from stepwell.connectors import iceberg_files
 from stepwell.connectors.registry import make_sink
@@ -175,6 +176,23 @@ def test_a_rollback_takes_the_mark_back(tmp_path: Path) -> None:
     assert sink(tmp_path).last() == mark(2)
     with pytest.raises(ConflictError):
         sink(tmp_path).write(mark(3), mark(4), alone(4))
+
+
+def test_a_table_that_another_engine_replaced_has_no_mark(tmp_path: Path) -> None:
+    """J16: CREATE OR REPLACE keeps the properties, and with them a mark, but none of the rows."""
+    made = sink(tmp_path, key="customer")
+    for number in range(1, 4):
+        put(made, number, in_turn(number))
+    table = lake(tmp_path)
+    rows = table.scan().to_arrow()
+    with table.transaction() as transaction:
+        transaction._apply((RemoveSnapshotRefUpdate(ref_name="main"),))
+    lake(tmp_path).append(rows.slice(0, 1))
+    replaced = lake(tmp_path)
+    assert replaced.properties["stepwell.transaction"] == "3"
+    assert sink(tmp_path, key="customer").last() is None
+    with pytest.raises(ConflictError):
+        sink(tmp_path, key="customer").write(mark(3), mark(4), in_turn(4))
 
 
 @pytest.mark.parametrize("marked", [True, False], ids=["sink", "another engine"])

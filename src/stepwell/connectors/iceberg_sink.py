@@ -11,7 +11,7 @@ alters no row is a snapshot too, or its number would be missing.
 
 The mark is that of the newest snapshot in the history of `main` that has one: others may compact
 the table, and a rollback takes the mark back with the rows. The property only counts where that
-history has expired.
+history has expired: CREATE OR REPLACE keeps the properties of a table, but none of its rows.
 
 A crash leaves files that no snapshot names; `remove_orphan_files` of an engine removes them.
 """
@@ -50,7 +50,7 @@ try:
     from pyiceberg.table import Table
     from pyiceberg.table import Transaction as TableTransaction
     from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.table.snapshots import ancestors_of
+    from pyiceberg.table.snapshots import Snapshot, ancestors_of
     from pyiceberg.table.update import AssertTableUUID
     from pyiceberg.table.update.snapshot import _SnapshotProducer
     from pyiceberg.types import IcebergType
@@ -241,12 +241,23 @@ class IcebergSink:
     def _held(self, table: Table) -> Delivered | None:
         lineage = self._target.owner(table.properties)
         metadata = table.metadata
-        last = None
-        for last in ancestors_of(metadata.current_snapshot(), metadata):
-            found = {} if last.summary is None else last.summary.additional_properties
-            if found.get(LINEAGE) == lineage and found.get(SINK) == self.name:
+        history = list(ancestors_of(metadata.current_snapshot(), metadata))
+        for snapshot in history:
+            found = self._summary(snapshot, lineage)
+            if found is not None:
                 return self._mark(lineage, found)
-        return None if last is None else self._mark(lineage, metadata.properties)
+        mark = {name: metadata.properties.get(name) for name in _MARK}
+        for snapshot in metadata.snapshots:
+            found = self._summary(snapshot, lineage)
+            if found is not None and mark.items() <= found.items():
+                return None  # It has not expired, but the table was replaced.
+        return self._mark(lineage, metadata.properties) if history else None
+
+    def _summary(self, snapshot: Snapshot, lineage: str) -> Mapping[str, str] | None:
+        """The summary of a snapshot of this sink; None if it is another's."""
+        found = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        ours = found.get(LINEAGE) == lineage and found.get(SINK) == self.name
+        return found if ours else None
 
     def _mark(self, lineage: str, found: Mapping[str, str]) -> Delivered | None:
         if _TRANSACTION not in found:
