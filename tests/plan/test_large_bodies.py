@@ -9,6 +9,7 @@ import datetime
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from stepwell.execution.reference.evaluate import bag, evaluate
 from stepwell.plan.cost import rows_to_recompute
 from stepwell.plan.fingerprint import fingerprint
 from stepwell.plan.join_order import Estimates
+from stepwell.plan.lower import Lowering
 from stepwell.plan.maintain import Maintenance
 from stepwell.plan.nodes import (
     Inner,
@@ -186,6 +188,24 @@ def test_a_number_is_not_taken_for_the_column_at_that_position() -> None:
         for test in ("quantity > price", *(f"quantity > 0.{place}" for place in range(8)))
     )
     assert column not in numbers
+
+
+def test_sums_that_wrap_around_are_stored_apart_from_those_of_an_average(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S1: without ANSI mode, SUM over BIGINT wraps around, and AVG does not."""
+
+    def without_ansi(*given: Any, **named: Any) -> Lowering:
+        return Lowering(*given, **{**named, "ansi": False})
+
+    monkeypatch.setattr(_bodies, "Lowering", without_ansi)
+    a, b = (
+        f"(SELECT customer, {function}(product) AS n FROM raw_orders GROUP BY 1)"
+        for function in ("SUM", "AVG")
+    )
+    blocks = lowered(f"SELECT a.n, b.n AS m FROM {a} a JOIN {b} b ON a.customer = b.customer")
+    stored = [block for block in blocks if isinstance(block, Sums)]
+    assert [block.accumulators[0].type for block in stored] == ["bigint", "decimal(38,0)"]
 
 
 def test_ctes_that_each_read_the_one_before_twice_do_not_double() -> None:

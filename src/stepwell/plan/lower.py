@@ -261,7 +261,7 @@ class Lowering:
         """The relation of the sums of a lowered node."""
         known = places([source])
         texts = tuple(
-            tuple(None if e is None else spelled(e, known) for e in (a.argument, a.present))
+            (a.type, *(None if e is None else spelled(e, known) for e in (a.argument, a.present)))
             for a in accumulators
         )
         made = "sums", fingerprint(source), tuple(known[key] for key in keys), texts
