@@ -371,7 +371,21 @@ def test_manifests_are_read_once(
     lake.append(numbered(1))
     reader = source(tmp_path)
     (first,) = everything(reader)
-    misses = iceberg_files._entries.cache_info().misses
+    reads = iceberg_files.MANIFESTS.reads
     lake.append(numbered(2))
     everything(reader, first.position)
-    assert iceberg_files._entries.cache_info().misses == misses + 1
+    assert iceberg_files.MANIFESTS.reads == reads + 1
+
+
+def test_few_files_of_many_manifests_stay_in_memory(lake: Table) -> None:
+    """A large table would leave hundreds of megabytes behind after its snapshot was read."""
+    for number in range(7):
+        lake.append(numbered(number))
+    snapshot = lake.refresh().current_snapshot()
+    assert snapshot is not None
+    manifests = snapshot.manifests(lake.io)
+    cache = iceberg_files.ManifestCache(3)
+    for manifest in (*manifests, *manifests[-3:], manifests[0]):
+        assert len(cache.files_of(manifest, lake.io)) == 1
+        assert cache.files <= 3
+    assert (len(manifests), cache.reads) == (7, 8)

@@ -7,10 +7,11 @@ files that earlier commits left are merged along, so their number stays bounded.
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -50,30 +51,44 @@ def data_files(manifests: Sequence[ManifestFile], io: FileIO, what: str) -> list
                 hint="rewrite its data files, and set write.delete.mode, write.update.mode and "
                 "write.merge.mode to copy-on-write",
             )
-        found += _entries(_Manifest(manifest, io))
+        found += MANIFESTS.files_of(manifest, io)
     return found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Manifest:
-    """A manifest, which never changes, identified by its path."""
+class ManifestCache:
+    """The data files in manifests, which never change; those used last, up to a number of files.
 
-    file: ManifestFile
-    io: FileIO
+    A file takes some kilobytes, because it has the bounds of all columns. Safe to use from several
+    threads.
+    """
 
-    def __hash__(self) -> int:
-        return hash(self.file.manifest_path)
+    def __init__(self, files_max: int) -> None:
+        self._files_max = files_max
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[DataFile, ...]] = OrderedDict()
+        self.files = 0
+        self.reads = 0
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Manifest) and (
-            self.file.manifest_path == other.file.manifest_path
-        )
+    def files_of(self, manifest: ManifestFile, io: FileIO) -> tuple[DataFile, ...]:
+        path = manifest.manifest_path
+        with self._lock:
+            if path in self._known:
+                self._known.move_to_end(path)
+                return self._known[path]
+        entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
+        found = tuple(entry.data_file for entry in entries)
+        with self._lock:
+            self.reads += 1
+            if path not in self._known:
+                self._known[path] = found
+                self.files += len(found)
+            while self.files > self._files_max:
+                _, gone = self._known.popitem(last=False)
+                self.files -= len(gone)
+        return found
 
 
-@lru_cache(maxsize=256)
-def _entries(manifest: _Manifest) -> tuple[DataFile, ...]:
-    entries = manifest.file.fetch_manifest_entry(manifest.io, discard_deleted=True)
-    return tuple(entry.data_file for entry in entries)
+MANIFESTS = ManifestCache(20_000)
 
 
 @dataclass(frozen=True, slots=True)
