@@ -345,11 +345,15 @@ class Cluster:
                     fetched.surplus.append(record)
             if key not in open:
                 continue
-            # Nothing committed is left before the end of a span, once a later offset was seen.
-            if error is not None or fetched.next >= fetched.span.end or offset >= fetched.span.end:
+            # Nothing committed is left before the end of a span, once a later offset was seen, or
+            # the end of the partition there. A new leader may at first take an earlier offset for
+            # the end, until its followers have answered: the records behind it come later.
+            if fetched.next >= fetched.span.end or offset >= fetched.span.end:
                 fetched.next = fetched.span.end
                 open.discard(key)
                 ended.append(key)
+            elif error is not None:
+                self._heard = f"{key[0]} [{key[1]}] ends at {offset}, but had {fetched.span.end}"
         return ended
 
     def _administrator(self) -> AdminClient:
