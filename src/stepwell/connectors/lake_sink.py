@@ -29,8 +29,8 @@ class SinkTable:
     view: str
     at: str
     """Where it is: "at <path>", or the name of the table in its catalog."""
-    place: str
-    """What to change in order to get another table: its path or its name."""
+    address: str
+    """What to change in order to get another table: "path" or "table"."""
     is_same: Callable[[pa.Field, pa.Field], bool]
     """Whether the library stores the types of both fields as one type."""
     converts: bool
@@ -42,7 +42,7 @@ class SinkTable:
         if lineage is None:
             raise InvalidError(
                 f"sink {self.sink}: there is a table {self.at} that Stepwell did not create",
-                hint=f"choose another {self.place}, or move the table away",
+                hint=f"choose another {self.address}, or move the table away",
             )
         if sink != self.sink:
             raise InvalidError(
@@ -58,7 +58,7 @@ class SinkTable:
             raise InvalidError(
                 f"sink {self.sink} holds the output of another pipeline: expected lineage "
                 f"{lineage}, found {owner}",
-                hint=f"choose another {self.place}, or move the table away",
+                hint=f"choose another {self.address}, or move the table away",
             )
 
     def check_columns(self, found: Sequence[str], change: pa.Table, *, is_log: bool) -> None:
@@ -69,7 +69,7 @@ class SinkTable:
             raise InvalidError(
                 f"sink {self.sink}: the table {self.at} does not match the view {self.view}: "
                 f"expected the columns {', '.join(expected)}, found {', '.join(found)}",
-                hint=f"choose another {self.place} for the changed view",
+                hint=f"choose another {self.address} for the changed view",
             )
 
     def widest(self, stored: pa.Schema, field: pa.Field) -> pa.Field:
@@ -80,43 +80,41 @@ class SinkTable:
         """
         if field.name not in stored.names:
             return field.with_nullable(True)
-        there = stored.field(field.name)
-        if self.is_same(there, field):
-            return there
-        common = common_type(there.type, field.type)
+        existing = stored.field(field.name)
+        if self.is_same(existing, field):
+            return existing
+        common = common_type(existing.type, field.type)
         if common is None:
-            raise self._unfit(there, field)
-        return there if common == there.type else field.with_type(common).with_nullable(True)
+            raise self._unfit(existing, field)
+        return existing if common == existing.type else field.with_type(common).with_nullable(True)
 
     def fitted(self, stored: pa.Schema, rows: pa.Table) -> pa.Table:
         """Convert rows to the types of the table's columns, exactly.
 
         The libraries would round decimals and read strings as numbers.
         """
-        for place, field in enumerate(rows.schema):
+        for position, field in enumerate(rows.schema):
             if field.name not in stored.names:
                 continue
-            there = stored.field(field.name)
-            if not (holds(there.type, field.type) or are_decimals(there.type, field.type)):
-                if not self.is_same(there, field):
-                    raise self._unfit(there, field)
+            existing = stored.field(field.name)
+            if not (holds(existing.type, field.type) or are_decimals(existing.type, field.type)):
+                if not self.is_same(existing, field):
+                    raise self._unfit(existing, field)
                 if self.converts:
                     continue
-            if there.type == field.type:
+            if existing.type == field.type:
                 continue
             try:
-                values = rows.column(place).cast(there.type)
+                values = rows.column(position).cast(existing.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise self._unfit(there, field) from error
-            rows = rows.set_column(place, field.with_type(there.type), values)
+                raise self._unfit(existing, field) from error
+            rows = rows.set_column(position, field.with_type(existing.type), values)
         return rows
 
     @property
     def other_table(self) -> str:
         """A hint for a table that cannot be continued."""
-        return (
-            f"give the sink another name and another {self.place}: it then receives the whole view"
-        )
+        return f"give the sink another name and {self.address}: it then receives the whole view"
 
     def _unfit(self, stored: pa.Field, field: pa.Field) -> InvalidError:
         return InvalidError(
