@@ -26,7 +26,6 @@ from stepwell.model import Claim
 
 @dataclass(frozen=True, slots=True)
 class Destroyed:
-    plan: Plan
     objects: int
     """Number of deleted objects; 0 if there was nothing to delete."""
     left: tuple[str, ...] = ()
@@ -49,15 +48,14 @@ def destroy(
     `forget` names clones to ignore; see `manifest/destroy`, which does the work.
     """
     store = project.open_store(env)
-    nothing = destroy_plan(project.store, {}, project.sections.executor, Facts())
     if Manifests(store, env).latest() is None and not store.list("deploy/", limit=1):
-        return Destroyed(nothing, 0)
+        return Destroyed(0)
     with leased(store, env, wait_s, say) as lease:
         seen = survey(project, env)
         manifest = seen.manifest
         if manifest is None:
             store.delete(paths.LEASE)
-            return Destroyed(nothing, 0)
+            return Destroyed(0)
         plan = destroy_plan(project.store, seen.resources, seen.executor, Facts.of(manifest))
         journal_store = project.open_journal_store(env)
         if manifest.status is Status.DELETING:
@@ -70,12 +68,12 @@ def destroy(
             destroy_pipeline(store, journal_store, env, forget=forget, dry_run=True)
             plan.check("destroyed")
             if not approve(plan):
-                return Destroyed(plan, 0, declined=True)
+                return Destroyed(0, declined=True)
             lease.check()
         gone = destroy_pipeline(store, journal_store, env, forget=forget)
     # Last, when the remaining objects can no longer be mistaken for a pipeline.
     store.delete(paths.LEASE)
-    return Destroyed(plan, gone.objects, gone.left)
+    return Destroyed(gone.objects, gone.left)
 
 
 def _refuse_if_running(

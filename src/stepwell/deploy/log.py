@@ -57,7 +57,6 @@ class LogContent:
     records: tuple[Record, ...]
     dropped: tuple[str, ...]
     """Objects to ignore: a torn end, or records of another session."""
-    objects: tuple[str, ...]
 
 
 class DeployLog:
@@ -126,12 +125,12 @@ def read_log(store: Store, committed: int = 0) -> LogContent | None:
     known = [item for item in read if isinstance(item, Fields)]
     if known and all(item.number("serial") <= committed for item in known):
         header = Header(known[0].id("session"), "", known[0].number("serial"))
-        return LogContent(header, True, (), (), objects)
+        return LogContent(header, True, (), ())
     read = [r for r in read if isinstance(r, CorruptError) or r.number("serial") > committed]
     if isinstance(read[-1], CorruptError):
         read.pop()  # A torn end was never acknowledged. One crash cannot tear two objects.
     if not read:
-        return LogContent(None, False, (), objects, objects)
+        return LogContent(None, False, (), objects)
     first = read[0]
     if isinstance(first, CorruptError):
         raise _damaged(first)
@@ -152,7 +151,7 @@ def read_log(store: Store, committed: int = 0) -> LogContent | None:
         records += [_record(item) for item in fields.children("records")]
         own.add(fields.object)
     dropped = tuple(path for path in objects if f"{store.uri}/{path}" not in own)
-    return LogContent(header, False, tuple(records), dropped, objects)
+    return LogContent(header, False, tuple(records), dropped)
 
 
 def check_log(store: Store) -> Iterator[tuple[str, str]]:

@@ -133,11 +133,6 @@ class JournalReader:
         self._log = log
         self._cursor = start
 
-    @property
-    def cursor(self) -> Cursor:
-        """The current point; a new reader can start here."""
-        return self._cursor
-
     def poll(self, limit: int = 100) -> tuple[Recorded, ...]:
         """The next entries, up to `limit`; empty only at the end of the journal.
 

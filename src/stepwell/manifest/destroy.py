@@ -46,9 +46,7 @@ _IN_NO_ORDER = ("run", "outbox", "checkpoint", "entry", "probe")
 class Destroyed:
     """The objects that were deleted, or would be."""
 
-    lineage: str
     objects: int
-    bytes: int
     left: tuple[str, ...]
     """Addresses of objects that do not belong to Stepwell."""
     forgotten: tuple[Pin, ...] = ()
@@ -90,13 +88,7 @@ def destroy_pipeline(
     _check_journal(store, journal_store, manifest)
     _check_clones(store, manifest, forget)
     objects, left = _survey(store, journal_store)
-    result = Destroyed(
-        manifest.lineage,
-        len(objects),
-        sum(item.size for _, item in objects),
-        left,
-        manifest.pins,
-    )
+    result = Destroyed(len(objects), left, manifest.pins)
     if dry_run:
         return result
     _mark(manifests, env, forget)

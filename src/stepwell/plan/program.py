@@ -136,10 +136,6 @@ class Program:
         """The block whose relation the output reads."""
         return _shown(self)
 
-    @property
-    def reasons(self) -> tuple[Reason, ...]:
-        return tuple(block.reason for block in self.blocks if isinstance(block, Full))
-
 
 @by_identity
 def _shown(program: Program) -> Block:
