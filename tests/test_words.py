@@ -60,6 +60,9 @@ INSTEAD: dict[str, str] = {
     r"(?i)\bchores?\b": "background task",
     r"(?i)\bwhat goes and comes\b": "change set",
     r"(?i)\bin doubt\b": "not supported, undecided, uncertain",
+    r"(?i)\bsomebody\b": "name the process, the thread or the user",
+    r"(?i)\b(?:pipeline|process|round|transaction)s? go(?:es)? on\b": "continue",
+    r"(?i)\bdoes not pay\b(?! for\b)": "is not worth it",
     r"(?i)\bso many\b": "N, at most N, the given number",
 }
 
@@ -127,6 +130,9 @@ def test_docstrings_and_comments_use_the_words_of_the_field() -> None:
         "what goes and comes is\nwritten",
         "a type in\ndoubt",
         "at most so many rows",
+        "when somebody asks",
+        "so the pipeline\ngoes on",
+        "if it does not pay",
         "End after so many.",
     ],
 )
@@ -155,6 +161,7 @@ def test_an_abandoned_word_is_found(text: str) -> None:
         "go on",
         "a recommended setting, an amended commit",
         "no doubt",
+        "does not pay for it",
         "as many files as there are",
     ],
 )

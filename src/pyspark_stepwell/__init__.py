@@ -4,7 +4,7 @@
 
 Spark finds this package by its name, in every session whose Python has Stepwell installed. The
 driver pins a transaction when the DataFrame is made, and every action on the DataFrame reads that
-transaction. Executors read the run files. Nothing is claimed, so the pipeline goes on.
+transaction. Executors read the run files. Nothing is claimed, so the pipeline continues.
 
 Spark imports this module for every session that uses any Python data source, so it imports nothing
 but pyspark before it is asked for rows.

@@ -204,7 +204,7 @@ class KafkaSource:
         now = self._env.uptime()
         fresh = self._looked is not None and now - self._looked < _REFRESH_S
         if fresh and self._topics and not self._early and self._spans(at):
-            return self._last_ends  # The round goes on.
+            return self._last_ends  # The round continues.
         if not fresh or not self._topics:
             self._look_up()
             self._looked = now

@@ -349,7 +349,7 @@ class Outbox:
         except _STOPS as error:
             self.stopped = error
             self._failed(error)
-        except Exception as error:  # noqa: BLE001 - a driver may raise anything; the pipeline goes on
+        except Exception as error:  # noqa: BLE001 - a driver may raise anything; the pipeline continues
             self._failed(error)
         else:
             with self._lock:

@@ -1,4 +1,4 @@
-"""Metrics that follow from a pipeline's status: levels, read when somebody asks for them.
+"""Metrics that follow from a pipeline's status: levels, read on request.
 
 `EventMetrics` reports what happens; these describe the state between two events, such as the lag
 of a source. They are a complete picture each time: a partition that has gone is not in the next.

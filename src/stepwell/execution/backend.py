@@ -49,7 +49,7 @@ class Fallback(Enum):
     """Spark raises the error in its own words, or rounds as only Spark does."""
     ROWS_ELSEWHERE = "rows that cannot be looked up here"
     REFUSED = "a plan that was decided to run here, but does not: this is a bug in Stepwell"
-    """No answer depends on it, so the pipeline goes on; tests fail on it."""
+    """No answer depends on it, so the pipeline continues; tests fail on it."""
 
 
 class CannotRunError(NotApplicable):

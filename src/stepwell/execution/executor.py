@@ -72,7 +72,7 @@ class PendingParts:
 
 
 class BackgroundTask(Protocol):
-    """Work that changes no result and can run while transactions go on."""
+    """Work that changes no result and can run while transactions continue."""
 
     def run(self) -> None:
         """Do the work, in any thread. If it raises, nothing has happened."""

@@ -292,7 +292,7 @@ def _same(
             raise InvalidError(
                 f"the clone in {uri} was started with its journal in {place}, not in "
                 f"{journal_store.uri}",
-                hint="go on with that one, or destroy the unfinished clone",
+                hint="continue with that one, or destroy the unfinished clone",
             )
     return origin
 

@@ -61,7 +61,7 @@ class RowLookUp(Protocol):
         needed: frozenset[int] | None,
         conditions: Sequence[Expr],
     ) -> str | None:
-        """A relation with at least the leaf's rows that have these values; None if it does not pay.
+        """A relation with at least the leaf's rows that have these values; None if not worth it.
 
         Columns that are not needed may be left empty; rows that fail a condition may be left out.
         """

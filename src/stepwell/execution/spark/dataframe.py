@@ -18,7 +18,7 @@ def to_dataframe(spark: SparkSession | None, executor: Executor, name: str) -> D
     """Copy the current rows of a table or view into a DataFrame.
 
     The rows are computed at once and held by Spark's executors, on their disks if memory does not
-    suffice. So the frame does not change when the pipeline goes on, and needs none of the
+    suffice. So the frame does not change when the pipeline continues, and needs none of the
     pipeline's files. Without `spark` it belongs to the session that computes the views.
     """
     with translated():
