@@ -34,7 +34,7 @@ from stepwell.connectors.lines import (
 )
 from stepwell.connectors.shape import Shape
 from stepwell.connectors.values import Unfit
-from stepwell.errors import ReplayMismatchError, UnavailableError
+from stepwell.errors import NotApplicable, ReplayMismatchError, UnavailableError
 from stepwell.lsm.dead_letter import BadRow, own_text
 from stepwell.model import checksum
 from stepwell.store import records
@@ -141,7 +141,7 @@ class Piece:
     """A checksum of the file up to the end of this part, covering all parts taken so far."""
 
 
-class NotReadyError(Exception):
+class NotReadyError(NotApplicable):
     """The file ends in the middle of a record, and may still be being written."""
 
 

@@ -24,6 +24,7 @@ from stepwell.errors import (
     CheckpointMissing,
     CorruptError,
     InvalidError,
+    NotApplicable,
     StepwellError,
     TruncatedError,
     UnavailableError,
@@ -173,7 +174,7 @@ _OTHERS = (
 )
 
 
-class _ShortError(Exception):
+class _ShortError(NotApplicable):
     """The journal ends before the request."""
 
 
