@@ -247,7 +247,7 @@ def test_of_two_that_start_at_once_one_has_the_endpoint(endpoint: Endpoint) -> N
 def test_until_it_is_open_a_process_says_how_far_it_is(place: None) -> None:
     """R1: reachable from the first moment; what is asked of it is answered once it can be."""
     endpoint = Endpoint(None, URI, SystemEnv())
-    endpoint.opening("replaying", 40)
+    endpoint.report_opening("replaying", 40)
     try:
         client = connect(URI)
         assert client is not None
@@ -370,7 +370,7 @@ def test_a_push_is_waited_for_as_long_as_the_process_makes_progress(
 
     def work() -> None:
         while SystemEnv().uptime() < until:
-            endpoint.progressed()
+            endpoint.report_progress()
             done.wait(0.05)
 
     done = threading.Event()
@@ -392,7 +392,7 @@ def test_opening_is_waited_for_as_long_as_it_goes_on(
     """R1: opening may take longer than any timeout; one that stands still is given up."""
     monkeypatch.setattr("stepwell.endpoint.client.STALLED_S_MAX", 2.0)
     endpoint = Endpoint(None, URI, SystemEnv())
-    endpoint.opening("replaying", 40)
+    endpoint.report_opening("replaying", 40)
     try:
         client = connect(URI, 0.5)
         assert client is not None
@@ -402,7 +402,7 @@ def test_opening_is_waited_for_as_long_as_it_goes_on(
         def on_opening(opening: Any) -> None:
             told.append(opening["percent"])
             if opening["percent"] < 43:
-                endpoint.opening("replaying", opening["percent"] + 1)
+                endpoint.report_opening("replaying", opening["percent"] + 1)
 
         client.on_opening = on_opening
         with client, pytest.raises(UnavailableError, match="has not answered within 2 s"):

@@ -101,13 +101,13 @@ class Progress:
         if self._live is not None:
             self._live.stop()
 
-    def opening(self, project: Project) -> None:
+    def say_opening(self, project: Project) -> None:
         self._name = project.name
         where = f"{project.name} in {project.store}"
         by = "" if project.sections.executor == "reference" else ", starting Spark"
         self.say(f"opening {where}{by}")
 
-    def running(self, *, endless: bool) -> None:
+    def say_running(self, *, endless: bool) -> None:
         if endless:
             self.say("running; Ctrl-C ends it after the transaction under way")
 
@@ -143,7 +143,7 @@ class Progress:
             self._behind = behind
             self._tell()
 
-    def ending(self) -> None:
+    def say_ending(self) -> None:
         """Report, once, that the command was asked to end."""
         if not self._ending and not self._json:
             self._ending = True

@@ -199,9 +199,9 @@ def _listener(progress: Progress, endpoint: Endpoint | None) -> Listener:
     def listen(event: Event) -> None:
         if endpoint is not None:
             if isinstance(event, OpeningAt):
-                endpoint.opening(event.stage, event.percent)
+                endpoint.report_opening(event.stage, event.percent)
             if isinstance(event, _PROGRESS):
-                endpoint.progressed()
+                endpoint.report_progress()
         progress(event)
 
     return listen
@@ -222,7 +222,7 @@ def _announced(wanted: Project, env: Env, progress: Progress, found: Stored | No
             )
     for warning in unmatched_sources(project, env):
         progress.say(f"warning: {warning.message}: {warning.hint}")
-    progress.opening(project)
+    progress.say_opening(project)
     if found is not None and not found.manifest.journal.closed:
         claim = found.manifest.claim
         if writer_liveness(claim, env) is not Liveness.DEAD:
@@ -249,12 +249,12 @@ def _serve(
         # Not in the signal handler: the signal may interrupt the thread that holds the screen's
         # lock.
         if caught.name is not None:
-            progress.ending()
+            progress.say_ending()
         progress.tick()
 
     watch = Watch(pipeline, env, tick)
     try:
-        progress.running(endless=not once and max_transactions is None)
+        progress.say_running(endless=not once and max_transactions is None)
         if endpoint is not None:
             endpoint.serve(pipeline, pipeline.fail)
         pipeline.run(once=once, max_transactions=max_transactions)

@@ -136,7 +136,7 @@ class ParquetParts:
         end = start + rows.num_rows
         part = _part(file, start, end, group.checksum)
         following = None if end >= group.total else Place(end, end + 1)
-        prefix = self._extended(file, group)
+        prefix = self._extend_sums(file, group)
         size = int(sizes[rows.num_rows - 1]) if rows.num_rows else 0
         return Piece(part, self._decode(part, rows), following, size, prefix)
 
@@ -144,9 +144,9 @@ class ParquetParts:
         """One dead letter for the rest of a row group; the file continues after it."""
         part = _part(file, start, group.end, group.checksum, group.refusal)
         following = None if group.end >= group.total else Place(group.end, group.end + 1)
-        return Piece(part, self._decode(part, None), following, 0, self._extended(file, group))
+        return Piece(part, self._decode(part, None), following, 0, self._extend_sums(file, group))
 
-    def _extended(self, file: FileListed, group: _Group) -> str:
+    def _extend_sums(self, file: FileListed, group: _Group) -> str:
         """The checksum of the row groups of a file up to this one."""
         if not self._prefixes:
             return ""

@@ -115,11 +115,11 @@ class Endpoint:
             os.close(self._locked)
             raise
 
-    def opening(self, stage: str, percent: int) -> None:
+    def report_opening(self, stage: str, percent: int) -> None:
         """Set the progress of opening, for clients that ask in the meantime."""
         self._opening = {"stage": stage, "percent": percent}
 
-    def progressed(self) -> None:
+    def report_progress(self) -> None:
         """Tell waiting clients that the process makes progress, whatever it works on."""
         self._progress += 1
 
