@@ -17,6 +17,7 @@ from stepwell.lsm.cache import Cache
 from stepwell.lsm.index import Indexes
 from stepwell.lsm.lookup import SharedRows, distinct
 from stepwell.lsm.part import INDEXED_ROWS_MIN, Part, Relation
+from stepwell.lsm.profiler import Profiler
 from stepwell.lsm.run_file import RunFiles
 
 TYPES = ("int", "string", "bigint")
@@ -94,12 +95,13 @@ def test_the_same_look_up_reads_rows_once(tmp_path: Path) -> None:
     """Rows fetched for one view serve the others, whichever columns each of them needs."""
     indexes = Indexes(Cache(tmp_path / "cache", SystemEnv()))
     stored = relation(tmp_path, [(1, "a", 10, 1), (2, "b", 20, 1)], [(1, "c", 30, 1)])
-    shared = SharedRows()
+    profiler = Profiler()
+    shared = SharedRows(profiler=profiler)
     first = shared.look_up(indexes, stored, {0: pa.array([1], pa.int32())}, 1000)
     again = shared.look_up(indexes, stored, {0: pa.array([1], pa.int32())}, 1000)
     assert first is not None
     assert first is again
-    assert (shared.rows_read, shared.rows_shared) == (2, 2)
+    assert (profiler.rows_fetched, profiler.rows_shared) == (2, 2)
     few = first.table(frozenset({0}))
     assert few.column("c0").to_pylist() == [1, 1]
     assert few.column("c1").to_pylist() == [None, None]
@@ -136,11 +138,12 @@ def test_results_are_shared_up_to_a_limit(tmp_path: Path) -> None:
     """What a transaction holds in memory is bounded, whatever it looks up."""
     indexes = Indexes(Cache(tmp_path / "cache", SystemEnv()))
     stored = relation(tmp_path, [(1, "a", 10, 1), (1, "b", 20, 1)], [])
-    shared = SharedRows(rows_max=1)
+    profiler = Profiler()
+    shared = SharedRows(1, profiler)
     sought = {0: pa.array([1], pa.int32())}
     first, again = (shared.look_up(indexes, stored, sought, 10) for _ in range(2))
     assert first is not again
-    assert shared.rows_shared == 0
+    assert (profiler.rows_fetched, profiler.rows_shared) == (4, 0)
 
 
 @given(st.lists(st.integers(-5, 5) | st.none(), max_size=12))

@@ -23,6 +23,7 @@ from stepwell.lsm.change import Change, Rejected
 from stepwell.lsm.dead_letter import Letters
 from stepwell.lsm.large_change import AnyChange
 from stepwell.lsm.part import Part
+from stepwell.lsm.profiler import ViewProfile
 from stepwell.lsm.storage import Report as Report
 from stepwell.lsm.storage import not_reported as not_reported
 from stepwell.lsm.table_diff import Pieces
@@ -53,12 +54,17 @@ class Executed:
     """Spark jobs for each view: those of its queries, and one for each broadcast in them."""
     rows_of: Mapping[str, int] = field(default_factory=dict)
     """Stored rows that were read for each view."""
-    seconds_of: Mapping[str, float] = field(default_factory=dict, compare=False)
-    """Time spent on each view."""
+    profile_of: Mapping[str, ViewProfile] = field(default_factory=dict, compare=False)
+    """Where the time spent on each view went."""
     fallbacks_of: Mapping[str, tuple[Fallback, ...]] = field(default_factory=dict, compare=False)
     """Why Spark computed a part of a view that the local backend supports."""
     pending: object = field(default=None, compare=False, repr=False)
     """The change that `apply` makes to the state, in the executor's own representation."""
+
+    @property
+    def seconds_of(self) -> dict[str, float]:
+        """Time spent on each view."""
+        return {view: profile.seconds for view, profile in self.profile_of.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import xxhash
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.index import Indexes, RunIndex, ordered
 from stepwell.lsm.part import Part, Places, Relation, Sought
+from stepwell.lsm.profiler import Profiler
 
 SHARED_ROWS_MAX = 2_000_000
 """Results with more rows in all are not shared."""
@@ -30,8 +31,11 @@ _FEW_ROWS = 1000
 class LookedUpRows:
     """The rows of a look-up. Columns are read when they are first needed."""
 
-    def __init__(self, schema: pa.Schema, parts: Sequence[Part]) -> None:
+    def __init__(
+        self, schema: pa.Schema, parts: Sequence[Part], profiler: Profiler | None = None
+    ) -> None:
         self._schema = schema
+        self._profiler = profiler or Profiler()
         self._parts = tuple(parts)
         """Held, because columns may be read from their runs later."""
         self._memory: list[tuple[Part, Places]] = []
@@ -51,6 +55,13 @@ class LookedUpRows:
 
     def table(self, columns: frozenset[int] | None) -> pa.Table:
         """The rows, with these columns and the weight. Other columns are NULL."""
+        before = self._profiler.enter("look-ups")
+        try:
+            return self._table(columns)
+        finally:
+            self._profiler.enter(before)
+
+    def _table(self, columns: frozenset[int] | None) -> pa.Table:
         width = len(self._schema)
         made = [
             self._column(i)
@@ -81,13 +92,11 @@ def _taken(column: pa.Array, places: Places, kind: pa.DataType) -> pa.Array:
 class SharedRows:
     """The results of the look-ups of one transaction."""
 
-    def __init__(self, rows_max: int = SHARED_ROWS_MAX) -> None:
+    def __init__(self, rows_max: int = SHARED_ROWS_MAX, profiler: Profiler | None = None) -> None:
+        """`profiler` counts the rows that are read, and those that an earlier look-up has read."""
         self._rows_max = rows_max
         self._known: dict[str, _Results] = {}
-        self.rows_read = 0
-        """Rows that were read from relations."""
-        self.rows_shared = 0
-        """Rows that a look-up did not read, because an earlier one had read them."""
+        self._profiler = profiler or Profiler()
 
     def look_up(
         self, indexes: Indexes, relation: Relation, sought: Sought, most: int
@@ -96,17 +105,26 @@ class SharedRows:
 
         None if there are more than `most`, or if they are not in memory and have no index.
         """
+        before = self._profiler.enter("look-ups")
+        try:
+            return self._shared(indexes, relation, sought, most)
+        finally:
+            self._profiler.enter(before)
+
+    def _shared(
+        self, indexes: Indexes, relation: Relation, sought: Sought, most: int
+    ) -> LookedUpRows | None:
         results = self._known.get(relation.name)
         if results is None or not results.of(relation):
             results = self._known[relation.name] = _Results(tuple(relation.parts))
         key = tuple((place, _digest(sought[place])) for place in sorted(sought))
         known = results.by_values.get(key)
         if known is not None:
-            self.rows_shared += known.rows
+            self._profiler.rows_shared += known.rows
             return known if known.rows <= most else None
-        result = _look_up(indexes, relation, sought, most)
+        result = _look_up(indexes, relation, sought, most, self._profiler)
         if result is not None:
-            self.rows_read += result.rows
+            self._profiler.rows_fetched += result.rows
             if sum(r.rows for r in self._known.values()) + result.rows <= self._rows_max:
                 results.by_values[key] = result
                 results.rows += result.rows
@@ -127,10 +145,10 @@ class _Results:
 
 
 def _look_up(
-    indexes: Indexes, relation: Relation, sought: Sought, most: int
+    indexes: Indexes, relation: Relation, sought: Sought, most: int, profiler: Profiler
 ) -> LookedUpRows | None:
     schema = arrow_schema(relation.types)
-    result = LookedUpRows(schema, relation.parts)
+    result = LookedUpRows(schema, relation.parts, profiler)
     for part in relation.parts:
         if part.table is not None:
             result.add_part(part, part.find(sought))

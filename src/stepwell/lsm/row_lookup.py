@@ -16,6 +16,7 @@ import pyarrow as pa
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.index import Indexes, RunIndex, ordered
 from stepwell.lsm.part import Part, Relation
+from stepwell.lsm.profiler import Profiler
 from stepwell.lsm.row_values import to_array, to_list
 from stepwell.plan.numbers import INTEGER_BITS
 
@@ -32,9 +33,10 @@ class TooManyRowsError(Exception):
 class RowReader:
     """The rows that one transaction reads."""
 
-    def __init__(self, indexes: Indexes, rows_max: int) -> None:
+    def __init__(self, indexes: Indexes, rows_max: int, profiler: Profiler | None = None) -> None:
         """A relation is read whole, and look-ups return rows, only up to `rows_max`."""
         self._indexes = indexes
+        self.profiler = profiler or Profiler()
         self._rows_max = rows_max
         self._lists: dict[tuple[int, int], tuple[Part, list[Any]]] = {}
         self._look_ups: dict[tuple[str, int], _LookUp] = {}
@@ -59,10 +61,20 @@ class RowReader:
     ) -> list[Row]:
         """The rows whose column at `place` has one of these values."""
         key = relation.name, place
-        known = self._look_ups.get(key)
-        if known is None or not known.of(relation):
-            known = self._look_ups[key] = _LookUp(self, self._indexes, relation, place)
-        rows = known.rows(values, places, self._rows_max)
+        profiler = self.profiler
+        before = profiler.enter("look-ups")
+        try:
+            known = self._look_ups.get(key)
+            if known is None or not known.of(relation):
+                known = self._look_ups[key] = _LookUp(self, self._indexes, relation, place)
+            count = known.count
+            rows = known.rows(values, places, self._rows_max)
+        finally:
+            profiler.enter(before)
+        fetched = known.count - count
+        profiler.rows_fetched += fetched
+        # An index by hash also fetches a few rows with other values.
+        profiler.rows_shared += max(0, len(rows) - fetched)
         self.rows_found += len(rows)
         return rows
 

@@ -25,6 +25,7 @@ from stepwell.execution.local.row_steps import Reading, Step
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.index import Indexes
 from stepwell.lsm.part import Part
+from stepwell.lsm.profiler import Profiler
 from stepwell.lsm.relations import Relations
 from stepwell.lsm.row_lookup import Row, RowReader, TooManyRowsError
 from stepwell.lsm.row_values import to_array
@@ -61,7 +62,9 @@ class RowBackend:
         relations: Relations,
         indexes: Indexes,
         limits: QueryLimits,
+        profiler: Profiler | None = None,
     ) -> None:
+        self._profiler = profiler or Profiler()
         self._expressions = expressions
         self._relations = relations
         self._indexes = indexes
@@ -71,7 +74,7 @@ class RowBackend:
 
     def begin(self) -> None:
         """Forget the rows of the transaction before."""
-        self.reader = RowReader(self._indexes, self._limits.handled_rows_max)
+        self.reader = RowReader(self._indexes, self._limits.handled_rows_max, self._profiler)
 
     def change(
         self, node: Node, deltas: Mapping[str, Part], types: tuple[str, ...] | None = None
@@ -115,8 +118,12 @@ class RowBackend:
             return None
         if not keys and not old:
             return None
-        rows = merged(old, added, keys, relation.types)
-        return None if rows is None else part_of(rows, relation.types)
+        before = self._profiler.enter("merging")
+        try:
+            rows = merged(old, added, keys, relation.types)
+            return None if rows is None else part_of(rows, relation.types)
+        finally:
+            self._profiler.enter(before)
 
     def show(self, moved: Part, output: Node, types: tuple[str, ...]) -> Part | None:
         """The change set of a view whose relation changes so. Raises `Declined`."""

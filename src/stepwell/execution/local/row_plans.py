@@ -146,11 +146,11 @@ class RowCompiler:
                 step = self.step(node.input, needed, known)
                 return _then(step, lambda rows: [(*r[:-1], -r[-1]) for r in rows])
             case Inner():
-                return row_joins.inner(self, node, needed, known)
+                return _profiled(row_joins.inner(self, node, needed, known))
             case Join():
-                return row_joins.outer(self, node, needed, known)
+                return _profiled(row_joins.outer(self, node, needed, known))
             case Restrict():
-                return row_joins.restrict(self, node, needed, known)
+                return _profiled(row_joins.restrict(self, node, needed, known))
             case Keys():
                 return self._keys(node, known)
             case Aggregate():
@@ -361,6 +361,21 @@ def changed_relations(node: Node) -> frozenset[str]:
 def _then(step: Step, keep: Callable[[Any], Any]) -> Step:
     run = step.run
     return Step(step.columns, step.types, lambda r, v: keep(run(r, v)))
+
+
+def _profiled(join: Step) -> Step:
+    """A join whose time is counted as such; the look-ups of its inputs are counted apart."""
+    run = join.run
+
+    def profiled(reading: Reading, values: Values) -> list[Row]:
+        profiler = reading.reader.profiler
+        before = profiler.enter("joins")
+        try:
+            return run(reading, values)
+        finally:
+            profiler.enter(before)
+
+    return Step(join.columns, join.types, profiled)
 
 
 def _contribution(code: RowExpressions, accumulator: Accumulator) -> str:

@@ -290,11 +290,12 @@ class Blocks:
         if old is None:
             self._evaluator.fallbacks.append(Fallback.ROWS_ELSEWHERE)
             return None
-        table = merged(old, added.table, len(block.keys))
-        if table is None:
-            self._evaluator.fallbacks.append(Fallback.ARITHMETIC)
-            return None
-        return self._relations.in_memory(block.relation, table)
+        with self._evaluator.phase("merging"):
+            table = merged(old, added.table, len(block.keys))
+            if table is not None:
+                return self._relations.in_memory(block.relation, table)
+        self._evaluator.fallbacks.append(Fallback.ARITHMETIC)
+        return None
 
     def _show_change(
         self,

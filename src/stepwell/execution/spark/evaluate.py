@@ -47,6 +47,7 @@ from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.index import Indexes
 from stepwell.lsm.lookup import SharedRows
 from stepwell.lsm.part import Part
+from stepwell.lsm.profiler import Phase, Profiler
 from stepwell.lsm.relations import Relations
 from stepwell.lsm.run_file import WEIGHT
 from stepwell.plan.identity import by_identity
@@ -127,8 +128,10 @@ class Evaluator:
         unique: Callable[[], Mapping[str, tuple[int, ...]]],
         use: Use = Use.LOCAL,
         limits: QueryLimits | None = None,
+        profiler: Profiler | None = None,
     ) -> None:
         self._spark = spark
+        self.profiler = profiler or Profiler()
         self._relations = relations
         self._frames = frames
         self._indexes = indexes
@@ -141,7 +144,9 @@ class Evaluator:
         self.local = LocalBackend(
             ExpressionEvaluator(constants(spark), decimals=usual), self.limits
         )
-        self._by_row = RowBackend(self.local.expressions, relations, indexes, self.limits)
+        self._by_row = RowBackend(
+            self.local.expressions, relations, indexes, self.limits, self.profiler
+        )
         self._use = use
         self._support: Support | None = None
         """The decision for the block that is computed; None if it was not decided."""
@@ -154,7 +159,7 @@ class Evaluator:
         self._in_order = False
         self.queries = 0
         self.rows_read = 0
-        self.shared = SharedRows()
+        self.shared = SharedRows(profiler=self.profiler)
         """The rows that the current transaction has looked up."""
 
     @property
@@ -244,7 +249,8 @@ class Evaluator:
             return None
         before = self._by_row.reader.rows_found
         try:
-            found = run(self._by_row)
+            with self.phase("expressions"):
+                found = run(self._by_row)
         except CannotRunError:
             return None
         if found is not None:
@@ -263,7 +269,7 @@ class Evaluator:
         if moved.table is None:
             return None
         if self.uses_local and isinstance(support, Yes):
-            with suppress(CannotRunError):
+            with suppress(CannotRunError), self.phase("expressions"):
                 few = self._by_row.show(moved, program.output, program.types)
                 if few is not None:
                     return few
@@ -278,7 +284,8 @@ class Evaluator:
         if isinstance(support, No) or not self.uses_local:
             return None
         try:
-            return run()
+            with self.phase("expressions"):
+                return run()
         except Declined as declined:
             self.fallbacks.append(declined.fallback)
         except NotSupported as error:
@@ -319,12 +326,14 @@ class Evaluator:
     def reduced(self, node: Node, deltas: Mapping[str, Part]) -> tuple[Node, LookUps, Reading]:
         """Reduce a plan to one that reads little; also return its look-ups and reading."""
         lookups = self.lookups(deltas)
-        node = self.local.reduced(node, lookups)
+        with self.phase("joins"):
+            node = self.local.reduced(node, lookups)
         leaves = [leaf for leaf in walk(node) if isinstance(leaf, Leaf)]
         parts = [part for leaf in leaves for part in self._read(leaf, deltas, lookups)]
         scanned = sum(part.rows for part in parts if part.table is None)
         held = sum(part.rows for part in parts if part.table is not None)
         self.rows_read += lookups.rows_read + scanned
+        self.profiler.rows_fetched += scanned
         return node, lookups, Reading(scanned, held)
 
     def _read(self, leaf: Leaf, deltas: Mapping[str, Part], lookups: LookUps) -> list[Part]:
@@ -361,13 +370,23 @@ class Evaluator:
             self._in_order, self._support = before
 
     @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Count the time of this block as a phase of the view."""
+        before = self.profiler.enter(phase)
+        try:
+            yield
+        finally:
+            self.profiler.enter(before)
+
+    @contextmanager
     def sharing(self) -> Iterator[None]:
         """Share look-ups within this block, and drop their rows at its end."""
+        self.profiler.begin()
         self._by_row.begin()
         try:
             yield
         finally:
-            self.shared = SharedRows()
+            self.shared = SharedRows(profiler=self.profiler)
             self._by_row.begin()
 
     @contextmanager
@@ -399,7 +418,7 @@ class Evaluator:
     def written(self, relation: str, sql: str, rows: float, reading: Reading) -> Part:
         self.queries += 1
         self._prepare(reading, written=True)
-        with translated():
+        with translated(), self.phase("spark"):
             frame = self._frame(sql)
             if relation in self._relations:
                 return self._frames.as_run(self._relations[relation], frame, rows)
@@ -411,7 +430,7 @@ class Evaluator:
         """A result in memory, however large: columns c0, c1, ... and w."""
         self.queries += 1
         self._prepare(MUCH)
-        with translated():
+        with translated(), self.phase("spark"):
             found = to_arrow(self._spark.sql(sql))
         return found.rename_columns([*(f"c{i}" for i in range(found.num_columns - 1)), WEIGHT])
 
@@ -425,7 +444,7 @@ class Evaluator:
         self._prepare(reading)
         # Not LIMIT, for which Spark would bring all rows together in one task.
         capped = f"SELECT * FROM ({sql}) WHERE {_ROW_OF_TASK} <= {most}"
-        with translated():
+        with translated(), self.phase("spark"):
             frame = self._frame(capped)
             try:
                 table = to_arrow(frame)

@@ -55,6 +55,7 @@ from stepwell.lsm.index import Indexes
 from stepwell.lsm.large_change import AnyChange
 from stepwell.lsm.limits import MemoryLimits
 from stepwell.lsm.part import Part, Relation
+from stepwell.lsm.profiler import Profiler, ViewProfile
 from stepwell.lsm.relations import Relations
 from stepwell.lsm.run_file import WEIGHT
 from stepwell.lsm.table_diff import Pieces
@@ -113,8 +114,9 @@ class Views:
         self._indexes = Indexes(self.cache)
         self._relations = Relations(self.runs, self._frames.compacted, self._indexes, limits)
         self._use = use
+        stored = self._relations, self._frames, self._indexes
         self._evaluator = Evaluator(
-            self._spark, self._relations, self._frames, self._indexes, self._unique, use, queries
+            self._spark, *stored, self._unique, use, queries, Profiler(self._env.uptime)
         )
         self._columns = ColumnNames()
         self._existing = ExistingRows(self._relations, self._frames, self._evaluator)
@@ -414,16 +416,16 @@ class Views:
             if delta.rows:
                 deltas[name] = delta
         queries_of, jobs_of, rows_of = dict[str, int](), dict[str, int](), dict[str, int]()
-        seconds_of: dict[str, float] = {}
+        profile_of: dict[str, ViewProfile] = {}
         fallbacks_of: dict[str, tuple[Fallback, ...]] = {}
         self._evaluator.fallbacks = []
         outputs: dict[str, AnyChange] = {}
-        recomputed: list[str] = []
-        cheaper: dict[str, Costs] = {}
+        recomputed, cheaper = list[str](), dict[str, Costs]()
         jobs = self._evaluator.jobs
+        self._evaluator.profiler.view()  # The time so far, on tables, belongs to no view.
         for number, program in enumerate(self._programs.values()):
             self.report("computing", number, len(self._programs), "view")
-            start, began = self._evaluator.queries, self._env.uptime()
+            start = self._evaluator.queries
             adaptive = self._views[program.view.lower()].policy is Policy.AUTO
             recompute = Recompute(weighed=adaptive)
             for block in program.blocks:
@@ -447,7 +449,7 @@ class Views:
             fallbacks, self._evaluator.fallbacks = self._evaluator.fallbacks, []
             if fallbacks:
                 fallbacks_of[program.view] = tuple(dict.fromkeys(fallbacks))
-            seconds_of[program.view] = self._env.uptime() - began
+            profile_of[program.view] = self._evaluator.profiler.view()
         executed = Executed(
             changes=outputs,
             rejected=tuple(rejected),
@@ -457,7 +459,7 @@ class Views:
             queries_of=queries_of,
             jobs_of=jobs_of,
             rows_of=rows_of,
-            seconds_of=seconds_of,
+            profile_of=profile_of,
             fallbacks_of=fallbacks_of,
         )
         return executed, deltas
