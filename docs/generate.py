@@ -138,7 +138,10 @@ sink, an outage. On the command line: [`--log-level`, `--log-format`](cli.md).
 records the metrics, for tests, and `stepwell run --metrics` serves them to
 [Prometheus](../guides/metrics.md), with the levels of the pipeline's status.
 """
-ORDER = ["Pipeline", "Transaction", "Receipt", "Snapshot", "Answer", "Client", "Status", "Metrics"]
+ORDER = [
+    *("Pipeline", "Transaction", "Receipt", "Snapshot", "Answer", "Client", "Status", "Profile"),
+    "Metrics",
+]
 """Of the classes in the reference."""
 SPELLED = {
     r"\bTransaction\b": "int",

@@ -24,7 +24,16 @@ from stepwell.model import Transaction
 METHODS = {
     "Pipeline": {
         *("push", "transaction", "run", "stop", "stopping", "deliver", "close"),
-        *("query", "table", "to_spark", "tail", "explain", "status", "transaction_number"),
+        *(
+            "query",
+            "table",
+            "to_spark",
+            "tail",
+            "explain",
+            "status",
+            "profile",
+            "transaction_number",
+        ),
         *("flush", "compact", "clone", "restore"),
         *("checkpoint", "checkpoints", "delete_checkpoint"),
     },
@@ -35,10 +44,13 @@ METHODS = {
         *("to_pylist", "to_pandas"),
     },
     "Client": {
-        *("ready", "status", "query", "explain", "push", "transaction", "checkpoint", "compact"),
-        *("tail", "stop", "close"),
+        *("ready", "status", "profile", "query", "explain", "push", "transaction"),
+        *("checkpoint", "compact", "tail", "stop", "close"),
     },
     "Metrics": {"count", "gauge", "observe"},
+    "Profile": {
+        *("transactions", "memory", "seconds", "phases", "sinks", "views", "summary", "to_json"),
+    },
 }
 CLASSES = [*METHODS, "Receipt", "Status"]
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from stepwell.engine.answer import Answer
     from stepwell.engine.explicit import ExplicitTransaction as Transaction
     from stepwell.engine.metrics import Metrics
+    from stepwell.engine.profile import Profile
     from stepwell.engine.pushed import Receipt
     from stepwell.engine.status import Status
     from stepwell.env import Env
@@ -72,6 +73,7 @@ __all__ = [
     "JournalStoreMismatch",
     "Metrics",
     "Pipeline",
+    "Profile",
     "Receipt",
     "RejectedError",
     "ReplayMismatchError",
@@ -95,6 +97,7 @@ _LAZY = {
     "Client": ("stepwell.endpoint.client", "Client"),
     "Metrics": ("stepwell.engine.metrics", "Metrics"),
     "Pipeline": ("stepwell.deploy.pipeline", "ProjectPipeline"),
+    "Profile": ("stepwell.engine.profile", "Profile"),
     "Receipt": ("stepwell.engine.pushed", "Receipt"),
     "Snapshot": ("stepwell.deploy.snapshot", "Snapshot"),
     "Status": ("stepwell.engine.status", "Status"),

@@ -147,7 +147,7 @@ def test_the_queries_of_the_dashboard_find_something(served: Served) -> None:
     panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
     targets = [target for panel in panels for target in panel["targets"]]
     guide = re.findall(r"^\| [^|]+ \| `(.+)` \|$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(panels) == 15
+    assert len(panels) == 16
     assert len(guide) == 5
     for query in [*(target["expr"] for target in targets), *guide]:
         names = re.findall(r"\b(?:stepwell_\w+|up\b)", query)

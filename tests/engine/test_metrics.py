@@ -8,9 +8,11 @@ from typing import Any, get_args
 import pytest
 
 from stepwell.engine.events import Event
-from stepwell.engine.metrics import METRICS, PHASES, EventMetrics, Metrics, Phases
+from stepwell.engine.memory import Memory
+from stepwell.engine.metrics import METRICS, PHASES, EventMetrics, Metrics
 from stepwell.engine.outbox import SinkStatus
 from stepwell.engine.pipeline import Pipeline
+from stepwell.engine.profile import Profiles
 from stepwell.engine.sources import SourceStatus
 from stepwell.engine.status import DataTestStatus, Status
 from stepwell.engine.status_metrics import measured
@@ -145,18 +147,6 @@ def test_metrics_that_raise_change_nothing(lab: Lab) -> None:
     assert broken.calls == 2, "once for an event, once for a phase, and never again"
 
 
-def test_without_metrics_no_clock_is_read() -> None:
-    """A port that nobody listens to costs nothing."""
-
-    class Clock(ManualEnv):
-        def uptime(self) -> float:
-            raise AssertionError("the clock was read")
-
-    lap = Phases(Clock(), None).start()
-    lap("gather")
-    assert lap is Phases().start(), "nothing is made for a transaction"
-
-
 def test_everything_that_is_reported_is_listed() -> None:
     """A metric that is not in the list is not in the docs either."""
 
@@ -182,7 +172,7 @@ def test_everything_that_is_reported_is_listed() -> None:
     listener = EventMetrics(checked)
     for kind in get_args(Event):
         listener(example(kind))
-    Phases(ManualEnv(), checked).start()("gather")
+    Profiles(ManualEnv(), checked).start()("gather")
     for item in measured(busy_status()):
         assert METRICS[item.name].labels == tuple(item.labels)
         checked.kinds[item.name] = METRICS[item.name].kind
@@ -205,6 +195,7 @@ def busy_status() -> Status:
         dead_letters={"orders": 4},
         tests=(DataTestStatus("t", "v", "warn", 5),),
         cache=Usage("c", 1, 2, 3),
+        memory=Memory(held=1, mapped=2, peak=3, arrow=4, java=5),
     )
 
 

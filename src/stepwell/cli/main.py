@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from stepwell import __version__
-from stepwell.cli import deploy_commands, logs, state_commands, transaction
+from stepwell.cli import deploy_commands, logs, state_commands, transaction, watching_commands
 from stepwell.cli.choices import Changes, LogFormat, LogLevel, QueryFormat, Shell, Template
 from stepwell.cli.failure import Commands
 from stepwell.cli.lazy import runs
@@ -235,15 +235,7 @@ def run(
     """
 
 
-@app.command()
-@runs("status.show")
-def status(context: typer.Context, timeout: Timeout = TIMEOUT, json: Json = False) -> None:
-    """Show the state of a pipeline. Asks the process that runs it, without disturbing it.
-
-    \b
-    stepwell status
-    stepwell status --json | jq .transaction
-    """
+watching_commands.add_to(app)
 
 
 @app.command()

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from stepwell.cli.pipeline_access import latest, opening_text, running
+from stepwell.cli.profile import memory_text
 from stepwell.cli.project_options import ProjectOptions
 from stepwell.cli.screen import Row, Screen, count, plain, size
 from stepwell.deploy.last_error import LastError, last_error
@@ -237,6 +238,8 @@ def _render(screen: Screen, status: Mapping[str, Any]) -> None:
         facts.append(("tests", _tests(status["tests"])))
     if status.get("cache"):
         facts.append(("cache", _cache(status["cache"])))
+    if status.get("memory"):
+        facts.append(("memory", memory_text(status["memory"])))
     facts += _relations(status)
     screen.facts(facts)
     if status["sources"]:

@@ -21,15 +21,17 @@ from stepwell.deploy.project import Project
 from stepwell.engine.answer import Answer
 from stepwell.engine.event_log import EventLog
 from stepwell.engine.events import Event, Flushed, Listener, all_of
+from stepwell.engine.memory import memory
 from stepwell.engine.metrics import Metrics
 from stepwell.engine.open import Seen
 from stepwell.engine.pipeline import Pipeline
 from stepwell.engine.ports import Intake
+from stepwell.engine.profile import Profile
 from stepwell.engine.pushed import Receipt, Rows
 from stepwell.engine.restore_request import RestorePoint
 from stepwell.env import Env
 from stepwell.errors import FencedError, InvalidError, RejectedError
-from stepwell.execution.executor import Executor, ExecutorFactory
+from stepwell.execution.executor import Executor, ExecutorFactory, java_pid
 from stepwell.lsm.dead_letter import ERRORS, BadRow
 from stepwell.manifest.manifest import Manifests
 from stepwell.plan.explain import Explained
@@ -205,6 +207,16 @@ class ProjectPipeline(Pipeline):
         name = self.project.view(view).name
         with self._reading("explain"):
             return explain(self._session.state.executor, name)
+
+    def profile(self, transactions: int | None = None) -> Profile:
+        """Return where the time of the last transactions went: by phase, by view and by sink.
+
+        The last 100 transactions since the pipeline was opened are remembered; `transactions` asks
+        for fewer. Never waits, and reads nothing: transactions are timed as they happen.
+        """
+        session = self._session
+        used = memory(java_pid(session.state.executor))
+        return Profile(session.profiles.last(transactions), used)
 
 
 def make_executor(project: Project, spark: SparkSession | None = None) -> ExecutorFactory:

@@ -98,6 +98,12 @@ class Client:
             return {"opening": header["opening"], "pid": header["pid"]}
         return {**header["status"], "pid": header["pid"]}
 
+    def profile(self, transactions: int | None = None) -> Mapping[str, object]:
+        """Return where the time of the last transactions went, as `Profile.to_json` does."""
+        answer = self._ask({"op": "profile", "transactions": transactions}, reads=True)
+        found: Mapping[str, object] = answer.header["profile"]
+        return found
+
     def query(self, sql: str) -> Answer:
         """Answer one SELECT over tables and views, as of the last transaction.
 

@@ -48,6 +48,7 @@ _LEVELS = frozenset(
         *("epoch", "transaction", "flushed_transaction", "journal_bytes", "unflushed_bytes"),
         *("source_lag", "sink_pending", "sink_pending_bytes", "dead_letters", "test_violations"),
         *("cache_bytes", "cache_hits", "cache_misses"),
+        *("memory_held_bytes", "memory_mapped_bytes", "memory_arrow_bytes", "memory_java_bytes"),
     }
 )
 """Metrics that are read from the status; what events say of them is not needed."""

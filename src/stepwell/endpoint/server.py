@@ -1,10 +1,10 @@
 """Server side of the endpoint: answers other processes as soon as the pipeline's process starts.
 
-Requests are `hello`, `ready`, `status`, `query`, `push`, `explain`, `tail`, `checkpoint`,
-`compact`, `change`, and `begin` of an explicit transaction (`transactions.py`). They use the same
-`Pipeline` as the ingest loop, and take turns with it. Until the pipeline is open, `hello` and
-`status` report the progress of opening, and all other requests wait. A request that fails is
-answered with its error and affects no other request.
+Requests are `hello`, `ready`, `status`, `profile`, `query`, `push`, `explain`, `tail`,
+`checkpoint`, `compact`, `change`, and `begin` of an explicit transaction (`transactions.py`). They
+use the same `Pipeline` as the ingest loop, and take turns with it. Until the pipeline is open,
+`hello` and `status` report the progress of opening, and all other requests wait. A request that
+fails is answered with its error and affects no other request.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from stepwell.endpoint.transactions import (
 )
 from stepwell.endpoint.wire import ConnectionLost, Header, Message, encode, error_json
 from stepwell.engine.answer import Answer
+from stepwell.engine.profile import Profile
 from stepwell.engine.pushed import Receipt
 from stepwell.engine.status import Status
 from stepwell.engine.tail import Tail
@@ -52,6 +53,7 @@ class Served(Protocol):
     @property
     def stopping(self) -> bool: ...
     def status(self) -> Status: ...
+    def profile(self, transactions: int | None = None) -> Profile: ...
     def query(self, sql: str) -> Answer: ...
     def explain(self, view: str) -> Explained: ...
     def tail(self, view: str) -> Tail: ...
@@ -187,6 +189,7 @@ class Endpoint:
             "hello": self._hello,
             "ready": self._is_open,
             "status": self._status,
+            "profile": self._profile,
             "query": self._query,
             "push": self._push,
             "explain": self._explain,
@@ -222,7 +225,13 @@ class Endpoint:
         if pipeline is None:
             connection.send({"opening": self._opening, "pid": self._pid})
         else:
-            connection.send({"status": asdict(pipeline.status()), "pid": self._pid})
+            status = {**asdict(pipeline.status()), "profile": pipeline.profile().summary()}
+            connection.send({"status": status, "pid": self._pid})
+
+    def _profile(self, connection: Connection, request: Message) -> None:
+        number = request.header.get("transactions")
+        profile = self._ready().profile(None if number is None else int(number))
+        connection.send({"profile": profile.to_json()})
 
     def _query(self, connection: Connection, request: Message) -> None:
         answer = self._ready().query(_text(request, "sql"))

@@ -112,6 +112,8 @@ class Published:
     transaction: Transaction
     rows: int
     transactions: int = 1
+    seconds: float = 0.0
+    """Duration of the commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,8 @@ class Flushed:
     transaction: Transaction
     position: Position
     runs: int
+    seconds: float = 0.0
+    """Its duration."""
 
 
 @dataclass(frozen=True, slots=True)

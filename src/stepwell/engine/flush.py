@@ -79,7 +79,7 @@ def flush(
     held = is_described and _holds(before, state, cursor, progress)
     if checkpoint is None and not always and held:
         return None
-    lap = state.phases.start()
+    lap = state.profiles.start()
     stored = state.executor.flush()
     runs = (*stored, *state.pushes.flush())
     origin = state.origin
@@ -128,8 +128,8 @@ def flush(
             hint="open the pipeline again",
         )
         raise
-    lap("flush")
-    state.events.emit(Flushed(state.transaction, cursor.position, len(runs)))
+    seconds = lap("flush")
+    state.events.emit(Flushed(state.transaction, cursor.position, len(runs), seconds))
     return after
 
 

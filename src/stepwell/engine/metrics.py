@@ -1,14 +1,12 @@
 """The metrics port: counters, gauges and histograms, for whichever system collects them.
 
 `METRICS` lists everything that is reported. Counters and gauges follow from events; the phases of a
-transaction are timed where they happen. Without a `Metrics` nothing is reported and no clock is
-read. Metrics report, they do not decide: an implementation that raises is not called again, and
-changes nothing.
+transaction are timed where they happen (`profile.py`). Metrics report, they do not decide: an
+implementation that raises is not called again, and changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -29,10 +27,17 @@ from stepwell.engine.events import (
     SourceFailed,
     StoreUnavailable,
 )
-from stepwell.env import Env
 
-PHASES = ("poll", "gather", "execute", "record", "apply", "publish", "flush")
-"""The phases that `phase_seconds` is reported for; see `transaction.py`."""
+PHASES = {
+    "poll": "reading the sources",
+    "gather": "combining the input into one change for each table",
+    "execute": "computing tables and views",
+    "record": "writing the journal: the commit point",
+    "apply": "adding the changes to the state",
+    "publish": "handing changes to the outboxes of sinks",
+    "flush": "writing state to the store, from time to time",
+}
+"""The phases that `phase_seconds` is reported for, with their meaning; see `transaction.py`."""
 
 
 class Metrics(Protocol):
@@ -75,6 +80,7 @@ METRICS: dict[str, Metric] = {
     "published_rows": Metric("counter", "Rows delivered to a sink.", ("sink",)),
     "sink_failures": Metric("counter", "Failed deliveries to a sink.", ("sink",)),
     "sink_pending": Metric("gauge", "Transactions waiting for a sink.", ("sink",)),
+    "sink_seconds": Metric("histogram", "Time of a commit of a sink.", ("sink",)),
     "source_failures": Metric("counter", "Failed polls of a source.", ("source",)),
     "sink_pending_bytes": Metric("gauge", "Size of the output waiting for a sink.", ("sink",)),
     "source_lag": Metric(
@@ -98,48 +104,18 @@ METRICS: dict[str, Metric] = {
     "collected_bytes": Metric("counter", "Bytes removed by garbage collection."),
     "gc_failures": Metric("counter", "Failed garbage collections."),
     "compaction_failures": Metric("counter", "Failed background compactions."),
+    "memory_held_bytes": Metric("gauge", "Memory of the process that no file backs."),
+    "memory_mapped_bytes": Metric(
+        "gauge", "Pages of files that are in memory; the system can drop them."
+    ),
+    "memory_arrow_bytes": Metric("gauge", "Rows in memory, a part of the held memory."),
+    "memory_java_bytes": Metric("gauge", "Memory held by the Java of Spark."),
     "executor_losses": Metric("counter", "Executors lost and replaced."),
     "store_outages": Metric("counter", "Outages of a store."),
     "transaction_seconds": Metric("histogram", "Time of a transaction, from polling its input on."),
     "phase_seconds": Metric("histogram", "Time of one phase of a transaction.", ("phase",)),
 }
 """Every metric, by its name."""
-
-Lap = Callable[[str], None]
-"""Ends a phase, and begins the next."""
-
-
-class Phases:
-    """Times the phases of transactions; does nothing without metrics."""
-
-    def __init__(self, env: Env | None = None, metrics: Metrics | None = None) -> None:
-        self._env = env
-        self._metrics = metrics
-
-    def start(self) -> Lap:
-        """Begin the first phase; call what this returns with the name of each phase that ends."""
-        if self._metrics is None or self._env is None:
-            return _untimed
-        env, at = self._env, self._env.uptime()
-
-        def lap(phase: str) -> None:
-            nonlocal at
-            now = env.uptime()
-            self._observe(phase, now - at)
-            at = now
-
-        return lap
-
-    def _observe(self, phase: str, seconds: float) -> None:
-        try:
-            if self._metrics is not None:
-                self._metrics.observe("phase_seconds", seconds, phase=phase)
-        except Exception:  # noqa: BLE001 - a measurement must not undo what was recorded
-            self._metrics = None
-
-
-def _untimed(phase: str) -> None:
-    """Discards everything."""
 
 
 class EventMetrics:
@@ -168,6 +144,7 @@ class EventMetrics:
             case Published():
                 metrics.count("published_transactions", event.transactions, sink=event.sink)
                 metrics.count("published_rows", event.rows, sink=event.sink)
+                metrics.observe("sink_seconds", event.seconds, sink=event.sink)
                 metrics.gauge("sink_pending", 0, sink=event.sink)
             case SinkFailed():
                 metrics.count("sink_failures", 1, sink=event.sink)

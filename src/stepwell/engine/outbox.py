@@ -361,6 +361,7 @@ class Outbox:
         batch = self._next()
         # Uncertain from here until the sink has answered.
         self._certain = False
+        began = self._env.uptime()
         try:
             self._write(batch)
         except ConflictError:
@@ -374,8 +375,8 @@ class Outbox:
         with self._lock:
             self._certain = True
             self._hold(batch[-1][0])
-        rows = sum(_rows(change) for _, change in batch)
-        self._events.emit(Published(self.sink.name, self.delivered, rows, len(batch)))
+        rows, seconds = sum(_rows(change) for _, change in batch), self._env.uptime() - began
+        self._events.emit(Published(self.sink.name, self.delivered, rows, len(batch), seconds))
 
     def _write(self, batch: list[tuple[Delivered, AnyChange]]) -> None:
         mark, change = batch[0]

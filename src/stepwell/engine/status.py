@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stepwell.engine.data_tests import OnViolation
+from stepwell.engine.memory import Memory, memory
 from stepwell.engine.outages import OutageStatus
 from stepwell.engine.outbox import SinkStatus
 from stepwell.engine.sources import SourceStatus
 from stepwell.engine.writer_session import WriterSession
-from stepwell.execution.executor import cache_usage
+from stepwell.execution.executor import cache_usage, java_pid
 from stepwell.lsm.cache import Usage
 from stepwell.model import Epoch, Position, Transaction
 
@@ -59,6 +60,8 @@ class Status:
     """What is cached on this machine, if the executor has a cache."""
     journal_bytes: int = 0
     """Bytes that this writer has appended to the journal."""
+    memory: Memory | None = None
+    """Memory of the process that runs the pipeline: held, mapped, in Arrow and in Java."""
 
 
 def status_of(session: WriterSession) -> Status:
@@ -86,4 +89,5 @@ def status_of(session: WriterSession) -> Status:
         outages=session.outages.status(),
         cache=cache_usage(state.executor),
         journal_bytes=session.writer.journal.written_bytes,
+        memory=memory(java_pid(state.executor)),
     )

@@ -42,3 +42,8 @@ def measured(status: Status) -> Iterator[Measured]:
         yield Measured("cache_bytes", status.cache.bytes)
         yield Measured("cache_hits", status.cache.hits)
         yield Measured("cache_misses", status.cache.misses)
+    if status.memory is not None:
+        for kind in ("held", "mapped", "arrow", "java"):
+            used = getattr(status.memory, kind)
+            if used is not None:
+                yield Measured(f"memory_{kind}_bytes", used)

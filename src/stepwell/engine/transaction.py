@@ -44,10 +44,10 @@ from stepwell.engine.data_tests import (
 from stepwell.engine.dead_letters import Arrival, GatheredLetters
 from stepwell.engine.events import Committed, Events
 from stepwell.engine.intakes import fold_intakes
-from stepwell.engine.metrics import Phases
 from stepwell.engine.outbox import Outbox
 from stepwell.engine.payload import PUSHED, input_line, key_line, recorded_key
 from stepwell.engine.ports import Intake
+from stepwell.engine.profile import Profiles
 from stepwell.engine.push_keys import Accepted, PushKey, PushKeys, accepted, table_runs
 from stepwell.engine.taken_names import Layers, TakenNames
 from stepwell.errors import (
@@ -232,7 +232,7 @@ class State:
     events: Events
     bulk_bytes: int | None = BULK_BYTES
     """How much input is read in bulk; None: none is."""
-    phases: Phases = field(default_factory=Phases)
+    profiles: Profiles = field(default_factory=Profiles)
     """Times transactions; not during replay."""
     on_error: OnError = "dead_letter"
     transaction: Transaction = Transaction(0)
@@ -360,7 +360,7 @@ def transact(
     `state.broken`, or an interrupt; opening the pipeline again completes the transaction.
     """
     state.check()
-    lap = state.phases.start()
+    lap = state.profiles.start()
     gathered = gather()
     if gathered is None:
         return None

@@ -31,12 +31,13 @@ from stepwell.engine.events import (
     all_of,
 )
 from stepwell.engine.flush import flush
-from stepwell.engine.metrics import EventMetrics, Metrics, Phases
+from stepwell.engine.metrics import EventMetrics, Metrics
 from stepwell.engine.open import Opening, Seen, Writer, take_over
 from stepwell.engine.outages import Outages
 from stepwell.engine.outbox import Outbox
 from stepwell.engine.outbox_files import read_outbox_file
 from stepwell.engine.ports import Limits, Sink, Source
+from stepwell.engine.profile import Profiles
 from stepwell.engine.progress import Work
 from stepwell.engine.push_keys import Accepted, PushKey, PushKeys
 from stepwell.engine.replay import Replay
@@ -116,7 +117,8 @@ class WriterSession:
         self.env: Env = ids
         self.settings = settings or Settings()
         reported = None if metrics is None else EventMetrics(metrics)
-        self.events = Events(all_of(listener, reported))
+        self.profiles = Profiles(env, metrics)
+        self.events = Events(all_of(self.profiles.published, listener, reported))
         self._store = store
         self.background = BackgroundTasks(self.events)
         self._journal_store = journal_store or store
@@ -174,7 +176,7 @@ class WriterSession:
         # Only now: recorded input was accepted under the rules of its time.
         self.state.on_error = self.settings.on_error
         self.state.gated = True
-        self.state.phases = Phases(env, metrics)
+        self.state.profiles = self.profiles
         self._writer = opening.serve()
         self._work.opening = False
         self.checkpointer = Checkpointer(
@@ -381,7 +383,9 @@ class WriterSession:
         limits = self.settings.limits
         if rows_max is not None:
             limits = Limits(rows_max, limits.bytes_max)
-        lap = self.state.phases.start()
+        if self.state.open is None:
+            self.profiles.begin()
+        lap = self.state.profiles.start()
         # A bulk read is a transaction of its own.
         bulk = self.state.bulk if self.state.open is None else None
         with self._work.polling():
@@ -505,12 +509,17 @@ class WriterSession:
 
         rows = sum(step.rows for step in steps)
         with self._work.transaction(self.state.next, rows) as seconds:
-            done = transact(
-                self.state, gather, lambda gathered: self._append(closing(gathered, recorded))
-            )
+            try:
+                done = transact(
+                    self.state, gather, lambda gathered: self._append(closing(gathered, recorded))
+                )
+            except BaseException:
+                self.profiles.begin()
+                raise
             took = seconds()
         if done is None:
             raise BugError("a transaction with steps is committed")
+        self.profiles.committed(done.transaction, done.time, done.rows, took, done.executed)
         self.events.emit(committed(done, took))
         return done
 

@@ -197,6 +197,12 @@ def cache_usage(executor: Executor) -> Usage | None:
     return None if ask is None else ask()
 
 
+def java_pid(executor: Executor) -> int | None:
+    """The Java process that computes for an executor; None if there is none on this machine."""
+    pid: int | None = getattr(executor, "java_pid", None)
+    return pid
+
+
 def bulk_of(executor: Executor) -> Bulk | None:
     """What stages bulk input for an executor; None if it has to be given all rows."""
     found: Bulk | None = getattr(executor, "bulk", None)

@@ -106,6 +106,11 @@ class SparkExecutor:
         """Why the executor is no longer usable: its Java has ended."""
         return has_ended(self._java)
 
+    @property
+    def java_pid(self) -> int | None:
+        """The Java process of Spark, if this process has started it."""
+        return None if self._java is None else self._java.pid
+
     def cache_usage(self) -> Usage:
         """The cache's fill level and hit counts."""
         return self._views.cache.usage()
