@@ -71,6 +71,8 @@ ONLY_IMPORTED_BY = {
     "pyspark": "execution.spark",
     "obstore": "store",
     "prometheus_client": "endpoint",
+    "opentelemetry": "endpoint",
+    "openlineage": "endpoint",
     "typer": "cli",
     "rich": "cli",
 }
@@ -78,6 +80,8 @@ ONLY_IMPORTED_BY = {
 # Libraries that are installed under another name than they are imported by. Spark's is half of it.
 DISTRIBUTION_OF = {
     "confluent_kafka": "confluent-kafka",
+    "openlineage": "openlineage-python",
+    "opentelemetry": "opentelemetry-sdk",
     "prometheus_client": "prometheus-client",
     "py4j": "pyspark",
     "yaml": "pyyaml",

@@ -217,6 +217,13 @@ def run(
             help="Serve metrics for Prometheus; a port alone listens on 127.0.0.1.",
         ),
     ] = None,
+    traces: Annotated[
+        bool, typer.Option("--traces", help="Export OpenTelemetry traces, as OTEL_* variables say.")
+    ] = False,
+    lineage: Annotated[
+        bool,
+        typer.Option("--lineage", help="Send OpenLineage events, as OPENLINEAGE_* variables say."),
+    ] = False,
     timeout: Timeout = TIMEOUT,
     json: Json = False,
 ) -> None:

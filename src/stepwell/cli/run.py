@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from stepwell import threads
+from stepwell.cli.observing import Observers
 from stepwell.cli.pipeline_access import find_holder, latest
 from stepwell.cli.progress import Progress
 from stepwell.cli.project_options import ProjectOptions
@@ -53,9 +53,6 @@ from stepwell.manifest.manifest import Manifests, Stored, fenced
 from stepwell.process import Liveness
 from stepwell.store.patient import impatient
 
-if TYPE_CHECKING:
-    from stepwell.endpoint.prometheus import PrometheusMetrics
-
 INTERRUPTED = 130
 _WATCH_S = 2.0
 _LOOK_S = 0.2
@@ -71,24 +68,34 @@ def show(
     take_over: bool = False,
     skip_expired: bool = False,
     metrics: str | None = None,
+    traces: bool = False,
+    lineage: bool = False,
 ) -> int:
     """Run the pipeline and report how it ended; return the exit code."""
     env = SystemEnv()
     wanted = replace(where.project(env), skip_expired=skip_expired)
     progress = Progress(env, json=where.json)
     with signals() as caught, progress, ExitStack() as stack:
-        # Before the pipeline is claimed: an address that cannot be used must not fence its writer.
-        reported = _metrics(metrics, wanted, progress, stack)
+        observers = Observers(
+            wanted,
+            env,
+            progress,
+            stack,
+            metrics=metrics,
+            traces=traces,
+            lineage=lineage,
+            batch=once or max_transactions is not None,
+        )
+        stack.enter_context(observers.reporting())
         try:
-            pipeline, endpoint = _open(wanted, env, progress, where, take_over, reported)
+            pipeline, endpoint = _open(wanted, env, progress, where, take_over, observers)
         except StepwellError as error:
             note_error(wanted.open_store(env), env, error)
             raise
         if endpoint is not None:
             stack.callback(endpoint.close)
         with pipeline:
-            if reported is not None:
-                reported.follow(pipeline.status)
+            observers.follow(pipeline)
             caught.stop = pipeline.stop
             if caught.name is None:
                 _serve(
@@ -113,7 +120,7 @@ def _open(
     progress: Progress,
     where: ProjectOptions,
     take_over: bool,
-    metrics: PrometheusMetrics | None,
+    observers: Observers,
 ) -> tuple[RunningPipeline, Endpoint | None]:
     """Open the pipeline, and its endpoint, which is reachable while the pipeline is still opening.
 
@@ -135,8 +142,8 @@ def _open(
                 pipeline = RunningPipeline(
                     project,
                     env,
-                    listener=_listener(progress, endpoint),
-                    metrics=metrics,
+                    listener=observers.listener(_listener(progress, endpoint)),
+                    metrics=observers.metrics,
                     seen=None if take_over else seen,
                 )
             except ClaimedError:
@@ -146,26 +153,6 @@ def _open(
                 continue
             unless_open.pop_all()
             return pipeline, endpoint
-
-
-def _metrics(
-    address: str | None, project: Project, progress: Progress, stack: ExitStack
-) -> PrometheusMetrics | None:
-    """Serve metrics until the stack is closed, if an address is given."""
-    if address is None:
-        return None
-    # Imported late, because it needs an optional package.
-    from stepwell.endpoint.prometheus import MetricsServer, PrometheusMetrics, parse_address
-
-    metrics = PrometheusMetrics(project.name)
-
-    def failed(error: BaseException) -> None:
-        progress.say(f"metrics are no longer served: {error}")
-
-    server = MetricsServer(metrics, *parse_address(address), failed)
-    stack.callback(server.close)
-    progress.say(f"metrics at {server.url}")
-    return metrics
 
 
 def _free(project: Project, env: Env, timeout_s: float, take_over: bool) -> Stored | None:

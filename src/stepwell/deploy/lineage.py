@@ -114,6 +114,13 @@ class _Side:
             return None
 
 
+def lineages(resources: Deployed) -> dict[str, Lineage]:
+    """Return the lineage of every table and view, by key, as far as it is known."""
+    side = _Side(resources, {})
+    found = {key: side.find(key) for key in resources if key.startswith(("table.", "view."))}
+    return {key: lineage for key, lineage in found.items() if lineage is not None}
+
+
 @lru_cache(maxsize=1_000)
 def _lineage(
     query: str, names: tuple[str, ...] | None, relations: tuple[tuple[str, Lineage], ...]

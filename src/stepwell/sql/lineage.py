@@ -14,7 +14,7 @@ query), or `*` other than in COUNT(*): such a dependency would leave no trace.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -78,6 +78,12 @@ class Value:
     reads: frozenset[Read] = frozenset()
     widened: str | None = None
     """For an integer column whose type is widened: the text without the type."""
+    inputs: frozenset[Read] = frozenset()
+    """Of `reads`, the columns that the values are computed from. The others decide which rows there
+    are: conditions, joins, groupings. Empty for rows.
+    """
+    unchanged: bool = False
+    """Whether the values are those of a table's column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,8 @@ def table_lineage(table: Table, known: Columns | None = None) -> Lineage:
         kind = stored_type(column.type)
         at = f"{quote_name(name)}.{quote_name(own)}"
         loose = f"{at} whole" if own in known.widened and kind in INTEGER_BITS else None
-        columns.append(Value(f"{at} {kind}", frozenset({(name, own)}), loose))
+        read = frozenset({(name, own)})
+        columns.append(Value(f"{at} {kind}", read, loose, read, unchanged=True))
     rows = Value(f"table {quote_name(name)}", frozenset({(name, "")}))
     return Lineage(rows, tuple(columns), tuple(column.name for column in table.columns))
 
@@ -266,7 +273,7 @@ class _Reader:
                 return rows, {c: Value(f"{rows.text}.{i}") for i, c in enumerate(node.columns)}
             case Filter():
                 rows, columns = self.node(node.input)
-                return _joined("filter", rows, self.value(node.condition, columns)), columns
+                return _rows("filter", rows, self.value(node.condition, columns)), columns
             case Project():
                 rows, columns = self.node(node.input)
                 return rows, {name: self.value(item, columns) for name, item in node.items}
@@ -277,17 +284,17 @@ class _Reader:
             case Aggregate():
                 below, columns = self.node(node.input)
                 keys = {key: columns[key] for key in node.keys}
-                rows = _joined("aggregate", below, *keys.values())
+                rows = _rows("aggregate", below, *keys.values())
                 calls = {n: _joined("call", rows, self.value(c, columns)) for n, c in node.calls}
                 return rows, {**keys, **calls}
             case Distinct():
                 rows, columns = self.node(node.input)
-                return _joined("distinct", rows, *(columns[c] for c in node.columns)), columns
+                return _rows("distinct", rows, *(columns[c] for c in node.columns)), columns
             case SetOp():
                 return self._set_operation(node)
             case Union():
                 sides = [(child, *self.node(child)) for child in node.inputs]
-                rows = _joined("union", *(rows for _, rows, _ in sides))
+                rows = _rows("union", *(rows for _, rows, _ in sides))
                 made = {}
                 for place, name in enumerate(node.columns):
                     each = (columns[child.columns[place]] for child, _, columns in sides)
@@ -298,14 +305,17 @@ class _Reader:
                 order = [columns[c] for c in node.input.columns] if self._ordered else []
                 made = {}
                 for name, call in node.calls:
-                    over = _joined("over", rows, *([] if _says_its_order(call) else order))
+                    over = _rows("over", rows, *([] if _says_its_order(call) else order))
                     made[name] = _joined("window", over, self.value(call, columns))
                 return rows, {**columns, **made}
             case Generate():
                 below, columns = self.node(node.input)
                 generator = self.value(node.generator, columns)
-                rows = _joined(f"generate {node.outer}", below, generator)
-                made = {n: _joined(f"made {i}", rows) for i, n in enumerate(node.made)}
+                rows = _rows(f"generate {node.outer}", below, generator)
+                made = {
+                    name: replace(_joined(f"made {i}", rows), inputs=generator.inputs)
+                    for i, name in enumerate(node.made)
+                }
                 return rows, {**columns, **made}
             case TopN():
                 rows, columns = self.node(node.input)
@@ -313,14 +323,14 @@ class _Reader:
                     _joined(f"sorted {key.descending} {key.nulls_first}", columns[key.column])
                     for key in node.order
                 ]
-                return _joined(f"top {node.limit} {node.offset}", rows, *order), columns
+                return _rows(f"top {node.limit} {node.offset}", rows, *order), columns
             case Negate():
                 rows, columns = self.node(node.input)
-                return _joined("negate", rows), columns
+                return _rows("negate", rows), columns
             case Keys():
                 below, columns = self.node(node.input)
                 made = {name: columns[c] for name, c in node.items}
-                return _joined("keys", below, *made.values()), made
+                return _rows("keys", below, *made.values()), made
             case _:
                 raise Unsupported(Code.UNSUPPORTED_OPERATOR, type(node).__name__)
 
@@ -329,7 +339,7 @@ class _Reader:
         _check_reads(expr, columns)
         if expr.column is not None:
             return columns[expr.column]
-        reads: set[Read] = set()
+        reads, inputs = set[Read](), set[Read]()
         loose = _loose(expr, columns)
         tree = expr.tree.copy()
         for part in list(tree.find_all(exp.Column)):
@@ -337,15 +347,17 @@ class _Reader:
             found = columns.get(own.name)
             if found is not None:
                 reads.update(found.reads)
+                inputs.update(found.inputs)
                 text = found.widened if own.name in loose else found.text
                 own.replace(exp.to_identifier(f"{{{text}}}", quoted=True))
-        return Value(_short(tree.sql(dialect=DIALECT)), frozenset(reads))
+        text = _short(tree.sql(dialect=DIALECT))
+        return Value(text, frozenset(reads), inputs=frozenset(inputs))
 
     def _inner(self, node: Inner) -> tuple[Value, _Values]:
         inputs = [self.node(child) for child in node.inputs]
         columns = {name: value for _, made in inputs for name, value in made.items()}
         on = sorted((self.value(item, columns) for item in node.on), key=lambda item: item.text)
-        return _joined("inner", *(rows for rows, _ in inputs), _joined("on", *on)), columns
+        return _rows("inner", *(rows for rows, _ in inputs), _joined("on", *on)), columns
 
     def _join(self, node: Join) -> tuple[Value, _Values]:
         left_rows, left = self.node(node.left)
@@ -354,7 +366,7 @@ class _Reader:
         pairs = [_joined("=", left[a], right[b]) for a, b in node.equal]
         also = [self.value(item, both) for item in node.also]
         kind = f"{node.side.value} {node.null_safe}"
-        rows = _joined(kind, left_rows, right_rows, _joined("on", *pairs, *also))
+        rows = _rows(kind, left_rows, right_rows, _joined("on", *pairs, *also))
         if node.side in (Side.SEMI, Side.ANTI):
             return rows, left
         # A column that is NULL without a match differs from its own expression.
@@ -367,8 +379,8 @@ class _Reader:
         sides = []
         for child in (node.left, node.right):
             rows, columns = self.node(child)
-            sides.append((_joined("side", rows, *(columns[c] for c in child.columns)), columns))
-        rows = _joined(node.kind.value, *(side for side, _ in sides))
+            sides.append((_rows("side", rows, *(columns[c] for c in child.columns)), columns))
+        rows = _rows(node.kind.value, *(side for side, _ in sides))
         made = {}
         for place, name in enumerate(node.columns):
             each = (sides[0][1][node.left.columns[place]], sides[1][1][node.right.columns[place]])
@@ -383,6 +395,8 @@ def _numbered(at: int, found: Lineage, names: Sequence[str]) -> tuple[Value, _Va
             f"{at}:{value.text}",
             value.reads,
             None if value.widened is None else f"{at}:{value.widened}",
+            value.inputs,
+            value.unchanged,
         )
         for name, value in zip(names, found.columns, strict=True)
     }
@@ -391,7 +405,13 @@ def _numbered(at: int, found: Lineage, names: Sequence[str]) -> tuple[Value, _Va
 
 def _joined(kind: str, *parts: Value) -> Value:
     reads: frozenset[Read] = frozenset().union(*(part.reads for part in parts))
-    return Value(_short(f"{kind}({'; '.join(part.text for part in parts)})"), reads)
+    inputs: frozenset[Read] = frozenset().union(*(part.inputs for part in parts))
+    return Value(_short(f"{kind}({'; '.join(part.text for part in parts)})"), reads, inputs=inputs)
+
+
+def _rows(kind: str, *parts: Value) -> Value:
+    """The rows that parts decide on."""
+    return replace(_joined(kind, *parts), inputs=frozenset())
 
 
 def _check_reads(value: Expr, columns: Mapping[str, Value]) -> None:
