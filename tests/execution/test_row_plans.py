@@ -5,6 +5,7 @@ No Spark: random views are compiled as `explain` compiles them for a project tha
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -34,13 +35,14 @@ from stepwell.lsm.cache import Cache
 from stepwell.lsm.consolidate import consolidated
 from stepwell.lsm.index import Indexes
 from stepwell.lsm.part import Part, Relation
+from stepwell.lsm.profiler import Profiler
 from stepwell.lsm.relations import Relations
 from stepwell.lsm.row_values import to_list
 from stepwell.lsm.run_file import WEIGHT, RunFiles
-from stepwell.plan.expressions import column
+from stepwell.plan.expressions import column, parse
 from stepwell.plan.join_order import Estimates
 from stepwell.plan.maintain import Maintenance
-from stepwell.plan.nodes import Accumulate, Keys, Leaf, Names, Node, When, relations
+from stepwell.plan.nodes import Accumulate, Inner, Keys, Leaf, Names, Node, When, relations
 from stepwell.plan.program import Block, Full
 from stepwell.plan.sums import Accumulator
 from stepwell.sql.statements import fold, parse_statements
@@ -115,6 +117,37 @@ def test_a_change_of_more_rows_than_the_limit_is_left_to_columns(most: int) -> N
     assert (found is not None) == (most == 2)
     if found is not None:
         assert found.table == rows
+
+
+def test_a_join_is_profiled_apart_from_its_look_ups() -> None:
+    """Time that a join spends on look-ups is saved in another place than the time of the join."""
+    types = ("bigint", "bigint")
+    schema = arrow_schema(types)
+    stored = pa.table({"c0": [1, 1, 2], "c1": [10, 11, 20], WEIGHT: [1, 1, 1]}, schema=schema)
+    moved = pa.table({"c0": [7], "c1": [1], WEIGHT: [1]}, schema=schema)
+    known = Relations(None)  # type: ignore[arg-type]
+    known.add(Relation("s", types, (), [Part(types, 3, stored)]))
+    ticks = itertools.count()
+    profiler = Profiler(lambda: float(next(ticks)))
+    backend = RowBackend(
+        ExpressionEvaluator(lambda _: None),
+        known,
+        Indexes(None),  # type: ignore[arg-type]
+        QueryLimits(),
+        profiler,
+    )
+    leaves = Leaf("t", ("id", "a"), When.DELTA), Leaf("s", ("b", "c"), When.OLD)
+    plan = Inner(leaves, (parse("a = b", ("a", "b")),))
+    for view, (fetched, shared) in enumerate([(2, 0), (0, 2)]):
+        profiler.view()
+        readings = next(ticks)
+        found = backend.change(plan, {"t": Part(types, 1, moved)})
+        assert found is not None
+        assert found.rows == 2
+        assert next(ticks) - readings == 5, f"view {view}: two phases are entered and left"
+        made = profiler.view()
+        assert (made.rows_fetched, made.rows_shared) == (fetched, shared)
+        assert made.phases.keys() == {"planning", "joins", "look-ups"}
 
 
 def compared(

@@ -340,3 +340,36 @@ def test_a_column_used_again_and_again_stays_short() -> None:
         steps = f"SELECT a || a AS a FROM ({steps})"
     assert len(view(T, steps).columns[0].text) < 200
     assert columns(view(T, steps)) == {"a", "b"}
+
+
+COMPUTED_FROM = [
+    ("SELECT a AS x FROM t WHERE c > 1", {"x": "a!"}),
+    ("SELECT a + c AS x, b AS y FROM t", {"x": "a c", "y": "b!"}),
+    ("SELECT b, SUM(a) AS x, COUNT(*) AS n FROM t GROUP BY b", {"b": "b!", "x": "a", "n": ""}),
+    ("SELECT SUM(a) AS x FROM t WHERE a > 1", {"x": "a"}),
+    ("SELECT t.b, r.c AS x FROM t LEFT JOIN t r ON t.a = r.a", {"b": "b!", "x": "c"}),
+    ("SELECT a AS x FROM t WHERE a IN (SELECT c FROM t)", {"x": "a!"}),
+    ("SELECT a AS x FROM t UNION ALL SELECT c FROM t", {"x": "a c"}),
+    ("SELECT DISTINCT a AS x FROM t", {"x": "a!"}),
+    ("SELECT SUM(a) OVER (PARTITION BY b ORDER BY c) AS x FROM t", {"x": "a b c"}),
+    ("SELECT x FROM (SELECT a * 2 AS x, c FROM t ORDER BY c LIMIT 3)", {"x": "a"}),
+    ("SELECT e AS x FROM t LATERAL VIEW EXPLODE(ARRAY(a, c)) AS e WHERE b = 'n'", {"x": "a c"}),
+    ("SELECT 1 AS x FROM t", {"x": ""}),
+]
+"""Queries, and the columns that each result column is computed from; `!` if it is that column."""
+
+
+@pytest.mark.parametrize(("query", "expected"), COMPUTED_FROM)
+def test_what_a_column_is_computed_from_is_told_apart_from_what_it_depends_on(
+    query: str, expected: dict[str, str]
+) -> None:
+    """A condition decides which rows there are: a mistake in it is looked for elsewhere."""
+    found = view(T, query)
+    told = {}
+    for name, value in zip(found.names, found.columns, strict=True):
+        assert value.inputs <= value.reads | found.rows.reads
+        assert {table for table, _ in value.inputs} <= {"t"}
+        columns = " ".join(sorted(column for _, column in value.inputs))
+        told[name] = columns + ("!" if value.unchanged else "")
+    assert told == expected
+    assert not found.rows.inputs

@@ -2,8 +2,8 @@
 
 Held memory is the process's own; the system cannot take it back. Mapped memory is pages of files
 (runs, the cache, libraries) that happen to be in memory: the system drops them when it needs room,
-so a large number is no reason for concern. `/proc` on Linux tells them apart; on other systems only
-the peak of both is known. All of it is counters that the kernel keeps, so asking is cheap.
+so a large number does no harm. `/proc` on Linux tells them apart; on other systems only the peak of
+both is known. All of it is counters that the kernel keeps, so asking is cheap.
 """
 
 from __future__ import annotations
