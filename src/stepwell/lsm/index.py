@@ -120,7 +120,7 @@ class RunIndex:
         total = int((last - first).sum())
         if total > most:
             return None
-        at = _ranges(first, last, total)
+        at = concatenated_ranges(first, last, total)
         found = at if rows is None else rows[at]
         if values.null_count:
             nothing = np.flatnonzero(self.column(column).is_null().to_numpy(zero_copy_only=False))
@@ -303,7 +303,7 @@ def _large(kind: pa.DataType) -> pa.DataType:
     return pa.large_binary() if pa.types.is_binary(kind) else kind
 
 
-def _ranges(first: Array, last: Array, total: int) -> Array:
+def concatenated_ranges(first: Array, last: Array, total: int) -> Array:
     """The concatenated integers of all ranges [first, last)."""
     lengths = last - first
     starts = np.repeat(first - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from stepwell.errors import BugError
 from stepwell.lsm.hashing import numbers
-from stepwell.lsm.index import ordered
+from stepwell.lsm.index import concatenated_ranges, ordered
 from stepwell.lsm.run_file import RunFiles, sortable
 from stepwell.manifest.manifest import Run
 
@@ -103,14 +103,12 @@ class Part:
         known = self._orders.get(place)
         if known is None:
             keys = numbers(self.array(place))
-            order = np.argsort(keys, kind="stable")
+            order = np.argsort(keys)
             known = self._orders[place] = keys[order], order
         in_order, rows = known
         first = in_order.searchsorted(wanted, "left")
         last = in_order.searchsorted(wanted, "right")
-        there = last > first
-        ranges = [rows[a:b] for a, b in zip(first[there], last[there], strict=True)]
-        return np.sort(np.concatenate(ranges)) if ranges else np.zeros(0, np.int64)
+        return np.sort(rows[concatenated_ranges(first, last, int((last - first).sum()))])
 
     @property
     def _rows(self) -> pa.Table:

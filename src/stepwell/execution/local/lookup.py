@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 from stepwell.execution.backend import Fallback
 from stepwell.execution.local.conditions import fulfilling
 from stepwell.lsm.arrow_types import arrow_schema
+from stepwell.lsm.column_memo import ColumnMemo
 from stepwell.lsm.index import Indexes
 from stepwell.lsm.lookup import LookedUpRows, SharedRows, distinct
 from stepwell.lsm.part import Part, Relation, Sought
@@ -60,6 +62,11 @@ class LookUps:
         """Why rows that the plan needs could not be used in this process, if so."""
         self.whole: set[str] = set()
         """The relations that this concerns, because they are read without a look-up."""
+
+    @property
+    def memo(self) -> ColumnMemo:
+        """What was computed from columns in this transaction."""
+        return self._shared.memo
 
     def find(
         self,
@@ -214,7 +221,8 @@ class LookUps:
         tables = self.tables(leaf)
         if tables is None or sum(t.num_rows for t in tables if t is not None) > VALUES_MAX:
             return None
-        return self.union([distinct(t.column(column)) for t in tables if t is not None])
+        columns = [t.column(column) for t in tables if t is not None]
+        return self.union([self.memo.of("distinct", [c], partial(distinct, c)) for c in columns])
 
     def alike(self, columns: Sequence[tuple[Leaf, int]]) -> bool:
         kinds = {arrow_schema(self.types(leaf)).field(place).type for leaf, place in columns}
