@@ -15,7 +15,7 @@ Filters and projections are linear, so joining first makes no difference. Joins 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +25,14 @@ import pyarrow.compute as pc
 from stepwell.execution.backend import Declined, Fallback, NotSupported
 from stepwell.execution.local.conditions import fulfilling
 from stepwell.execution.local.expressions import Value
+from stepwell.execution.local.join_inputs import (
+    WEIGHTS,
+    Chain,
+    Columns,
+    JoinInput,
+    columns_below,
+    taken,
+)
 from stepwell.execution.local.join_kernels import (
     among_rows,
     comparable_pair,
@@ -39,7 +47,7 @@ from stepwell.lsm.consolidate import grouped
 from stepwell.lsm.run_file import WEIGHT
 from stepwell.lsm.values import comparable
 from stepwell.plan.conditions import equal_columns
-from stepwell.plan.expressions import column
+from stepwell.plan.expressions import Expr, column
 from stepwell.plan.nodes import (
     Consolidate,
     Filter,
@@ -61,25 +69,36 @@ from stepwell.plan.nodes import (
 ROWS_MAX = 1_000_000
 FAN_OUT = 10
 """A join that multiplies the number of rows by more than this is postponed."""
-_BEFORE, _AFTER = "w0", "w1"
+_BEFORE, _AFTER = WEIGHTS
 
 
 def fold_joins(node: Node, lookups: LookUps, evaluator: PlanEvaluator) -> Node:
     """An equivalent plan with fewer joins for Spark."""
-    return _JoinFolding(lookups, evaluator).of(node)
+    return _JoinFolding(lookups, evaluator).of(node, None)
 
 
 class _JoinFolding:
     def __init__(self, lookups: LookUps, evaluator: PlanEvaluator) -> None:
         self._lookups = lookups
         self._evaluator = evaluator
+        self._known: dict[tuple[int, Columns], tuple[Node, Node]] = {}
+        """The results for the nodes of this plan, in which the same node may occur often."""
 
-    def of(self, node: Node) -> Node:
-        node = with_children(node, tuple(self.of(child) for child in children(node)))
+    def of(self, node: Node, read: Columns) -> Node:
+        """The plan without joins that can be folded; columns that are not read may be NULL."""
+        known = self._known.get((id(node), read))
+        if known is None:
+            # The node is held as well, so no other one can get its id.
+            known = self._known[id(node), read] = node, self._of(node, read)
+        return known[1]
+
+    def _of(self, node: Node, read: Columns) -> Node:
+        inputs = zip(children(node), columns_below(node, read), strict=True)
+        node = with_children(node, tuple(self.of(child, columns) for child, columns in inputs))
         made: Node | None = None
         match node:
             case Inner():
-                made = self._inner(node)
+                made = self._inner(node, read)
             case Join():
                 made = self._join(node)
             case Restrict():
@@ -149,7 +168,7 @@ class _JoinFolding:
                 return None
 
     def _restrict(self, node: Restrict) -> Node | None:
-        chain = _Chain.of(node.input)
+        chain = Chain.of(node.input)
         if chain is None or not isinstance(node.keys, Leaf) or not node.on:
             return None
         keys = self._rows(node.keys)
@@ -176,8 +195,8 @@ class _JoinFolding:
         made = self._lookups.put(chain.leaf, kept[0], kept[1])
         return chain.over(replace(chain.leaf, relation=made))
 
-    def _inner(self, node: Inner) -> Node | None:
-        chains = [_Chain.of(child) for child in node.inputs]
+    def _inner(self, node: Inner, read: Columns) -> Node | None:
+        chains = [Chain.of(child) for child in node.inputs]
         known = [chain for chain in chains if chain is not None]
         if len(known) < len(chains) or not known:
             return None
@@ -186,31 +205,37 @@ class _JoinFolding:
         rows = [table for table in tables if table is not None]
         if len(rows) < len(tables):
             return None
+        types = [self._lookups.types(chain.leaf) for chain in known]
+        inputs = [JoinInput(*each) for each in zip(known, rows, types, strict=True)]
         if not all(table.num_rows for table in rows):
+            # Filters are left, so that `support`, which runs plans over no rows, sees them.
             nothing = [np.zeros(0, np.int64)] * len(rows)
-            return self._joined(node, known, rows, nothing, paired)
-        equal = [pair for pair in map(equal_columns, node.on) if pair is not None]
-        places = [np.arange(rows[0].num_rows)]
-        joined, waiting = [0], list(range(1, len(known)))
+            return self._joined(node, inputs, nothing, paired, node.on, read)
+        used = columns_below(node, read)[0]
+        inputs = [each.settled(used, self._evaluator) for each in inputs]
+        equal = {on: pair for on in node.on if (pair := equal_columns(on)) is not None}
+        places = [np.arange(inputs[0].rows.num_rows)]
+        joined, waiting, left = [0], list(range(1, len(inputs))), list(node.on)
         while waiting:
             # Follow the planned order, but postpone a table that would give many rows: joining
             # another table first may reduce them.
             few = min(ROWS_MAX, FAN_OUT * len(places[0]))
             for i, most in [*((i, few) for i in waiting), *((i, ROWS_MAX) for i in waiting)]:
-                found = self._match(known, rows, joined, places, i, equal, most)
+                found = self._match(inputs, joined, places, i, equal, most)
                 if found is not None:
+                    places, tested = found
+                    left = [on for on in left if on not in tested]
                     break
             else:
-                i = min(waiting, key=lambda i: rows[i].num_rows)
-                found = product_of(places, rows[i].num_rows)
-                if found is None:
+                i = min(waiting, key=lambda i: inputs[i].rows.num_rows)
+                product = product_of(places, inputs[i].rows.num_rows)
+                if product is None:
                     self._lookups.decline(Fallback.TOO_MANY_ROWS)
                     return None
-            places = found
+                places = product
             joined.append(i)
             waiting.remove(i)
-        known, rows = [known[i] for i in joined], [rows[i] for i in joined]
-        return self._joined(node, known, rows, places, paired)
+        return self._joined(node, [inputs[i] for i in joined], places, paired, left, read)
 
     def _join(self, node: Join) -> Node | None:
         """A left, semi or anti join, which is linear in its left side."""
@@ -237,7 +262,7 @@ class _JoinFolding:
 
     def _join_rows(self, node: Join, right: pa.Table, types: tuple[str, ...]) -> Node | None:
         """Join a chain with these consolidated rows."""
-        left = _Chain.of(node.left)
+        left = Chain.of(node.left)
         rows = None if left is None else self._rows(left.leaf)
         if left is None or rows is None:
             return None
@@ -286,7 +311,7 @@ class _JoinFolding:
     def _agreed(
         self,
         node: Join,
-        left: _Chain,
+        left: Chain,
         rows: pa.Table,
         right: Mapping[str, Value],
         pairs: tuple[np.ndarray, np.ndarray],
@@ -314,63 +339,78 @@ class _JoinFolding:
 
     def _match(
         self,
-        chains: list[_Chain],
-        rows: list[pa.Table],
+        inputs: Sequence[JoinInput],
         joined: list[int],
         places: list[np.ndarray],
         i: int,
-        equal: list[tuple[str, str, bool]],
+        equal: Mapping[Expr, tuple[str, str, bool]],
         most: int,
-    ) -> list[np.ndarray] | None:
-        """Join one more table: the positions in each joined table."""
+    ) -> tuple[list[np.ndarray], set[Expr]] | None:
+        """Join one more input: the positions in each joined input, and the conditions tested."""
         left, right = [], []
-        with_null: list[bool] = []
-        for a, b, null_safe in equal:
+        tested: dict[Expr, bool] = {}
+        for condition, (a, b, null_safe) in equal.items():
             for here, there in ((a, b), (b, a)):
-                mine = chains[i].place(there)
-                theirs = [(j, chains[j].place(here)) for j in joined]
+                mine = inputs[i].chain.place(there)
+                theirs = [(j, inputs[j].chain.place(here)) for j in joined]
                 other = next(((j, p) for j, p in theirs if p is not None), None)
                 if mine is None or other is None:
                     continue
                 j, place = other
-                one, two = rows[j].column(place), rows[i].column(mine)
-                kinds = self._lookups.types(chains[j].leaf), self._lookups.types(chains[i].leaf)
-                both = comparable_pair(one, two, (kinds[0][place], kinds[1][mine]))
+                one, two = inputs[j].rows.column(place), inputs[i].rows.column(mine)
+                kinds = inputs[j].types[place], inputs[i].types[mine]
+                both = comparable_pair(one, two, kinds)
                 if both is None:
                     continue
-                left.append(both[0].take(pa.array(places[joined.index(j)])))
+                left.append(taken(both[0], places[joined.index(j)]))
                 right.append(both[1])
-                with_null.append(null_safe)
+                tested[condition] = null_safe
                 break
         if not left:
             return None
-        pairs = pairs_of(left, right, most, with_null)
+        safe = tuple(tested.values())
+        pairs = self._lookups.memo.of(
+            ("pairs", most, len(left), safe),
+            [*left, *right],
+            lambda: pairs_of(left, right, most, safe),
+        )
         if pairs is None:
             return None
         at_left, at_right = pairs
-        return [*(p[at_left] for p in places), at_right]
+        return [*(p[at_left] for p in places), at_right], set(tested)
 
     def _joined(
         self,
         node: Inner,
-        chains: list[_Chain],
-        rows: list[pa.Table],
+        inputs: Sequence[JoinInput],
         places: list[np.ndarray],
         paired: bool,
+        on: Sequence[Expr],
+        read: Columns,
     ) -> Node:
+        """The joined rows, with the operators of the inputs and the conditions left above them."""
+        if read is not None:
+            read = read.union(*(condition.columns for condition in on))
         columns: list[pa.ChunkedArray] = []
         names: list[str] = []
         types: list[str] = []
         before = after = pa.scalar(1, pa.int64())
-        for chain, table, at in zip(chains, rows, places, strict=True):
-            taken = table.take(pa.array(at))
-            kinds = self._lookups.types(chain.leaf)
+        count = len(places[0])
+        for each, at in zip(inputs, places, strict=True):
+            chain = each.chain
             for place in chain.used:
-                columns.append(taken.column(place))
-                names.append(chain.leaf.columns[place])
-                types.append(kinds[place])
-            before = pc.multiply(before, taken.column(_BEFORE))
-            after = pc.multiply(after, taken.column(_AFTER))
+                name, type_ = chain.leaf.columns[place], each.types[place]
+                is_read = bool(chain.ops) or read is None or name in read
+                values = each.rows.column(place)
+                columns.append(taken(values, at) if is_read else pa.nulls(count, values.type))
+                names.append(name)
+                types.append(type_)
+            for name, (type_, kind) in each.unread.items():
+                columns.append(pa.nulls(count, kind))
+                names.append(name)
+                types.append(type_)
+            before = pc.multiply(before, taken(each.rows.column(_BEFORE), at))
+            after = pc.multiply(after, taken(each.rows.column(_AFTER), at)) if paired else before
         stored = [f"c{i}" for i in range(len(columns))]
         if paired:
             old = pa.table([*columns, before], names=[*stored, WEIGHT])
@@ -378,13 +418,15 @@ class _JoinFolding:
             name = self._lookups.pair(_there(old), _there(new), tuple(types))
         else:
             name = self._lookups.add(
-                pa.table([*columns, after], names=[*stored, WEIGHT]), tuple(types)
+                pa.table([*columns, before], names=[*stored, WEIGHT]), tuple(types)
             )
         made: Node = Leaf(name, tuple(names), When.BOTH if paired else When.DELTA)
-        for chain in chains:
-            made = chain.beside(made)
-        for condition in node.on:
+        for each in inputs:
+            made = each.chain.beside(made)
+        for condition in on:
             made = Filter(made, condition)
+        if made.columns == node.columns:
+            return made
         return Project(made, tuple((c, column(c)) for c in node.columns))
 
     def _versions(self, leaf: Leaf) -> pa.Table | None:
@@ -442,70 +484,6 @@ def _terms(node: Node) -> list[tuple[bool, Node]]:
             return found
         case _:
             return [(False, node)]
-
-
-class _Chain:
-    """Filters and projections, outermost first, over a leaf."""
-
-    def __init__(self, ops: list[Filter | Project], leaf: Leaf) -> None:
-        self.ops = ops
-        self.leaf = leaf
-        self._places: dict[str, int | None] = {}
-
-    @classmethod
-    def of(cls, node: Node) -> _Chain | None:
-        ops: list[Filter | Project] = []
-        while isinstance(node, Filter | Project):
-            ops.append(node)
-            node = node.input
-        return cls(ops, node) if isinstance(node, Leaf) else None
-
-    def place(self, name: str) -> int | None:
-        """The leaf's column that a column of the chain is a plain copy of, if any."""
-        if name not in self._places:
-            self._places[name] = self._place(name)
-        return self._places[name]
-
-    def _place(self, name: str) -> int | None:
-        wanted: str | None = name
-        for op in self.ops:
-            if isinstance(op, Project):
-                found = next((e for n, e in op.items if n == wanted), None)
-                wanted = None if found is None else found.column
-            if wanted is None:
-                return None
-        return self.leaf.columns.index(wanted) if wanted in self.leaf.columns else None
-
-    @property
-    def used(self) -> list[int]:
-        """The leaf's columns that the operators above use."""
-        needed: set[str] = set(self.leaf.columns)
-        for op in reversed(self.ops):
-            if isinstance(op, Project):
-                needed = set[str]().union(*(e.columns for _, e in op.items))
-                break
-        for op in self.ops:
-            if isinstance(op, Filter):
-                needed |= op.condition.columns
-        return [i for i, c in enumerate(self.leaf.columns) if c in needed]
-
-    def over(self, node: Node) -> Node:
-        """The same operators over another node."""
-        for op in reversed(self.ops):
-            node = replace(op, input=node)
-        return node
-
-    def beside(self, node: Node) -> Node:
-        """The same operators over a node with more columns, which are kept."""
-        mine = [self.leaf.columns[i] for i in self.used]
-        for op in reversed(self.ops):
-            if isinstance(op, Filter):
-                node = Filter(node, op.condition)
-                continue
-            others = tuple((c, column(c)) for c in node.columns if c not in mine)
-            node = Project(node, (*op.items, *others))
-            mine = [n for n, _ in op.items]
-        return node
 
 
 def _picked(rows: pa.Table, places: Iterable[int]) -> pa.Table:
