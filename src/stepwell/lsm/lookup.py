@@ -42,6 +42,7 @@ class LookedUpRows:
         self._memory: list[tuple[Part, Places]] = []
         self._found: list[tuple[RunIndex, Places]] = []
         self._columns: dict[int, pa.ChunkedArray] = {}
+        self._tables: dict[frozenset[int] | None, pa.Table] = {}
         self.rows = 0
 
     def add_part(self, part: Part, places: Places) -> None:
@@ -56,18 +57,22 @@ class LookedUpRows:
 
     def table(self, columns: frozenset[int] | None) -> pa.Table:
         """The rows, with these columns and the weight. Other columns are NULL."""
-        before = self._profiler.enter("look-ups")
-        try:
-            return self._table(columns)
-        finally:
-            self._profiler.enter(before)
+        known = self._tables.get(columns)
+        if known is None:
+            before = self._profiler.enter("look-ups")
+            try:
+                known = self._tables[columns] = self._table(columns)
+            finally:
+                self._profiler.enter(before)
+        return known
 
     def _table(self, columns: frozenset[int] | None) -> pa.Table:
-        width = len(self._schema)
+        last = len(self._schema) - 1
+        empty = {kind: pa.nulls(self.rows, kind) for kind in set(self._schema.types)}
         made = [
             self._column(i)
-            if columns is None or i in columns or i == width - 1
-            else pa.nulls(self.rows, field.type)
+            if columns is None or i in columns or i == last
+            else empty[field.type]
             for i, field in enumerate(self._schema)
         ]
         return pa.table(made, schema=self._schema)

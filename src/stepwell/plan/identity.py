@@ -1,4 +1,4 @@
-"""Remember what follows from a plan, by its identity.
+"""Remember what follows from a plan, by its identity, and give equal nodes one identity.
 
 Blocks and plans are immutable and live as long as their view, and comparing two of them costs more
 than most of what is derived from one.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from typing import TypeVar
+
+from stepwell.plan.nodes import Node, children, with_children
 
 _OBJECTS_MAX = 10_000
 
@@ -31,3 +33,19 @@ def by_identity(compute: Callable[[Given], Made]) -> Callable[[Given], Made]:
         return found[1]
 
     return remembered
+
+
+@by_identity
+def with_equal_nodes_once(plan: Node) -> Node:
+    """The same plan, in which equal nodes are one object, so that they are computed once."""
+    equal: dict[Node, Node] = {}
+    known: dict[int, Node] = {}
+
+    def of(node: Node) -> Node:
+        made = known.get(id(node))
+        if made is None:
+            made = with_children(node, tuple(map(of, children(node))))
+            made = known[id(node)] = equal.setdefault(made, made)
+        return made
+
+    return of(plan)

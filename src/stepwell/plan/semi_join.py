@@ -86,8 +86,17 @@ def reduced(node: Node, lookup: RowLookUp) -> Node:
 class _Reduction:
     def __init__(self, lookup: RowLookUp) -> None:
         self._lookup = lookup
+        self._known: dict[object, tuple[object, Node]] = {}
+        """The results for the nodes of this plan, in which the same node may occur often."""
 
     def of(self, node: Node) -> Node:
+        known = self._known.get(id(node))
+        if known is None:
+            # The node is held as well, so no other one can get its id.
+            known = self._known[id(node)] = node, self._of(node)
+        return known[1]
+
+    def _of(self, node: Node) -> Node:
         match node:
             case Restrict():
                 return self._restrict(node, {}, None)
@@ -113,6 +122,21 @@ class _Reduction:
         """
         if not candidates:
             return self.of(node)
+        values = frozenset((column, id(values)) for column, values in candidates.items())
+        key = id(node), values, needed, conditions
+        known = self._known.get(key)
+        if known is None:
+            made = self._restricted(node, candidates, needed, conditions)
+            known = self._known[key] = (node, candidates), made
+        return known[1]
+
+    def _restricted(
+        self,
+        node: Node,
+        candidates: Candidates,
+        needed: frozenset[str] | None,
+        conditions: tuple[Expr, ...],
+    ) -> Node:
         match node:
             case Leaf():
                 return self._leaf(node, candidates, needed, conditions)

@@ -14,6 +14,7 @@ from stepwell.execution.local.lookup import LookUps
 from stepwell.execution.local.operators import PlanEvaluator, from_lookups
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.part import Part
+from stepwell.plan.identity import with_equal_nodes_once
 from stepwell.plan.nodes import Accumulate, Node
 from stepwell.plan.semi_join import reduced
 
@@ -30,7 +31,8 @@ class LocalBackend:
 
         The results are registered in `inputs`. A join that is not supported stays in the plan.
         """
-        return fold_joins(reduced(plan, inputs), inputs, self._evaluator(inputs))
+        small = reduced(with_equal_nodes_once(plan), inputs)
+        return fold_joins(small, inputs, self._evaluator(inputs))
 
     def run(self, plan: Node, inputs: LookUps, types: tuple[str, ...] | None = None) -> Part:
         """The change set of a reduced plan. Raises `CannotRunError`."""

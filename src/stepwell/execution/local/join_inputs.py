@@ -19,6 +19,7 @@ from stepwell.plan.nodes import (
     Filter,
     Inner,
     Join,
+    Keys,
     Leaf,
     Negate,
     Node,
@@ -172,6 +173,8 @@ def columns_below(node: Node, read: Columns) -> list[Columns]:
             return [None if read is None else read | node.condition.columns]
         case Negate() | Consolidate():
             return [read]
+        case Keys():
+            return [frozenset(column for _, column in node.items)]
         case Union() if read is not None:
             places = [place for place, name in enumerate(node.columns) if name in read]
             return [frozenset(child.columns[p] for p in places) for child in node.inputs]

@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stepwell.lsm.hashing import numbers
+from stepwell.lsm.index import ordered
 from stepwell.lsm.values import comparable
 from stepwell.plan.nodes import Side
 
@@ -26,6 +28,8 @@ Columns = Sequence[pa.ChunkedArray]
 
 PRODUCT_ROWS_MAX = 100_000
 """Maximum size of a cross product. Joins without an equality often have a one-row sum as a side."""
+_DENSITY = 8
+"""Numbers are their own codes if their range has at most as many times more values than rows."""
 _CODES_MAX = 1024
 """Codes of several columns are multiplied. Above this limit, and four times the number of rows,
 they are renumbered: kernels allocate an entry for each code."""
@@ -62,10 +66,12 @@ def pairs_of(
     `null_safe` says for each column whether NULL equals NULL in it, by default in none.
     """
     mine, theirs, count = _codes(left, right, null_safe or [False] * len(left))
-    # Group the right side by code: `starts` are the bounds of each group in `by_code`.
+    # Group the right side by code: `starts` are the bounds of each group in `known`.
     known = np.flatnonzero(theirs >= 0)
-    by_code = known[np.argsort(theirs[known])]
-    starts = np.concatenate([[0], np.cumsum(np.bincount(theirs[known], minlength=count))])
+    codes = theirs[known]
+    if not bool((codes[:-1] <= codes[1:]).all()):
+        known = known[np.argsort(codes)]
+    starts = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=count))])
     rows = np.flatnonzero(mine >= 0)
     first = starts[mine[rows]]
     matches = starts[mine[rows] + 1] - first
@@ -75,7 +81,7 @@ def pairs_of(
     at_left = np.repeat(rows, matches)
     before = np.cumsum(matches) - matches
     at = np.arange(total) + np.repeat(first - before, matches)
-    return at_left, by_code[at]
+    return at_left, known[at]
 
 
 def matched(left: Columns, right: Columns, *, null_safe: bool = False) -> Mask:
@@ -117,6 +123,10 @@ def _codes(
 
     Rows of both sides have the same code exactly if their keys are equal.
     """
+    if len(left) == 1:
+        found = _number_codes(left[0], right[0])
+        if found is not None:
+            return found
     rows = len(left[0])
     codes, count = np.zeros(rows + len(right[0]), dtype=np.int64), 1
     for one, two, with_null in zip(left, right, null_safe, strict=True):
@@ -129,6 +139,32 @@ def _codes(
             empty = int(len(found) > 0 and found[0] < 0)
             codes, count = codes - empty, len(found) - empty
     return codes[:rows], codes[rows:], count
+
+
+def _number_codes(
+    left: pa.ChunkedArray, right: pa.ChunkedArray
+) -> tuple[Positions, Positions, int] | None:
+    """Codes of numbers that are dense or in order, without hashing; None for other columns."""
+    if not ordered(left.type) or left.null_count or right.null_count:
+        return None
+    if not len(left) or not len(right):
+        return np.zeros(len(left), np.int64) - 1, np.zeros(len(right), np.int64), 1
+    mine, theirs = (numbers(column.combine_chunks()) for column in (left, right))
+    low, high = int(theirs.min()), int(theirs.max())
+    span = high - low + 1
+    if span <= _DENSITY * (len(mine) + len(theirs)):
+        outside = (mine < low) | (mine > high)
+        # Only differences between numbers of the range are known not to overflow.
+        codes = np.where(outside, low, mine).astype(np.int64) - low
+        codes[outside] = -1
+        return codes, theirs.astype(np.int64) - low, span
+    if not bool((mine[:-1] <= mine[1:]).all() and (theirs[:-1] <= theirs[1:]).all()):
+        return None
+    first = np.ones(len(theirs), dtype=bool)
+    np.not_equal(theirs[1:], theirs[:-1], out=first[1:])
+    distinct = theirs[first]
+    at = np.minimum(distinct.searchsorted(mine), len(distinct) - 1)
+    return np.where(distinct[at] == mine, at, -1), np.cumsum(first) - 1, len(distinct)
 
 
 def _encoded(one: pa.ChunkedArray, two: pa.ChunkedArray, null_safe: bool) -> tuple[Positions, int]:

@@ -81,16 +81,19 @@ class _JoinFolding:
     def __init__(self, lookups: LookUps, evaluator: PlanEvaluator) -> None:
         self._lookups = lookups
         self._evaluator = evaluator
-        self._known: dict[tuple[int, Columns], tuple[Node, Node]] = {}
-        """The results for the nodes of this plan, in which the same node may occur often."""
+        self._known: dict[int, tuple[Node, dict[Columns, Node]]] = {}
+        """The results for the nodes of this plan, by the columns that are read. The same node may
+        occur often."""
 
     def of(self, node: Node, read: Columns) -> Node:
         """The plan without joins that can be folded; columns that are not read may be NULL."""
-        known = self._known.get((id(node), read))
-        if known is None:
-            # The node is held as well, so no other one can get its id.
-            known = self._known[id(node), read] = node, self._of(node, read)
-        return known[1]
+        # The node is held as well, so no other one can get its id.
+        results = self._known.setdefault(id(node), (node, {}))[1]
+        for columns, result in results.items():
+            if columns is None or (read is not None and read <= columns):
+                return result
+        result = results[read] = self._of(node, read)
+        return result
 
     def _of(self, node: Node, read: Columns) -> Node:
         inputs = zip(children(node), columns_below(node, read), strict=True)
@@ -191,7 +194,7 @@ class _JoinFolding:
             mask = among_rows([table.column(p) for p in known], values)
             if mask is None:
                 return None
-            kept.append(table.filter(mask))
+            kept.append(table if pc.all(mask).as_py() else table.filter(mask))
         made = self._lookups.put(chain.leaf, kept[0], kept[1])
         return chain.over(replace(chain.leaf, relation=made))
 

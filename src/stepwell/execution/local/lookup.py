@@ -88,13 +88,21 @@ class LookUps:
         # row that seems never to have existed.
         delta = None
         if changed is not None:
-            at = changed.find(self._sought(relation, candidates))
-            delta = changed.rows_at(at)
+            delta = self._changed(changed, self._sought(relation, candidates))
         for condition in conditions:
             whole = fulfilling(whole, leaf.columns, relation.types, condition)
             if delta is not None:
                 delta = fulfilling(delta, leaf.columns, relation.types, condition)
         return self.put(leaf, whole, delta)
+
+    def _changed(self, part: Part, sought: Sought) -> pa.Table:
+        """The rows of a change that have such values."""
+        # The part is held as well, so no other one can get its id.
+        return self.memo.of(
+            ("changed", id(part), *sought),
+            list(sought.values()),
+            lambda: (part, part.rows_at(part.find(sought))),
+        )[1]
 
     def add(self, table: pa.Table, types: tuple[str, ...]) -> str:
         """Register rows as a change set."""
@@ -191,7 +199,7 @@ class LookUps:
         result = self._look_up(relation, sought)
         if result is None:
             return None
-        return result.table(None if needed is None else needed | sought.keys())
+        return result.table(None if needed is None else needed.union(sought))
 
     def _look_up(self, relation: Relation, sought: Sought) -> LookedUpRows | None:
         if relation.rows > INDEX_ROWS_MAX:
@@ -231,7 +239,7 @@ class LookUps:
     def common(self, a: Values, b: Values) -> Values:
         if not isinstance(a, pa.Array) or not isinstance(b, pa.Array) or a.type != b.type:
             return b if isinstance(b, pa.Array) else a
-        return a.filter(pc.is_in(a, value_set=b))
+        return self.memo.of("common", [a, b], lambda: a.filter(pc.is_in(a, value_set=b)))
 
     def union(self, values: list[Values]) -> Values:
         arrays = [v for v in values if isinstance(v, pa.Array)]

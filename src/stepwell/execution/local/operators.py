@@ -70,6 +70,9 @@ class Rows:
         return len(self.weight)
 
     def where(self, mask: pa.ChunkedArray | pa.Array) -> Rows:
+        """The rows where a mask without NULL is true."""
+        if pc.all(mask).as_py():
+            return self
         kept = {
             name: value
             if isinstance(value.data, pa.Scalar)
