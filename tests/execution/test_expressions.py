@@ -44,6 +44,8 @@ TYPES = {
     "e": "date",
     "f": "boolean",
     "x": "double",
+    "y": "binary",
+    "z": "binary",
 }
 NUMBERS = "thijbpqrn"
 ROWS = 60
@@ -112,7 +114,9 @@ class Draw:
         if kind == 1:
             return f"{self.text(depth - 1)} {compare} {self.text(depth - 1)}"
         if kind == 2:
-            return f"{self.date(0)} {compare} {self.date(0)}"
+            return self.random.choice(
+                [f"{self.date(0)} {compare} {self.date(0)}", f"y {compare} z"]
+            )
         if kind == 3:
             return f"({self.random.choice([self.number, self.text, self.date])(0)} IS NULL)"
         if kind == 4:
@@ -169,6 +173,8 @@ class Draw:
             return datetime.date(1990, 1, 1) + datetime.timedelta(self.random.randrange(5000))
         if type_ == "boolean":
             return self.random.random() < 0.5
+        if type_ == "binary":
+            return self.random.choice([b"", b"a", b"ab", b"a\0", b"\x7f", b"\x80", b"\xff"])
         return self.random.choice([0.0, -0.0, 1.5, float("nan"), float("inf")])
 
     def table(self) -> pa.Table:

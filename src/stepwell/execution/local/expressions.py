@@ -54,7 +54,7 @@ Data: TypeAlias = Any
 """An Arrow column, or a scalar that stands for all rows."""
 
 _DOUBLE = "double"
-_ORDERED = {"boolean", "string", "date", "timestamp", "timestamp_ntz"}
+_ORDERED = {"boolean", "string", "binary", "date", "timestamp", "timestamp_ntz"}
 COMPARE: dict[type[exp.Expr], Callable[..., Any]] = {
     exp.EQ: pc.equal,
     exp.NEQ: pc.not_equal,

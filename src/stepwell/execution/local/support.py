@@ -43,7 +43,7 @@ from stepwell.plan.maintain import Maintenance
 from stepwell.plan.nodes import Names, Node, Scan, operators, walk
 from stepwell.plan.program import Block, Full, Program, Rows, Sums, Top
 
-VERSION = 2
+VERSION = 3
 """Increment when the local backend computes more or less than before. Decisions that are stored
 with another version are made again when a pipeline is opened."""
 Types = Callable[[str], tuple[str, ...]]
