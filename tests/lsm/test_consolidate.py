@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from stepwell.lsm import consolidate
 from stepwell.lsm.consolidate import consolidated
 
-ROW = st.tuples(
-    st.integers(0, 5), st.sampled_from([None, 1, 2]), st.sampled_from(["", "a", None])
-)
+ROW = st.tuples(st.integers(0, 5), st.sampled_from([None, 1, 2]), st.sampled_from(["", "a", None]))
 ROWS = st.lists(st.tuples(ROW, st.integers(-2, 2)), max_size=30)
 
 

@@ -19,7 +19,7 @@ import xxhash
 
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.column_memo import ColumnMemo
-from stepwell.lsm.index import Indexes, RunIndex, ordered
+from stepwell.lsm.index import Indexes, RunIndex, ascending, ordered
 from stepwell.lsm.part import Part, Places, Relation, Sought
 from stepwell.lsm.profiler import Profiler
 
@@ -212,8 +212,7 @@ def distinct(column: pa.ChunkedArray) -> pa.Array:
 
 def _each_once(numbers: Places) -> Places:
     """The distinct numbers, ascending. NumPy's `unique` hashes them first, which takes longer."""
-    if len(numbers) > 1 and not bool(np.all(numbers[:-1] <= numbers[1:])):
-        numbers = np.sort(numbers)
+    numbers = ascending(numbers)
     kept = np.ones(len(numbers), dtype=bool)
     np.not_equal(numbers[1:], numbers[:-1], out=kept[1:])
     return numbers[kept]

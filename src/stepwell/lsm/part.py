@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from stepwell.errors import BugError
 from stepwell.lsm.hashing import numbers
-from stepwell.lsm.index import concatenated_ranges, ordered
+from stepwell.lsm.index import ascending, concatenated_ranges, ordered
 from stepwell.lsm.run_file import RunFiles, sortable
 from stepwell.manifest.manifest import Run
 
@@ -89,7 +89,7 @@ class Part:
             mask = pc.is_in(column, value_set=values).to_numpy(zero_copy_only=False)
             at = np.flatnonzero(mask)
             return at if among is None else among[at]
-        wanted = np.sort(numbers(values))
+        wanted = ascending(numbers(values))
         if not len(wanted):
             return np.zeros(0, np.int64)
         if among is None and self.rows >= INDEXED_ROWS_MIN:
