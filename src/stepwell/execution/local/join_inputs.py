@@ -167,8 +167,8 @@ def columns_below(node: Node, read: Columns) -> list[Columns]:
     """The columns that a node reads of each of its inputs, if these columns are read of it."""
     match node:
         case Project():
-            used = (e.columns for name, e in node.items if read is None or name in read)
-            return [frozenset[str]().union(*used)]
+            items = (e.columns for name, e in node.items if read is None or name in read)
+            return [frozenset[str]().union(*items)]
         case Filter():
             return [None if read is None else read | node.condition.columns]
         case Negate() | Consolidate():
@@ -188,8 +188,8 @@ def columns_below(node: Node, read: Columns) -> list[Columns]:
             return [read.union((a for a, _ in node.equal), *also), None]
         case Accumulate():
             both = [(a.argument, a.present) for _, a in node.sums]
-            used = (e.columns for one in both for e in one if e is not None)
-            return [frozenset(node.keys).union(*used)]
+            summed = (e.columns for one in both for e in one if e is not None)
+            return [frozenset(node.keys).union(*summed)]
         case Aggregate():
             return [frozenset(node.keys).union(*(call.columns for _, call in node.calls))]
         case _:

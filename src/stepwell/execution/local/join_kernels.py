@@ -124,9 +124,9 @@ def _codes(
     Rows of both sides have the same code exactly if their keys are equal.
     """
     if len(left) == 1:
-        found = _number_codes(left[0], right[0])
-        if found is not None:
-            return found
+        coded = _number_codes(left[0], right[0])
+        if coded is not None:
+            return coded
     rows = len(left[0])
     codes, count = np.zeros(rows + len(right[0]), dtype=np.int64), 1
     for one, two, with_null in zip(left, right, null_safe, strict=True):

@@ -55,7 +55,8 @@ def _codes(key: pa.Array) -> Ints:
     if ordered(key.type) and not key.null_count:
         return numbers(key)
     encoded = key.dictionary_encode(null_encoding="encode")
-    return encoded.indices.to_numpy().astype(np.int64)
+    codes: Ints = encoded.indices.to_numpy().astype(np.int64)
+    return codes
 
 
 def unscaled(column: pa.Array) -> tuple[Ints | None, Mask | None]:
