@@ -71,7 +71,7 @@ def test_a_second_process_decodes_nothing(
     _, first = opened(folder, run)
     assert looked_up(first) == FOUND
     again = RunFiles((), ROWS, identity="run-1")
-    monkeypatch.setattr(index_module.pq, "read_table", None)
+    monkeypatch.setattr(RunFiles, "column", None)
     monkeypatch.setattr(index_module.np, "argsort", None)
     cache, second = opened(folder, again)
     assert looked_up(second) == FOUND
@@ -100,7 +100,7 @@ def test_what_was_worked_out_for_a_run_before_it_is_stored_stays(
     run.identity = "run-2"
     assert looked_up(indexes.of(run, SCHEMA)) == FOUND
     assert cache.usage().runs == 1
-    monkeypatch.setattr(index_module.pq, "read_table", None)
+    monkeypatch.setattr(RunFiles, "column", None)
     again = RunFiles((), ROWS, identity="run-2")
     _, second = opened(folder, again)
     assert looked_up(second) == FOUND

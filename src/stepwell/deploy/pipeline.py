@@ -226,7 +226,7 @@ def make_executor(project: Project, spark: SparkSession | None = None) -> Execut
 
         return lambda store, env: ReferenceExecutor(project.sql, store, env)
     # Imported late: a process that does not use Spark should not pay for it.
-    from stepwell.deploy.cache import open_cache
+    from stepwell.deploy.cache import cache_place, open_cache
     from stepwell.execution.limits import QueryLimits
     from stepwell.execution.spark.executor import spark_executor
     from stepwell.execution.spark.session import SessionSettings
@@ -245,6 +245,7 @@ def make_executor(project: Project, spark: SparkSession | None = None) -> Execut
         settings=settings,
         spark=spark,
         cache=lambda env: open_cache(project, env),
+        workers_cache=cache_place(project),
         queries=QueryLimits(bulk_rows=project.sections.transaction.bulk_rows),
     )
 

@@ -25,6 +25,8 @@ class QueryLimits:
     """For at most this many rows, Spark computes faster than it generates Java code and tasks."""
     collected_rows_max: int = 200_000
     """Spark writes results that may have more rows than this."""
+    fetched_rows_max: int = 200_000
+    """Executors on other machines return at most this many rows of a look-up; more stay there."""
     collected_groups_max: int = 1_000_000
     """Group counts are overestimated, and a row of sums is small: usually there are far fewer."""
     bulk_rows: int | None = BULK_ROWS

@@ -23,7 +23,7 @@ import struct
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,34 @@ _MAGIC = b"STEPWEL1"
 _TRAILER = struct.Struct("<8sQQ")
 _TRIM_SHARE = 16
 """Trim the cache whenever 1/16 of its size limit has been added."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlace:
+    """Where a process on any machine opens its cache."""
+
+    folder: str | None = None
+    """None: the default folder of the user there."""
+    bytes_max: int = BYTES_MAX
+
+    def open(self, env: Env) -> Cache:
+        try:
+            folder = default_folder(os.environ) if self.folder is None else Path(self.folder)
+        except RuntimeError:
+            # This user has no home, as in some containers: no folder, so one of this process.
+            folder = Path(os.devnull)
+        return Cache(folder, env, self.bytes_max)
+
+
+def default_folder(environ: Mapping[str, str]) -> Path:
+    """Return the default cache folder, which all pipelines of a user on this machine share.
+
+    >>> str(default_folder({"XDG_CACHE_HOME": "/var/cache/ada"}))
+    '/var/cache/ada/stepwell'
+    """
+    given = environ.get("XDG_CACHE_HOME", "")
+    base = Path(given) if os.path.isabs(given) else Path("~/.cache").expanduser()
+    return base / "stepwell"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ import math
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import xxhash
 
 from stepwell.errors import BugError
@@ -51,6 +51,25 @@ def ascending(numbers: Array) -> Array:
     return numbers if bool((numbers[:-1] <= numbers[1:]).all()) else np.sort(numbers)
 
 
+@dataclass(frozen=True, slots=True)
+class ColumnRange:
+    """The range of an indexed column in a run, as `hashing.numbers`."""
+
+    low: int | None
+    high: int | None
+    """None if every value is NULL."""
+    nulls: bool
+
+    def may_contain(self, values: pa.Array) -> bool:
+        """Whether one of these values may occur in the column."""
+        if values.null_count and self.nulls:
+            return True
+        if self.low is None or self.high is None:
+            return False
+        sought = numbers(values.drop_null() if values.null_count else values)
+        return bool(((sought >= self.low) & (sought <= self.high)).any())
+
+
 class Indexes:
     """The indexes of all runs that were read. Safe to use from several threads."""
 
@@ -71,6 +90,8 @@ class Indexes:
 
     def build_like(self, run: RunFiles, others: Sequence[RunFiles], schema: pa.Schema) -> None:
         """Index a run by the columns that other runs are indexed by, before it replaces them."""
+        if not run.here:
+            return
         with self._lock:
             known = [index for other in others if (index := self._known.get(other)) is not None]
         index = self.of(run, schema)
@@ -113,6 +134,16 @@ class RunIndex:
     def build(self, column: int) -> None:
         """Build the index of a column, if it has none yet."""
         self._order(column)
+
+    def range(self, column: int) -> ColumnRange | None:
+        """The range of a column; None if it has no index by value yet."""
+        if column not in self._orders or not ordered(self._schema.field(column).type):
+            return None
+        in_order = self._order(column)[0]
+        nulls = bool(self.column(column).null_count)
+        if not len(in_order):
+            return ColumnRange(None, None, nulls)
+        return ColumnRange(int(in_order[0]), int(in_order[-1]), nulls)
 
     def find(self, column: int, values: pa.Array, most: int) -> Array | None:
         """Row numbers, ascending, of rows whose column may have one of these values.
@@ -221,14 +252,7 @@ class RunIndex:
         run = self._run()
         if run is None:
             raise BugError("an index was used after its run")
-        parts = [
-            pq.read_table(
-                file, columns=[stored], partitioning=None, page_checksum_verification=True
-            )
-            .column(0)
-            .cast(kind)
-            for file in run.files
-        ]
+        parts = [column.cast(kind) for column in run.column(stored)]
         schema = pa.schema([(stored, kind)])
         whole = pa.concat_tables(pa.table([part], schema=schema) for part in parts)
         if whole.nbytes > self._text_bytes_max:

@@ -288,7 +288,7 @@ class Relations:
         self, relation: Relation, runs: Sequence[RunFiles]
     ) -> Iterable[pa.Table] | None:
         """Like `merge`, in this process; None if the rows are too many, or not comparable."""
-        if not _consolidates(relation):
+        if not _consolidates(relation) or not all(run.here for run in runs):
             return None
         schema = arrow_schema(relation.types)
         if sum(run.rows for run in runs) <= self.limits.merged_rows_max:

@@ -60,6 +60,7 @@ class RowReader:
         self, relation: Relation, place: int, values: Collection[Any], places: Sequence[int]
     ) -> list[Row]:
         """The rows whose column at `place` has one of these values."""
+        _check_here(relation)
         key = relation.name, place
         profiler = self.profiler
         before = profiler.enter("look-ups")
@@ -80,6 +81,7 @@ class RowReader:
 
     def count(self, relation: Relation, place: int, values: Collection[Any]) -> int | None:
         """Estimate of the rows that `look_up` returns; None if a run has no index."""
+        _check_here(relation)
         schema, total = arrow_schema(relation.types), 0
         sought = to_array(_storable(values, relation.types[place]), schema.field(place).type)
         for part in relation.parts:
@@ -118,6 +120,13 @@ class RowReader:
             for at, value in enumerate(self.list_of(part, place)):
                 known.setdefault(value, []).append(at)
         return [at for value in values if value in known for at in known[value]]
+
+
+def _check_here(relation: Relation) -> None:
+    """Rows that executors look up are handled by columns, which are asked for in waves."""
+    for part in relation.parts:
+        if part.table is None and part.run is not None and not part.run.here:
+            raise TooManyRowsError
 
 
 class _LookUp:

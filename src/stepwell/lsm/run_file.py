@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,21 +71,38 @@ class RunFiles:
         return self._files
 
     @property
+    def here(self) -> bool:
+        """Whether this process has the files. Otherwise executors look up rows in them."""
+        return True
+
+    @property
     def bytes(self) -> int:
         return sum(file.stat().st_size for file in self.files)
 
     @property
     def weights(self) -> tuple[int, int] | None:
         """The least and greatest weight, if the files have statistics."""
-        found: list[int] = []
+        return weight_bounds(map(pq.read_metadata, self.files))
+
+    def column(self, name: str) -> Iterator[pa.ChunkedArray]:
+        """Decode a column of the files, one file at a time."""
         for file in self.files:
-            metadata = pq.read_metadata(file)
-            for group in range(metadata.num_row_groups):
-                statistics = metadata.row_group(group).column(metadata.num_columns - 1).statistics
-                if statistics is None or not statistics.has_min_max:
-                    return None
-                found += [statistics.min, statistics.max]
-        return (min(found), max(found)) if found else None
+            table = pq.read_table(
+                file, columns=[name], partitioning=None, page_checksum_verification=True
+            )
+            yield table.column(0)
+
+
+def weight_bounds(files: Iterable[pq.FileMetaData]) -> tuple[int, int] | None:
+    """The least and greatest weight according to the statistics; None if some are missing."""
+    found: list[int] = []
+    for metadata in files:
+        for group in range(metadata.num_row_groups):
+            statistics = metadata.row_group(group).column(metadata.num_columns - 1).statistics
+            if statistics is None or not statistics.has_min_max:
+                return None
+            found += [statistics.min, statistics.max]
+    return (min(found), max(found)) if found else None
 
 
 def identity_of(stored: Sequence[Run]) -> str:

@@ -234,7 +234,9 @@ class RelationStorage:
                 for body, run in zip(bodies, runs, strict=True)
             )
             return Part(relation.types, rows, table, stored=runs)
-        files = self._runs.opened(tuple(map(self._file, runs)), runs)
+        # Executors read runs from the store, so this process needs no copies.
+        copied = () if self._runs.elsewhere else tuple(map(self._file, runs))
+        files = self._runs.opened(copied, runs)
         return Part(relation.types, rows, run=files, stored=runs)
 
     def _file(self, run: Run) -> Path:

@@ -26,7 +26,7 @@ FOUND = "$found"
 FOUND_ROWS_MAX = 1_000_000
 """Larger results are left to Spark, which reads the rows in place."""
 INDEX_ROWS_MAX = 200_000_000
-"""Relations with more rows are left to Spark, which may run on many machines."""
+"""Relations with more rows on this machine are left to Spark."""
 VALUES_MAX = 1_000_000
 
 
@@ -196,15 +196,16 @@ class LookUps:
         sought = self._sought(relation, candidates)
         if candidates and not sought:
             return None
-        result = self._look_up(relation, sought)
-        if result is None:
-            return None
-        return result.table(None if needed is None else needed.union(sought))
+        columns = None if needed is None else needed.union(sought)
+        result = self._look_up(relation, sought, columns)
+        return None if result is None else result.table(columns)
 
-    def _look_up(self, relation: Relation, sought: Sought) -> LookedUpRows | None:
-        if relation.rows > INDEX_ROWS_MAX:
+    def _look_up(
+        self, relation: Relation, sought: Sought, needed: frozenset[int] | None
+    ) -> LookedUpRows | None:
+        if sum(part.rows for part in relation.parts if _is_here(part)) > INDEX_ROWS_MAX:
             return None
-        result = self._shared.look_up(self._indexes, relation, sought, self._most)
+        result = self._shared.look_up(self._indexes, relation, sought, self._most, needed)
         if result is not None:
             self.rows_read += result.rows
         return result
@@ -248,6 +249,10 @@ class LookUps:
         if len({a.type for a in arrays}) > 1:
             return None
         return distinct(pa.chunked_array(arrays))
+
+
+def _is_here(part: Part) -> bool:
+    return part.table is not None or part.run is None or part.run.here
 
 
 def _whole(given: pa.DataType, stored: pa.DataType) -> bool:

@@ -8,7 +8,8 @@ expressions is raised before anything is stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -42,7 +43,7 @@ from stepwell.lsm.run_file import WEIGHT, scalar
 from stepwell.lsm.values import comparable
 from stepwell.plan.cost import Costs, costs
 from stepwell.plan.maintain import Maintenance
-from stepwell.plan.nodes import Leaf, Node, When
+from stepwell.plan.nodes import Leaf, Node, When, relations
 from stepwell.plan.program import Block, Ending, Full, Groups, Program, Rows, Sums, Top
 from stepwell.plan.reasons import Code
 from stepwell.plan.render import presented
@@ -108,10 +109,7 @@ class Blocks:
                 _give(self._rows(change, program), program, outputs)
             return change
         if recompute.weighed:
-            moved = {name: part.rows for name, part in deltas.items()}
-            estimate = costs(block, self._relations.rows, moved, self._evaluator.limits.costs)
-            if estimate is None and self._evaluator.uses_local:
-                estimate = self._decisions.recomputes(block, deltas, self._relations.rows)
+            estimate = self._estimate(block, deltas)
             if estimate is not None and estimate.recompute_is_cheaper:
                 part = self._recomputed(block, deltas, program, outputs)
                 if part is not None:
@@ -124,6 +122,58 @@ class Blocks:
         except TooLargeError:
             recompute.too_large = True
             return self._recomputed(block, deltas, program, outputs)
+
+    def _estimate(self, block: Block, deltas: Mapping[str, Part]) -> Costs | None:
+        """Both estimates of the costs of a block, if they are known."""
+        moved = {name: part.rows for name, part in deltas.items()}
+        estimate = costs(block, self._relations.rows, moved, self._evaluator.limits.costs)
+        if estimate is None and self._evaluator.uses_local:
+            estimate = self._decisions.recomputes(block, deltas, self._relations.rows)
+        return estimate
+
+    def look_ahead(
+        self, programs: Sequence[tuple[Program, bool]], deltas: Mapping[str, Part]
+    ) -> None:
+        """Let executors look up what the blocks need, for all of them together.
+
+        Each program comes with whether its blocks may be recomputed. Blocks that read the result of
+        another block are left out: its change is not known yet.
+        """
+        if not self._evaluator.asks_executors:
+            return
+        plans: list[Node] = []
+        computed: set[str] = set()
+        for program, weighed in programs:
+            for block in program.blocks:
+                reads = block.reads if isinstance(block, Full) else relations(block.input)
+                if isinstance(block, Full) or reads & computed:
+                    computed.add(block.relation)
+                elif reads & deltas.keys():
+                    computed.add(block.relation)
+                    estimate = self._estimate(block, deltas) if weighed else None
+                    if estimate is None or not estimate.recompute_is_cheaper:
+                        plans += self._first_plans(block, deltas)
+        self._evaluator.look_ahead(plans, deltas)
+
+    def _first_plans(self, block: Block, deltas: Mapping[str, Part]) -> list[Node]:
+        """The plans that `_incremental` begins with."""
+        maintenance = self._evaluator.maintenance(block, deltas)
+        first: Node | None
+        if isinstance(block, Sums) and self._mergeable(block):
+            first = maintenance.summed(block)
+        elif isinstance(block, Top) and self._rows_stay(block):
+            first = maintenance.candidates(block)
+        elif isinstance(block, Rows) and block.ending is not None:
+            first = maintenance.coming(block)
+        else:
+            first = maintenance.plan(block)
+        if first is None:
+            return []
+        with suppress(TooLargeError):
+            for node in (first, *(stage.node for stage in maintenance.stages)):
+                self._evaluator.check_nodes(node)
+            return [*(stage.node for stage in maintenance.stages), first]
+        return []
 
     def _support(self, block: Block, deltas: Mapping[str, Part]) -> Support:
         if not self._evaluator.uses_local:

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
+from stepwell.errors import InvalidError
+from stepwell.execution.local.table_changes import typed_items
 from stepwell.execution.spark.evaluate import MUCH, Evaluator
 from stepwell.execution.spark.failures import translated
 from stepwell.execution.spark.frames import Frames, schema_of
@@ -41,6 +43,7 @@ from stepwell.lsm.run_file import FILE_ROWS, RunFiles, plain
 from stepwell.lsm.staged import StagedRows
 from stepwell.sql.statements import Table
 
+_LOADED = "`$stepwell$loaded`"
 TASK_CHUNKS = 3
 """Chunks that one task sorts together: Spark sorts what does not fit into memory on disk."""
 
@@ -80,6 +83,26 @@ class BulkInput:
             _discard(target)
             raise
         return Staged.of(self._rows(table, layout, target, reports), reports)
+
+    def load(self, name: str, frame: DataFrame) -> Part:
+        """The rows of a DataFrame as a part of an empty table."""
+        table, relation = self._tables[name.lower()], self._relations[name]
+        items = typed_items(table, relation.types, frame.columns)
+        with translated():
+            rows = frame.selectExpr(*items, "1L AS w")
+            part = self._frames.as_run(relation, rows, frame.count())
+            if relation.key:
+                names = ", ".join(f"c{i}" for i in relation.key)
+                self._frames.frame_of(part).createOrReplaceTempView(_LOADED)
+                twice = self._spark.sql(
+                    f"SELECT {names} FROM {_LOADED} GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
+                ).collect()
+                if twice:
+                    raise InvalidError(
+                        f"{table.name}: two rows have the key {tuple(twice[0])}",
+                        hint="leave out all but one of them",
+                    )
+        return part
 
     def normalised(self, name: str, staged: StagedRows) -> Part:
         """The change set of a table into which staged rows are put."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -45,15 +45,16 @@ from stepwell.execution.spark.frames import Frames, nothing, type_of
 from stepwell.execution.spark.row_order import in_fixed_order
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.index import Indexes
-from stepwell.lsm.lookup import SharedRows
+from stepwell.lsm.lookup import Elsewhere, SharedRows
 from stepwell.lsm.part import Part
 from stepwell.lsm.profiler import Phase, Profiler
 from stepwell.lsm.relations import Relations
 from stepwell.lsm.run_file import WEIGHT
+from stepwell.plan import semi_join
 from stepwell.plan.identity import by_identity
 from stepwell.plan.join_order import Estimates
 from stepwell.plan.maintain import STAGE, Maintenance
-from stepwell.plan.nodes import Accumulate, Leaf, Names, Node, When, Window, walk
+from stepwell.plan.nodes import Accumulate, Leaf, Names, Node, When, Window, relations, walk
 from stepwell.plan.plan_cache import PlanCache
 from stepwell.plan.program import Block, Program, Sums, may_depend_on_order
 from stepwell.plan.render import render
@@ -129,7 +130,11 @@ class Evaluator:
         use: Use = Use.LOCAL,
         limits: QueryLimits | None = None,
         profiler: Profiler | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
+        self._elsewhere = elsewhere
+        self._needed: dict[str, frozenset[int]] = {}
+        """The columns that look-ups have needed, by relation."""
         self._spark = spark
         self.profiler = profiler or Profiler()
         self._relations = relations
@@ -159,7 +164,7 @@ class Evaluator:
         self._in_order = False
         self.queries = 0
         self.rows_read = 0
-        self.shared = SharedRows(profiler=self.profiler)
+        self.shared = self._share()
         """The rows that the current transaction has looked up."""
 
     @property
@@ -169,6 +174,37 @@ class Evaluator:
         It is the scheduler's own count: Spark's public counts lag behind, as listeners do.
         """
         return int(self._spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
+
+    def _share(self) -> SharedRows:
+        return SharedRows(
+            profiler=self.profiler,
+            elsewhere=self._elsewhere,
+            fetched_rows_max=self.limits.fetched_rows_max,
+            columns=self._needed,
+        )
+
+    @property
+    def asks_executors(self) -> bool:
+        """Whether executors may have to look up rows."""
+        return self._elsewhere is not None and self._use is not Use.SPARK
+
+    def look_ahead(self, plans: Sequence[Node], deltas: Mapping[str, Part]) -> None:
+        """Look up what these plans will need, as far as it is known, with few jobs.
+
+        Each plan is reduced in a trial, which notes the look-ups that executors have to answer.
+        Their answers, of one job, lead to the next look-ups.
+        """
+        there = {*deltas, *(relation.name for relation in self._relations)}
+        plans = [plan for plan in plans if relations(plan) <= there]
+        while plans:
+            waiting = []
+            with self.shared.noting():
+                for plan in plans:
+                    missed = self.shared.missed
+                    semi_join.reduced(plan, self.lookups(deltas))
+                    if self.shared.missed > missed:
+                        waiting.append(plan)
+            plans = waiting if self.shared.ask_noted() else []
 
     @property
     def uses_local(self) -> bool:
@@ -386,7 +422,7 @@ class Evaluator:
         try:
             yield
         finally:
-            self.shared = SharedRows(profiler=self.profiler)
+            self.shared = self._share()
             self._by_row.begin()
 
     @contextmanager

@@ -29,7 +29,7 @@ from stepwell.execution.spark.session import (
 )
 from stepwell.execution.spark.shared import SharedRuns
 from stepwell.execution.spark.views import MakeRuns, Views
-from stepwell.lsm.cache import Cache, Usage
+from stepwell.lsm.cache import Cache, CachePlace, Usage
 from stepwell.lsm.change import Change, Rejected
 from stepwell.lsm.dead_letter import ERRORS, Letters
 from stepwell.lsm.limits import MemoryLimits
@@ -54,6 +54,7 @@ def spark_executor(
     settings: SessionSettings | None = None,
     spark: SparkSession | None = None,
     cache: Callable[[Env], Cache] | None = None,
+    workers_cache: CachePlace | None = None,
     use: Use = Use.LOCAL,
     limits: MemoryLimits | None = None,
     queries: QueryLimits | None = None,
@@ -63,7 +64,8 @@ def spark_executor(
 
     `declared` are the same statements already parsed, each from its own file, where messages point.
     Without a `cache`, data derived from runs is deleted with the executor. `shared`: workers read
-    and write runs in the pipeline's store; by default if they are on other machines.
+    and write runs in the pipeline's store, and look rows up in them, through the cache of their
+    machine at `workers_cache`; by default if they are on other machines.
     """
 
     def factory(store: Store, env: Env) -> SparkExecutor:
@@ -76,7 +78,7 @@ def spark_executor(
             declared=declared,
             env=env,
             settings=settings,
-            runs=_shared(store, env) if elsewhere else None,
+            runs=_shared(store, env, limits, workers_cache) if elsewhere else None,
             cache=None if cache is None else cache(env),
             use=use,
             limits=limits,
@@ -87,9 +89,11 @@ def spark_executor(
     return factory
 
 
-def _shared(store: Store, env: Env) -> MakeRuns:
+def _shared(
+    store: Store, env: Env, limits: MemoryLimits | None, cache: CachePlace | None
+) -> MakeRuns:
     """Runs that workers on other machines read and write in the pipeline's own store."""
-    return lambda spark, folder: SharedRuns(spark, store, env, folder)
+    return lambda spark, folder: SharedRuns(spark, store, env, folder, limits, cache)
 
 
 class SparkExecutor:

@@ -5,15 +5,20 @@ By an index if Arrow compares the columns as Spark does, and by a Spark query ot
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
+
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from stepwell.errors import NotApplicable
 from stepwell.execution.local.join_kernels import among_rows
 from stepwell.execution.local.lookup import FOUND_ROWS_MAX
-from stepwell.execution.local.table_changes import Lookup
+from stepwell.execution.local.table_changes import Lookup, normalise
 from stepwell.execution.spark.evaluate import Evaluator
 from stepwell.execution.spark.frames import Frames
 from stepwell.lsm.arrow_types import empty_change
+from stepwell.lsm.change import Change
 from stepwell.lsm.consolidate import consolidated
 from stepwell.lsm.lookup import distinct
 from stepwell.lsm.part import Relation
@@ -21,8 +26,13 @@ from stepwell.lsm.relations import Relations
 from stepwell.lsm.run_file import WEIGHT
 from stepwell.lsm.values import comparable
 from stepwell.plan.types import without_maps
+from stepwell.sql.statements import Table
 
 _KEYS = "`$stepwell$keys`"
+
+
+class NotedError(NotApplicable):
+    """A look-up was only noted, and will be asked together with others."""
 
 
 class ExistingRows:
@@ -41,9 +51,23 @@ class ExistingRows:
             if not relation.parts:
                 return empty_change(relation.types)
             found = self._by_index(relation, rows, places)
+            if found is None and self._evaluator.shared.noting_look_ups:
+                raise NotedError
             return self._by_query(relation, rows, places) if found is None else found
 
         return lookup
+
+    def look_ahead(self, changes: Sequence[tuple[Table, Change]]) -> None:
+        """Let executors look up the rows that changes of several tables replace, in one job."""
+        small = [(table, change) for table, change in changes if change.staged is None]
+        if len(small) < 2 or not self._evaluator.asks_executors:
+            return
+        with self._evaluator.shared.noting():
+            for table, change in small:
+                key = self._relations[table.name].key
+                with suppress(NotedError):
+                    normalise(table, key, change, self.of(table.name))
+        self._evaluator.shared.ask_noted()
 
     def _by_index(
         self, relation: Relation, rows: pa.Table, places: tuple[int, ...]

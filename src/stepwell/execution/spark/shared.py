@@ -4,9 +4,12 @@
 
 Workers access the pipeline's store directly (`lsm/remote_files`): large results go from workers to
 the store and back, and never through this process. This process writes its own rows to a local
-file, and to the store only when a worker has to read them. In a flush, workers copy the objects
-they wrote to `runs/`, under ids that the flush draws. No manifest ever references an object under
-`spill/`.
+file, and to the store when a worker has to read them, or at once if they are too many to be held
+here. In a flush, workers copy the objects they wrote to `runs/`, under ids that the flush draws. No
+manifest ever references an object under `spill/`.
+
+Rows of a run without local files are looked up by executors (`lsm/search`). This process makes
+local copies only of results that it has to read as a whole.
 
 A spilled object is deleted some time after its run is unreferenced, and at the end of the process.
 A crash leaves orphans, which garbage collection removes when they are old.
@@ -23,6 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -34,12 +38,15 @@ from stepwell.execution.spark.runs import arranged
 from stepwell.journal import paths
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.bulk import Target
+from stepwell.lsm.cache import CachePlace
+from stepwell.lsm.limits import MemoryLimits
 from stepwell.lsm.remote_files import (
     WRITTEN,
     MapArrow,
     Piece,
     copying,
     missing,
+    open_parquet,
     reading,
     writing,
 )
@@ -52,8 +59,10 @@ from stepwell.lsm.run_file import (
     own,
     publish_files,
     read_files,
+    weight_bounds,
     write_files,
 )
+from stepwell.lsm.search import Located
 from stepwell.manifest.manifest import Run
 from stepwell.manifest.run_object import read_run
 from stepwell.model import Checksum, checksum
@@ -88,6 +97,8 @@ class SharedRun(RunFiles):
         self._fetch = fetch
         self._weights = weights
         self._lock = threading.RLock()
+        self.located: tuple[tuple[Run, ...], tuple[Located, ...]] | None = None
+        """How executors open the objects, for these objects."""
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -99,7 +110,6 @@ class SharedRun(RunFiles):
 
     @property
     def here(self) -> bool:
-        """Whether this process has the run's files."""
         return bool(self._files) or not self.objects
 
     @property
@@ -108,7 +118,15 @@ class SharedRun(RunFiles):
 
     @property
     def weights(self) -> tuple[int, int] | None:
-        return super().weights if self._weights is None else self._weights
+        with self._lock:
+            if self._weights is None and self.located is not None and not self.here:
+                # Only the ends of the files are read.
+                files = (
+                    open_parquet(each.address, each.file.path, each.file.size).metadata
+                    for each in self.located[1]
+                )
+                self._weights = weight_bounds(files)
+        return super().weights if self._weights is None and self.here else self._weights
 
 
 class SharedRuns:
@@ -116,7 +134,18 @@ class SharedRuns:
 
     elsewhere = True
 
-    def __init__(self, spark: SparkSession, store: Store, env: Env, folder: Path) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: Store,
+        env: Env,
+        folder: Path,
+        limits: MemoryLimits | None = None,
+        cache: CachePlace | None = None,
+    ) -> None:
+        """`cache`: where workers keep what they derive from runs."""
+        self._held_rows_max = (limits or MemoryLimits()).merged_rows_max
+        self.cache = cache or CachePlace()
         self._spark = spark
         self._store = store
         self._env = env
@@ -132,7 +161,31 @@ class SharedRuns:
 
     def write(self, relation: str, pieces: Iterable[pa.Table], key: Sequence[int]) -> RunFiles:
         files, rows = write_files(pieces, key, self._new)
-        return own(SharedRun(rows, self._fetch, files=files))
+        run = SharedRun(rows, self._fetch, files=files)
+        if rows <= self._held_rows_max:
+            return own(run)
+        schema, weights = pq.read_schema(files[0]), run.weights
+        try:
+            objects = tuple(self._spill(file) for file in files)
+        finally:
+            for file in files:
+                file.unlink(missing_ok=True)
+        return self._remember(
+            SharedRun(rows, self._fetch, objects=objects, weights=weights, schema=schema)
+        )
+
+    def locate(self, run: RunFiles) -> tuple[Located, ...]:
+        """The files of a run that executors read."""
+        shared = _shared(run)
+        if shared.located is None or shared.located[0] is not shared.objects:
+            objects = shared.objects
+            addresses = {
+                root: self._address if root is None else address_at(root)
+                for root in {item.root for item in objects}
+            }
+            found = tuple(Located(addresses[item.root], item, run.places) for item in objects)
+            shared.located = objects, found
+        return shared.located[1]
 
     def write_frame(
         self, relation: str, frame: DataFrame, key: Sequence[int], rows: float
@@ -202,7 +255,7 @@ class SharedRuns:
     def opened(self, files: tuple[Path, ...], stored: tuple[Run, ...]) -> RunFiles:
         rows = sum(run.rows for run in stored)
         places = stored[0].columns
-        return SharedRun(
+        run = SharedRun(
             rows,
             self._fetch,
             files=files,
@@ -210,6 +263,8 @@ class SharedRuns:
             places=places,
             identity=identity_of(stored),
         )
+        self.locate(run)
+        return run
 
     def publish(self, store: Store, relation: str, run: RunFiles) -> tuple[Run, ...]:
         shared = _shared(run)
@@ -240,14 +295,14 @@ class SharedRuns:
         """The objects from which workers read a run, spilled now if necessary."""
         with self._lock:
             if not run.objects:
-                run.objects = tuple(self._spill(file, run) for file in run.files)
+                run.objects = tuple(map(self._spill, run.files))
                 self._remember(run)
             return run.objects
 
-    def _spill(self, file: Path, run: SharedRun) -> Run:
+    def _spill(self, file: Path) -> Run:
         body, path = file.read_bytes(), paths.spill(self._env.new_id())
         self._store.put_new(path, body)
-        return Run("", path, len(body), run.rows, checksum([body]))
+        return Run("", path, len(body), pq.read_metadata(file).num_rows, checksum([body]))
 
     def _remember(self, run: SharedRun) -> SharedRun:
         mine = [item.path for item in run.objects]

@@ -32,12 +32,13 @@ from stepwell.execution.backend import Fallback
 from stepwell.execution.executor import Executed, PendingParts, Report, not_reported
 from stepwell.execution.limits import QueryLimits
 from stepwell.execution.local.support import Decisions
-from stepwell.execution.local.table_changes import normalise, typed_items
+from stepwell.execution.local.table_changes import normalise
 from stepwell.execution.spark.blocks import Blocks, Recompute
 from stepwell.execution.spark.bulk import BulkInput
 from stepwell.execution.spark.collect import to_arrow
 from stepwell.execution.spark.compiler import Compiler
 from stepwell.execution.spark.evaluate import Evaluator, Use
+from stepwell.execution.spark.executor_search import search_of
 from stepwell.execution.spark.existing_rows import ExistingRows
 from stepwell.execution.spark.failures import place_in, translated, why_not_analysed
 from stepwell.execution.spark.frames import Frames
@@ -83,7 +84,6 @@ from stepwell.text import Source
 __all__ = ["Change", "Executed", "Views"]
 
 _FRESH = "`$stepwell$fresh`"
-_LOADED = "`$stepwell$loaded`"
 MakeRuns = Callable[[SparkSession, Path], Runs]
 """Creates the run storage for a session, with a folder of this process."""
 
@@ -116,7 +116,13 @@ class Views:
         self._use = use
         stored = self._relations, self._frames, self._indexes
         self._evaluator = Evaluator(
-            self._spark, *stored, self._unique, use, queries, Profiler(self._env.uptime)
+            self._spark,
+            *stored,
+            self._unique,
+            use,
+            queries,
+            Profiler(self._env.uptime),
+            search_of(self._spark, self.runs),
         )
         self._columns = ColumnNames()
         self._existing = ExistingRows(self._relations, self._frames, self._evaluator)
@@ -186,7 +192,8 @@ class Views:
         views.apply({n: Change(put=r) for n, r in given.items() if isinstance(r, pa.Table)})
         for table_name, rows in given.items():
             if not isinstance(rows, pa.Table):
-                views._load(table_name, rows)
+                loaded = views._table_named(table_name).name
+                views._relations.append(loaded, views.bulk.load(loaded, rows))
         for statement in statements:
             with about(statement.name):
                 if isinstance(statement, MaterializedView):
@@ -339,27 +346,6 @@ class Views:
             [t.name for t in self._tables.values()] + [p.view for p in self._programs.values()]
         )
 
-    def _load(self, given: str, frame: DataFrame) -> None:
-        """Fill an empty table with the rows of a DataFrame."""
-        table = self._table_named(given)
-        relation = self._relations[table.name]
-        items = typed_items(table, relation.types, frame.columns)
-        with translated():
-            rows = frame.selectExpr(*items, "1L AS w")
-            part = self._frames.as_run(relation, rows, frame.count())
-            if relation.key:
-                names = ", ".join(f"c{i}" for i in relation.key)
-                self._frames.frame_of(part).createOrReplaceTempView(_LOADED)
-                twice = self._spark.sql(
-                    f"SELECT {names} FROM {_LOADED} GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
-                ).collect()
-                if twice:
-                    raise InvalidError(
-                        f"{table.name}: two rows have the key {tuple(twice[0])}",
-                        hint="leave out all but one of them",
-                    )
-        self._relations.append(table.name, part)
-
     # Applying
 
     def apply(self, changes: Mapping[str, Change], *, time: datetime | None = None) -> Executed:
@@ -410,6 +396,7 @@ class Views:
         before, self._evaluator.rows_read = self._evaluator.queries, 0
         deltas: dict[str, Part] = {}
         rejected: list[Rejected] = []
+        self._existing.look_ahead([(self._table_named(n), c) for n, c in changes.items()])
         for given, change in changes.items():
             name, delta, refused = self._taken(given, change)
             rejected += refused
@@ -421,13 +408,13 @@ class Views:
         self._evaluator.fallbacks = []
         outputs: dict[str, AnyChange] = {}
         recomputed, cheaper = list[str](), dict[str, Costs]()
+        self._blocks.look_ahead(list(map(self._weighed, self._programs.values())), deltas)
         jobs = self._evaluator.jobs
         self._evaluator.profiler.view()  # The time so far, on tables, belongs to no view.
         for number, program in enumerate(self._programs.values()):
             self.report("computing", number, len(self._programs), "view")
             start = self._evaluator.queries
-            adaptive = self._views[program.view.lower()].policy is Policy.AUTO
-            recompute = Recompute(weighed=adaptive)
+            recompute = Recompute(weighed=self._weighed(program)[1])
             for block in program.blocks:
                 last = program if block is program.shown else None
                 with about(program.view), self._evaluator.computing(block):
@@ -442,7 +429,7 @@ class Views:
                 cheaper[program.view] = recompute.cheaper
             queries_of[program.view] = self._evaluator.queries - start
             jobs_of[program.view] = 0
-            if queries_of[program.view]:
+            if queries_of[program.view] or self._evaluator.asks_executors:
                 now = self._evaluator.jobs
                 jobs_of[program.view], jobs = now - jobs, now
             rows_of[program.view], self._evaluator.rows_read = self._evaluator.rows_read, 0
@@ -472,6 +459,10 @@ class Views:
         key = self._relations[table.name].key
         delta, refused = normalise(table, key, change, self._existing.of(table.name))
         return table.name, self._relations.taken_in(table.name, delta), refused
+
+    def _weighed(self, program: Program) -> tuple[Program, bool]:
+        """A program, and whether blocks may be recomputed where that is cheaper."""
+        return program, self._views[program.view.lower()].policy is Policy.AUTO
 
     def _table_named(self, given: str) -> Table:
         table = self._tables.get(given.lower())
