@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from stepwell.env import SystemEnv
 from stepwell.store.local import LocalStore
 from stepwell.store.objects import ObjectsStore
+from tests.execution import searching
 from tests.execution.clustered import everything_in_files, live
 from tests.store.conftest import BUCKET, s3_endpoint
 from tests.store.http_stub import OPTIONS
@@ -25,7 +26,9 @@ __all__ = ["s3_endpoint"]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def on_a_cluster(tmp_path: Path, store: str, variables: dict[str, str]) -> dict[str, Any]:
+def on_a_cluster(
+    tmp_path: Path, store: str, variables: dict[str, str], script: str = "clustered", *more: str
+) -> dict[str, Any]:
     """What the pipeline says of itself, driven from a process whose files no other sees."""
     # Workers work below Spark's home. This one is not the installed one, which stays as it is.
     home, driver = tmp_path / "spark", tmp_path / "driver"
@@ -34,7 +37,7 @@ def on_a_cluster(tmp_path: Path, store: str, variables: dict[str, str]) -> dict[
     for entry in Path(pyspark.__file__).parent.iterdir():
         (home / entry.name).symlink_to(entry)
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.execution.clustered", store],
+        [sys.executable, "-m", f"tests.execution.{script}", store, *more],
         cwd=driver,
         env={
             **os.environ,
@@ -70,6 +73,24 @@ def test_a_pipeline_in_a_bucket_runs_on_workers_that_share_no_disk(
     store = ObjectsStore("s3", BUCKET, prefix, SystemEnv(), endpoint=s3_endpoint, **OPTIONS)
     assert store.list("runs/")
     assert not store.list("spill/"), "what was spilled went with the process"
+
+
+@pytest.mark.slow
+def test_executors_look_up_rows_and_one_of_them_is_killed(
+    tmp_path: Path, spark: SparkSession, s3_endpoint: str
+) -> None:
+    """S1, X2: the driver reads no run, views share the jobs, and a lost executor loses no row."""
+    here = searching.in_this_process(LocalStore(str(tmp_path / "here"), SystemEnv()), spark)
+    variables = {
+        "AWS_ENDPOINT": s3_endpoint,
+        **{f"AWS_{name.upper()}": str(value).lower() for name, value in OPTIONS.items()},
+    }
+    store = f"s3://{BUCKET}/search/{SystemEnv().new_id()}"
+    there = on_a_cluster(tmp_path, store, variables, "searching", str(tmp_path))
+    assert there["read"] == {"get": 0, "get_range": 0}
+    assert there["killed"], "an executor must die in the middle of a wave, or this tests nothing"
+    assert there["rows"] == here
+    assert there["waves"] == searching.WAVES
 
 
 @pytest.mark.slow

@@ -37,6 +37,7 @@ from stepwell.lsm.limits import MemoryLimits
 from stepwell.plan.cost import CostModel
 from tests.comparing import Compared, difference, difference_of_rows
 from tests.execution.conftest import SETTINGS
+from tests.execution.elsewhere import runs_elsewhere
 from tests.execution.following import Followed, Reference, follow, smallest
 from tests.random_views.case import Batch, Case, Row, Rows
 from tests.random_views.cases import VIEWS, case_of
@@ -70,6 +71,27 @@ def asked_for() -> list[tuple[int, ...]]:
 def test_any_view_is_what_spark_computes(spark: SparkSession, seeds: tuple[int, ...]) -> None:
     """S3, S4: operators that are right alone can be wrong on top of each other."""
     check(spark, seeds)
+
+
+ELSEWHERE = [13]
+
+
+def test_any_view_is_the_same_with_look_ups_on_executors(spark: SparkSession) -> None:
+    """S3, X2: rows that other processes look up, in waves, are all rows that there are."""
+    ways = runs_elsewhere(MemoryLimits(memory_rows_max=2, merged_rows_max=0))
+    for seed in ELSEWHERE:
+        assert check_one(spark, ways, seed).views
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 200, SLICE))
+def test_hundreds_of_views_are_the_same_with_look_ups_on_executors(
+    spark: SparkSession, first: int
+) -> None:
+    """S3, X2: what is rare among few is not among hundreds."""
+    ways = runs_elsewhere(MemoryLimits(memory_rows_max=2, merged_rows_max=0))
+    for seed in range(FIRST_SLOW + first, FIRST_SLOW + first + SLICE):
+        assert check_one(spark, ways, seed).views
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import tests.workloads  # noqa: F401 - finds the folder of the benchmarks
 from stepwell.execution.spark.views import Change, Views
 from stepwell.lsm.limits import MemoryLimits
 from tests.comparing import difference, difference_of_rows, rows_of
+from tests.execution.elsewhere import runs_elsewhere, waves
 from tests.execution.following import assert_decisions_held
 from tests.workloads import tpch_explain
 
@@ -26,6 +27,21 @@ def test_some_queries_of_tpch_follow_changes_of_every_table(
 ) -> None:
     """S5, with everything in runs: looked up and merged as large tables are."""
     follow(spark, tmp_path, QUICK, batches=1, runs=True)
+
+
+def test_some_queries_of_tpch_follow_changes_with_look_ups_on_executors(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """S5, X2: rows that another process finds and sends are those that this one would find."""
+    follow(spark, tmp_path, ["q02", "q13", "q21"], batches=1, runs=True, elsewhere=True)
+
+
+@pytest.mark.slow
+def test_all_queries_of_tpch_follow_changes_with_look_ups_on_executors(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """S5, X2: under all kinds of changes, some of them to rows that were just stored."""
+    follow(spark, tmp_path, None, batches=3, runs=True, elsewhere=True)
 
 
 @pytest.mark.slow
@@ -61,6 +77,7 @@ def follow(
     *,
     batches: int,
     runs: bool,
+    elsewhere: bool = False,
 ) -> None:
     import _tpch
     from _changes import views as statements
@@ -75,7 +92,10 @@ def follow(
     schema = (_tpch.SQL / "schema.sql").read_text(encoding="utf-8")
     sql = "\n".join([schema, *(queries[n] for n in names)])
     limits = MemoryLimits(memory_rows_max=30) if runs else None
-    views = Views.open(spark, sql, tables=given, limits=limits)
+    ways: dict[str, Any] = {"limits": limits}
+    if elsewhere:
+        ways = runs_elsewhere(MemoryLimits(memory_rows_max=30, merged_rows_max=0))
+    views = Views.open(spark, sql, tables=given, **ways)
     recomputed = [name for name in names if views.explain(name).recomputed]
     assert not recomputed
     changes = _tpch.Changes(tables, 1)
@@ -86,6 +106,7 @@ def follow(
         assert not outcome.rejected
         for name, rows in changes.current().items():
             assert not difference_of_rows(rows_of(views.read(name)), rows_of(rows)), name
+        assert not elsewhere or waves(views), "what is tested must happen"
         for name in names:
             wrong = difference(views.read(name), views.recompute(name))
             assert not wrong, f"{name} after batch {batch}:\n{wrong}"
