@@ -56,9 +56,9 @@ def test_views_share_look_ups_and_equal_parts_of_plans(
         return found
 
     monkeypatch.setattr(joins, "pairs_of", join)
+    memo = opened._evaluator.shared.memo
     profiles = opened.apply(drawn(changes)).profile_of.values()
     fetched = sum(profile.rows_fetched for profile in profiles)
     assert (fetched, sum(profile.rows_shared for profile in profiles)) == (18_345, 25_189)
     assert (len(joined), sum(joined)) == (91, 39_325)
-    memo = opened._evaluator.shared.memo
     assert (memo.computed, memo.shared) == (275, 194)
