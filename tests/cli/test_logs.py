@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from stepwell.cli import logs
 from stepwell.cli.choices import LogFormat, LogLevel
 from tests.cli.conftest import Run
-from tests.cli.projects import put_file, write_project
+from tests.cli.projects import SQL, put_file, write_project
 
 ROW = {"id": 1, "customer": "ada", "amount": 5}
 
@@ -79,6 +81,14 @@ def test_without_the_options_nothing_is_logged(run: Run, folder: Path) -> None:
     assert "INFO" not in ended.stderr
     assert "stopped at transaction 1" in ended.stderr
     assert logs.configured() is None
+
+
+def test_what_sqlglot_logs_is_not_shown(tmp_path: Path) -> None:
+    """Its remarks came before the error, and Python prints those that nobody handles."""
+    folder = write_project(tmp_path / "project", sql=f"{SQL}CREATE VIEW v AS EXPLAIN SELECT 1;")
+    command = [sys.executable, "-m", "stepwell", "-C", str(folder), "validate"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.stderr.startswith("error: pipeline.sql:4:18: v: EXPLAIN is not part of a")
 
 
 def test_data_stays_alone_on_standard_output(run: Run, folder: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from sqlglot import parse_one
 from sqlglot.errors import SqlglotError
 
+from stepwell.deploy.graph import in_order
 from stepwell.errors import SqlError
 from stepwell.sql.mistakes import mistakes, unknown_calls, unreadable
 from stepwell.sql.scope import DIALECT
@@ -71,6 +72,57 @@ def test_a_mistake_is_found_without_spark(query: str, said: str, column: int) ->
     assert said in found.message
     assert (found.file, found.line, found.column) == ("p.sql", 3, column)
     assert found.hint
+
+
+@pytest.mark.parametrize(
+    ("body", "said", "column"),
+    [
+        ("DROP TABLE t", "DROP", 1),
+        ("DELETE FROM t", "DELETE", 1),
+        ("INSERT INTO t SELECT * FROM t", "INSERT", 1),
+        ("FROM t INSERT INTO u SELECT id", "INSERT", 8),
+        ("WITH a AS (SELECT 1 AS id) INSERT INTO t SELECT * FROM a", "INSERT", 28),
+        ("WITH a AS (SELECT 1 AS id) UPDATE t SET name = 'x'", "UPDATE", 28),
+        ("CREATE TABLE u AS SELECT * FROM t", "CREATE", 1),
+        ("CACHE TABLE u AS SELECT 1", "CACHE", 1),
+        ("SET spark.sql.ansi.enabled = false", "SET", 1),
+        ("EXPLAIN SELECT 1", "EXPLAIN", 1),
+        ("CALL system.f()", "CALL", 1),
+        ("SELECT TRANSFORM(id) USING 'touch x' FROM t", "TRANSFORM ... USING", 8),
+        (
+            "SELECT * FROM (SELECT TRANSFORM(id) USING 'touch x' AS (x INT) FROM t)",
+            "TRANSFORM ... USING",
+            23,
+        ),
+    ],
+)
+def test_a_body_that_does_more_than_query_is_found_without_spark(
+    body: str, said: str, column: int
+) -> None:
+    """D10, R2: `validate` called views valid that every deploy refuses."""
+    with pytest.raises(SqlError) as raised:
+        in_order(parse_statements(Source("p.sql", f"{TABLE}CREATE VIEW v AS\n{body};")))
+    assert raised.value.message.startswith(f"p.sql:3:{column}: v: {said} is not part of a query")
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT /*+ BROADCAST(a), MAPJOIN(t) */ a.id FROM t a JOIN t b ON a.id = b.id",
+        "SELECT /*+ REPARTITION(3, id) */ id FROM t",
+        "TABLE t",
+        "SELECT * FROM (TABLE t) q",
+        "WITH a AS (TABLE t) SELECT id FROM a",
+        "SELECT transform(xs, x -> x + 1) AS ys FROM t",
+    ],
+)
+def test_names_in_a_legal_query_are_read_as_spark_reads_them(query: str) -> None:
+    """D10: sqlglot reads the names in hints as relations, and TABLE as a name."""
+    later = f"CREATE MATERIALIZED VIEW v AS SELECT count(*) AS n FROM w; CREATE VIEW w AS {query};"
+    ordered = in_order(parse_statements(Source("p.sql", f"{TABLE}{later}")))
+    assert [statement.name for statement in ordered.statements] == ["t", "w", "v"]
+    assert dict(ordered.reads) == {"v": ("w",), "w": ("t",)}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ LOGGER = logging.getLogger("stepwell.cli")
 FIELDS = ("pipeline", "epoch", "transaction")
 """Fields of every record, null if not known."""
 _ROOT = logging.getLogger("stepwell")
+_SILENT = logging.NullHandler()
+"""For sqlglot's remarks on what it cannot parse, which Python would print: our error says it."""
 
 
 class StandardError(logging.Handler):
@@ -70,6 +72,7 @@ def configure(level: LogLevel | None, format: LogFormat | None) -> None:
     """Write records to standard error from now on; stop if neither option is given."""
     for handler in [h for h in _ROOT.handlers if isinstance(h, StandardError)]:
         _ROOT.removeHandler(handler)
+    logging.getLogger("sqlglot").addHandler(_SILENT)
     if level is None and format is None:
         _ROOT.setLevel(logging.NOTSET)
         return

@@ -12,12 +12,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 
 from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from stepwell.errors import SqlError
-from stepwell.sql.mistakes import BARE_FUNCTIONS, mistakes, span_of
+from stepwell.sql.mistakes import BARE_FUNCTIONS, mistakes, not_a_query, span_of
 from stepwell.sql.scope import DIALECT
 from stepwell.sql.statements import MaterializedView, Statement, Table, View, fold
 from stepwell.sql.type_mistakes import Columns, table_columns, type_mistakes
@@ -29,6 +30,8 @@ _MADE_UP = re.compile(
 )
 # Functions that produce columns whose names only Spark knows; with `variant_explode` and `from_`.
 _MAKES_COLUMNS = frozenset({"inline", "inline_outer", "json_tuple", "stack", "transform"})
+# In text.`data/a.txt`, the name of a file.
+_PATH = re.compile(r"[/.*]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +100,25 @@ def _place(
 def _parsed(view: View | MaterializedView) -> exp.Expr | None:
     """Parse the query; None if only Spark can read it."""
     try:
-        return parse_one(view.query, dialect=DIALECT)
+        tree = parse_one(view.query, dialect=DIALECT)
+        wrong = not_a_query(view, tree)
     except (SqlglotError, RecursionError):
         return None
+    if wrong is not None:
+        raise wrong
+    if _reads_whole_table(view.query):
+        return None
+    for hint in list(tree.find_all(exp.Hint)):
+        hint.pop()  # sqlglot reads the names in BROADCAST(a) as relations.
+    return tree
+
+
+def _reads_whole_table(query: str) -> bool:
+    """Whether `TABLE t` occurs, which sqlglot reads as a column or as a relation called TABLE."""
+    return any(
+        token.text.lower() == "table" and after.kind not in ("symbol", "string")
+        for token, after in pairwise(Source("query", query).tokens())
+    )
 
 
 def _reads(
@@ -119,8 +138,10 @@ def _reads(
             continue
         span = span_of(view, table.this)
         if table.db:
-            hint = f"write {table.name}: a pipeline has one namespace"
             shown = f"{table.db}.{table.name}"
+            hint = f"write {table.name}: a pipeline has one namespace"
+            if _PATH.search(table.name):
+                hint = "a view reads tables and views; add files through a source"
             raise view.source.error_at(span, f"{shown} names a schema", hint=hint)
         if fold(table.name) not in declared:
             names = [statement.name for statement in declared.values()]

@@ -44,6 +44,46 @@ _NOT_AGGREGATES = frozenset(
 # Nodes between a query and a query in its FROM or WITH, or a sibling in a UNION.
 _AROUND = (exp.Subquery, exp.SetOperation, exp.CTE, exp.With, exp.From, exp.Join, exp.Paren)
 
+_STATEMENTS = (
+    *(exp.Alter, exp.Analyze, exp.Cache, exp.Command, exp.Create, exp.Declare, exp.Delete),
+    *(exp.Describe, exp.Drop, exp.Insert, exp.LoadData, exp.Merge, exp.MultitableInserts),
+    *(exp.QueryTransform, exp.Refresh, exp.Set, exp.TruncateTable, exp.Uncache, exp.Update),
+    exp.Use,
+)
+_SHOWN = {"TRANSFORM": "TRANSFORM ... USING"}
+_VERBS = frozenset(
+    {
+        *("add", "alter", "analyze", "cache", "call", "create", "declare", "delete", "desc"),
+        *("describe", "drop", "execute", "explain", "grant", "insert", "load", "merge", "refresh"),
+        *("revoke", "set", "show", "truncate", "uncache", "update", "use"),
+    }
+)
+
+
+def not_a_query(view: View | MaterializedView, tree: exp.Expr) -> SqlError | None:
+    """The error for a body that does more than query: a command, a change of rows, a program.
+
+    `execution/spark/read_only.py` refuses the same on Spark's plans. Where the names in a body are
+    not those of a query, nothing else is worth checking.
+    """
+    found = tree if isinstance(tree, _STATEMENTS) else tree.find(*_STATEMENTS)
+    if found is None:
+        return None
+    # In FROM t INSERT, or after WITH, the statement does not begin the text.
+    verbs = {"transform"} if isinstance(found, exp.QueryTransform) else _VERBS
+    verb = next(
+        (token for token in Source(view.name, view.query).tokens() if token.text.lower() in verbs),
+        None,
+    )
+    start = view.query_span.start
+    span = view.query_span if verb is None else Span(start + verb.start, start + verb.end)
+    name = found.key.upper() if verb is None else verb.text.upper()
+    return view.source.error_at(
+        span,
+        f"{view.name}: {_SHOWN.get(name, name)} is not part of a query",
+        hint="write a SELECT: a view reads the pipeline's tables and views, and changes nothing",
+    )
+
 
 def mistakes(view: View | MaterializedView, tree: exp.Expr) -> Iterator[SqlError]:
     """The certain mistakes."""
