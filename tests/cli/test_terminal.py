@@ -230,6 +230,22 @@ def test_a_source_that_matches_nothing_is_a_warning(run: Run, tmp_path: Path, co
     assert "warning" not in run("-C", right, "validate").stderr
 
 
+def test_a_run_that_ends_says_what_its_sources_left(run: Run, tmp_path: Path) -> None:
+    """`run --once` of a scheduler is never asked for its status while it runs."""
+    folder = write_project(tmp_path / "project")
+    put_file(folder, "a.json", ROWS)
+    (folder / "data" / "secret.json").symlink_to("/etc/hostname")
+    ended = run("-C", folder, "run", "--once")
+    assert ended.exit_code == 0, ended.stderr
+    said = ended.stderr.splitlines()[-1]
+    assert "stopped at transaction 1: 1 transaction, " in said
+    assert said.endswith(
+        "secret.json leads out of the folder: set follow_links: true to follow such links"
+    )
+    (folder / "data" / "secret.json").unlink()
+    assert run("-C", folder, "run", "--once").stderr.endswith("0 rows in\n")
+
+
 def test_show_and_describe_list_what_there_is(run: Run, filled: Path) -> None:
     """They are what people type first into a prompt for SQL."""
 

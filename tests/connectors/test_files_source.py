@@ -858,7 +858,25 @@ def test_a_link_out_of_the_folder_is_named_and_makes_no_dead_letter(tmp_path: Pa
     assert (
         s.waiting() == "x.json leads out of the folder: set follow_links: true to follow such links"
     )
+    (inside / "empty.json").touch()
+    assert s.poll(None, Limits()) is None
+    assert "x.json leads out" in str(s.waiting()), "an empty file does not hide it"
     write(inside / "y.json", 1)
     assert ids(poll(s)) == [1]
     taken = poll(source(tmp_path, path="in/*.json", follow_links=True))
     assert [bad.text for bad in taken.bad] == ["root:x:0:0"]
+
+
+def test_what_waits_without_rows_says_why(tmp_path: Path) -> None:
+    """J13: `1 file waiting` for ever, and nothing to do about it."""
+    (tmp_path / "a.json").symlink_to("a.json")
+    (tmp_path / "b.json").touch()
+    s = source(tmp_path, path="*.json")
+    assert isinstance(s, Lags)
+    assert s.poll(None, Limits()) is None
+    assert s.waiting() == "2 files waiting: a.json leads to no file"
+    (tmp_path / "a.json").unlink()
+    assert s.poll(None, Limits()) is None
+    assert s.waiting() == "1 file waiting: b.json is empty"
+    write(tmp_path / "b.json", 1)
+    assert ids(poll(s)) == [1]

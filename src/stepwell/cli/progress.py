@@ -85,6 +85,7 @@ class Progress:
         self._phase = PhaseProgress(env)
         self._phase_at = 0.0
         self._behind = ""
+        self._left = ""
         self._ending = False
         self._last: Opened | Stopped | None = None
         self.look: Callable[[], PipelineStatus] | None = None
@@ -143,6 +144,12 @@ class Progress:
             self._behind = behind
             self._tell()
 
+    def note_waiting(self) -> None:
+        """Note what the sources leave for another run, to be said at the end."""
+        left = [] if self.look is None else _waiting(self.look())
+        with self._lock:
+            self._left = "".join(f"; {plain(text)}" for text in left)
+
     def say_ending(self) -> None:
         """Report, once, that the command was asked to end."""
         if not self._ending and not self._json:
@@ -157,7 +164,7 @@ class Progress:
             self._tell(now=True)
         done = count(self.transactions, "transaction")
         rows = count(self._rows, "row")
-        self.say(f"stopped at transaction {self.transaction}: {done}, {rows} in")
+        self.say(f"stopped at transaction {self.transaction}: {done}, {rows} in{self._left}")
 
     def _show(self, event: Event) -> None:
         if isinstance(event, Opened):
@@ -258,13 +265,16 @@ def _phase(event: Event) -> tuple[str, int, int, str] | None:
 
 def _behind(status: PipelineStatus) -> str:
     """List the sources that lag and the sinks that have not received everything."""
-    sources = [f"{item.name}: {item.waiting}" for item in status.sources if item.waiting]
     sinks = [
         f"sink {item.name} is {count(item.pending, 'transaction')} behind"
         for item in status.sinks
         if item.pending
     ]
-    return "".join(f"; {plain(text)}" for text in (*sources, *sinks))
+    return "".join(f"; {plain(text)}" for text in (*_waiting(status), *sinks))
+
+
+def _waiting(status: PipelineStatus) -> list[str]:
+    return [f"{item.name}: {item.waiting}" for item in status.sources if item.waiting]
 
 
 class LongWork:

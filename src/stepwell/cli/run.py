@@ -245,6 +245,7 @@ def _serve(
         if endpoint is not None:
             endpoint.serve(pipeline, pipeline.fail)
         pipeline.run(once=once, max_transactions=max_transactions)
+        progress.note_waiting()
     finally:
         watch.close()
         if endpoint is not None:

@@ -65,6 +65,7 @@ from stepwell.lsm.dead_letter import BadRow
 from stepwell.sql.statements import Table
 from stepwell.store.sealed import Fields, Json
 
+_LEADS_OUT = "leads out of the folder: set follow_links: true to follow such links"
 _FILES_MAX = 2_000
 """Maximum files in one step, to keep its reference small: some 150 bytes per file."""
 _PART = 1 << 40
@@ -167,6 +168,8 @@ class FilesSource:
         self._passed_over = False
         self._failed: UnavailableError | None = None
         """The reason why a file skipped at the last poll could not be read."""
+        self._idle: list[str] = []
+        """What is without rows: empty files, links to nothing."""
         self._left: tuple[Json, list[str]] = (None, [])
         """A position returned, and the new names remaining from the listing before it."""
         self._new: list[str] = []
@@ -201,7 +204,7 @@ class FilesSource:
         parts: list[Part] = []
         batches: list[Batch | Undecoded] = []
         rows, size = limits.rows_max, limits.bytes_max
-        self._failed = None
+        self._failed, self._idle = None, []
         for file, start in self._waiting(after, standing, taken, took):
             place: Place | None = start
             before, prefix = len(parts), ""
@@ -258,12 +261,11 @@ class FilesSource:
 
     def waiting(self) -> str | None:
         left, links = self._lag, self._listing.left_alone
-        if links and not left:
-            return (
-                f"{links[0]} leads out of the folder: set follow_links: true to follow such links"
-            )
-        why = f": {self._failed.message}" if self._failed is not None else ""
-        return f"{left:,} file{'s' if left > 1 else ''} waiting{why}" if left else None
+        if links and left == len(self._idle):
+            return f"{links[0]} {_LEADS_OUT}"
+        why = [self._failed.message] if self._failed is not None else self._idle
+        shown = f": {why[0]}" if self._failed is not None or 0 < left == len(why) else ""
+        return f"{left:,} file{'s' if left > 1 else ''} waiting{shown}" if left else None
 
     def lag(self) -> Mapping[str, int]:
         """The number of files that wait."""
@@ -473,6 +475,7 @@ class FilesSource:
                 self._failed = self._failed or error
                 continue
             if file is None or not file.size:
+                self._idle.append(f"{name} is empty" if file else f"{name} leads to no file")
                 continue
             try:
                 ready = self._listing.is_unreadable(name) or self._is_ready(file)
