@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -98,6 +99,19 @@ def test_a_store_that_was_moved_away_is_an_error(run: Run, tmp_path: Path) -> No
     assert ended.exit_code == 1
     assert "is it mounted, or was it moved?" in ended.stdout
     assert "is it mounted, or was it moved?" in run("-C", folder, "state", "show").stderr
+    for command in ("gc", "verify"):
+        assert "check the address, and that it is mounted" in run("-C", folder, command).stderr
+
+
+def test_a_push_that_creates_a_pipeline_says_so(run: Run, tmp_path: Path) -> None:
+    """K4: rows for a disk that is not mounted went into a new pipeline, without a word."""
+    folder = write_project(tmp_path / "project", YML.partition("sinks:")[0])
+    rows = tmp_path / "a.json"
+    for id, said in ((1, True), (2, False)):
+        rows.write_text(json.dumps({"id": id}))
+        ended = run("-C", folder, "push", "orders", rows)
+        assert ended.exit_code == 0, ended.stderr
+        assert (f"nothing is deployed yet in {folder}/state" in ended.stderr) is said
 
 
 @pytest.mark.parametrize("name", ["../../x", "..", "/etc/x", ".x", "a/../../b", "a\\b", "é/.."])

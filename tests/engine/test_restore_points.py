@@ -116,8 +116,9 @@ def test_another_program_and_a_clone_do_not_begin_empty() -> None:
     world = World()
     pushed(world, keeping(7 * DAY_S), 1)
     Manifests(world.store, world.env).amend(lambda m: replace(m, generation=1), "deploy")
-    with pytest.raises(CheckpointMissing, match="no checkpoint from which transaction 0"):
+    with pytest.raises(CheckpointMissing, match="no checkpoint from which transaction 0") as error:
         preview(RestoreRequest(transaction=0), world.store, world.store, world.env)
+    assert "back to the last deploy of tables and views at most" in str(error.value.hint)
     family = Family()
     try:
         family.parent().close()

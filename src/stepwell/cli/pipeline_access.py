@@ -125,6 +125,8 @@ class PipelineAccess:
         self._take_over = take_over
         self._timeout_s = timeout_s
         self._own: ProjectPipeline | None = None
+        self._new = False
+        """Whether nothing was deployed at the last look."""
 
     def push(
         self, table: str, change: Change, bad: Sequence[BadRow], key: str | None = None
@@ -200,6 +202,10 @@ class PipelineAccess:
                 return pipeline.compact(detach=detach)
 
     def _open(self, seen: Seen, *, create: bool = False) -> ProjectPipeline:
+        if create and self._new:
+            # A store that was moved away, or is not mounted, looks like this, too.
+            store = self._project.store
+            say(f"nothing is deployed yet in {store}: this command deploys the project")
         return ProjectPipeline(
             self._project, self._env, create=create, seen=seen, listener=LongWork(self._env)
         )
@@ -215,6 +221,7 @@ class PipelineAccess:
             self._project, self._env, take_over=self._take_over, timeout_s=self._timeout_s
         )
         claim = None if found is None else found.manifest.claim
+        self._new = found is None or found.manifest.program is None
         if self._take_over:
             return client, Seen(claim)
         return client, seen_of(claim, self._project.open_store(self._env).uri)

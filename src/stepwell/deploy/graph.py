@@ -116,7 +116,7 @@ def _parsed(view: View | MaterializedView) -> exp.Expr | None:
 def _reads_whole_table(query: str) -> bool:
     """Whether `TABLE t` occurs, which sqlglot reads as a column or as a relation called TABLE."""
     return any(
-        token.text.lower() == "table" and after.kind not in ("symbol", "string")
+        token.text.lower() == "table" and after.kind in ("word", "name")
         for token, after in pairwise(Source("query", query).tokens())
     )
 

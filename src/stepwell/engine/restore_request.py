@@ -147,7 +147,8 @@ def choose(
     raise CheckpointMissing(
         f"{store.uri} has no checkpoint from which {_told(request)} can be reached"
         + (f" ({told})" if told else ""),
-        hint="stepwell checkpoint list shows those that are kept",
+        hint=(_LAST_DEPLOY if manifest.generation else "")
+        + "stepwell checkpoint list shows those that are kept",
     )
 
 
@@ -168,6 +169,7 @@ def _follow(
     return RestorePoint(checkpoint, reach, _start(checkpoint, reach, manifest))
 
 
+_LAST_DEPLOY = "a restore goes back to the last deploy of tables and views at most; "
 _OTHER_PROGRAM = "its tables and views differ from those the pipeline has now"
 _OTHERS = (
     "stepwell checkpoint list shows the others; without --checkpoint the newest intact one is used"

@@ -217,7 +217,10 @@ class Collector:
         for _ in range(_TRIES):
             found = self._manifests.latest()
             if found is None:
-                raise InvalidError(f"there is no pipeline in {self._store.uri}")
+                raise InvalidError(
+                    f"there is no pipeline in {self._store.uri}",
+                    hint="check the address, and that it is mounted",
+                )
             try:
                 return self._read_from(found)
             except CorruptError:

@@ -157,7 +157,10 @@ class _Verifying:
             what = "there is no manifest, though the store is not empty"
             self._add(where, what, _OPENING, "restore the manifest/ objects from a backup")
         elif found is None:
-            raise InvalidError(f"there is no pipeline in {self._store.uri}")
+            raise InvalidError(
+                f"there is no pipeline in {self._store.uri}",
+                hint="check the address, and that it is mounted",
+            )
         return found
 
     def _check_versions(self, found: Stored, listing: Iterable[Listed]) -> None:
