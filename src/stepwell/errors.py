@@ -36,6 +36,26 @@ def without_credentials(text: str) -> str:
     return _CREDENTIALS.sub(hidden, text)
 
 
+_SECRETS = re.compile(
+    r"(?P<name>\b[\w.]*(?:password|passwd|pwd|secret|token)[\w.]*[\"']?\s*[=:]\s*[\"']?)"
+    r"(?P<value>(?!\$\{)[^\s\"',;&}]+)",
+    re.IGNORECASE,
+)
+
+
+def without_secrets(text: str) -> str:
+    """Replace credentials in addresses, and values that are called a password or the like.
+
+    For options as their owner wrote them; references such as `${env:PASSWORD}` stay.
+
+    >>> without_secrets('dsn: "host=db password=secret user=ann"')
+    'dsn: "host=db password=*** user=ann"'
+    >>> without_secrets('client: {"sasl.password": "secret", "acks": "all"}')
+    'client: {"sasl.password": "***", "acks": "all"}'
+    """
+    return _SECRETS.sub(lambda found: found["name"] + "***", without_credentials(text))
+
+
 class StepwellError(Exception):
     """The base class of every error that Stepwell raises on purpose."""
 

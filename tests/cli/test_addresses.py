@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from stepwell.connectors.listing import Listing
+from stepwell.deploy.plan import make_plan
+from stepwell.deploy.resources import Resource, resources_of
 from stepwell.env import SystemEnv
 from stepwell.errors import InvalidError, without_credentials
 from stepwell.journal import paths
@@ -17,7 +19,7 @@ from stepwell.store.base import check_path
 from stepwell.store.local import LocalStore
 from stepwell.testing import ManualEnv
 from tests.cli.conftest import Run
-from tests.cli.projects import YML, put_file, write_project
+from tests.cli.projects import YML, load, put_file, write_project
 
 SECRET = "wJalr/XUtnFEMI:K7@MDENG"
 PLACES = [
@@ -60,6 +62,34 @@ def test_credentials_on_the_command_line_are_not_repeated(
     assert ended.exit_code in (1, 2)
     assert "XUtn" not in ended.stdout + ended.stderr
     assert "MDENG" not in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "type: postgres, dsn: 'postgresql://ann:{}@db/shop', schema: a",
+        "type: postgres, dsn: 'host=db password={} user=ann', schema: a",
+        "type: kafka, topic: t, brokers: 'b:1', config: {{sasl.password: '{}'}}",
+    ],
+)
+def test_a_plan_repeats_no_password(tmp_path: Path, options: str) -> None:
+    """Security: a password belongs into a reference; one that is written out is not printed."""
+    folder = write_project(tmp_path / "project")
+
+    def resources(options: str) -> dict[str, Resource]:
+        sinks = f"sinks:\n  out: {{view: revenue, {options}}}\n"
+        (folder / "stepwell.yml").write_text(f"name: p\nstore: ./state\n{sinks}")
+        return resources_of(load(folder))
+
+    before, after = resources(options.format("hunter2")), resources(options.format("hunter33"))
+    plan = make_plan("", before, after, executor="spark", deployed_executor="spark")
+    (step,) = (step for step in plan.steps if step.key == "sink.out")
+    assert "changed" in step.reason
+    assert "hunter" not in " ".join(step.difference)
+    if "://" not in options:
+        named = make_plan("", before, resources(options.format("${env:PATH}")), executor="spark")
+        (step,) = (step for step in named.steps if step.key == "sink.out")
+        assert "${env:PATH}" in " ".join(step.difference), "a reference is no secret"
 
 
 def test_what_is_not_a_secret_is_shown() -> None:

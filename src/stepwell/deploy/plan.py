@@ -33,7 +33,7 @@ from stepwell.deploy.resources import (
 )
 from stepwell.deploy.source_location import path_refusal
 from stepwell.engine.swap_stages import Stage, stage_to_json
-from stepwell.errors import ConfigError, InvalidError
+from stepwell.errors import ConfigError, InvalidError, without_secrets
 from stepwell.manifest.manifest import Manifest
 from stepwell.model import checksum
 from stepwell.sql.statements import MaterializedView, Statement, Table, View, fold
@@ -588,7 +588,8 @@ def _changed_options(old: Resource, new: Resource) -> list[str]:
 
 def _options(old: Resource, new: Resource) -> tuple[str, ...]:
     def lines(resource: Resource) -> str:
-        return "\n".join(f"{k}: {json.dumps(v)}" for k, v in sorted(resource.options.items()))
+        shown = (f"{k}: {json.dumps(v)}" for k, v in sorted(resource.options.items()))
+        return "\n".join(map(without_secrets, shown))
 
     return _difference(lines(old), lines(new))
 
