@@ -40,3 +40,16 @@ def test_a_condition_with_in_over_unlike_types_is_incremental() -> None:
     """S3: as `docs/concepts/views.md` says; only as a value or under OR it is not."""
     assert details("SELECT k, s FROM a WHERE s IN (SELECT y FROM b)") == []
     assert details("SELECT k, s FROM a WHERE k > 3 AND s NOT IN (SELECT y FROM b)") == []
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        "AVG(k) OVER (ORDER BY s)",
+        "LEAD(k) OVER (ORDER BY k DESC)",
+        "SUM(k + 1) OVER ()",
+    ],
+)
+def test_a_window_without_partitions_is_shown_as_it_was_written(window: str) -> None:
+    """S3: `AVG(_c1) OVER (ORDER BY _c2)` names nothing that its reader knows."""
+    assert details(f"SELECT q.k, {window} AS x FROM a AS q") == [window]

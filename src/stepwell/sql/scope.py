@@ -71,6 +71,18 @@ class Rewriter:
     def __init__(self, names: Names, scope: Scope) -> None:
         self._names = names
         self._scope = scope
+        self._written: dict[str, str] = {}
+        """What the query calls the plan columns it names."""
+
+    def shown(self, node: exp.Expr) -> str:
+        """A rewritten expression in the names of the query."""
+
+        def visit(part: exp.Expr) -> exp.Expr:
+            if isinstance(part, exp.Column) and not part.table and part.name in self._written:
+                return exp.column(self._written[part.name])
+            return part
+
+        return transform(node, visit).sql(DIALECT)
 
     def columns(self, node: exp.Expr) -> exp.Expr:
         """A copy in which every column is a plan column. Columns inside subqueries stay."""
@@ -84,6 +96,7 @@ class Rewriter:
                 found = self._scope.find(name(part.table), name(part.name))
                 if found is None:
                     raise Unsupported(Code.PARSE_MISMATCH, f"the column {part.sql(DIALECT)}")
+                self._written[found] = part.name
                 return our_column(found)
             return part
 

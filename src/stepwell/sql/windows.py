@@ -62,7 +62,8 @@ def windows(
         items = tuple((new, to_expr(_total(w, node.columns), names)) for new, w in group)
         node = Window(node, partition, items)
         if not partition and running(node) is None:
-            raise Unsupported(Code.WINDOW_WITHOUT_PARTITION, shorten(items[0][1].sql))
+            shown = shorten(rewrite.shown(group[0][1]))
+            raise Unsupported(Code.WINDOW_WITHOUT_PARTITION, shown)
     return node, replaced
 
 
