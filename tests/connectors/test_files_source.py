@@ -874,7 +874,7 @@ def test_what_waits_without_rows_says_why(tmp_path: Path) -> None:
     s = source(tmp_path, path="*.json")
     assert isinstance(s, Lags)
     assert s.poll(None, Limits()) is None
-    assert s.waiting() == "2 files waiting: a.json leads to no file"
+    assert s.waiting() == "2 files waiting: a.json is not a file, or links to none"
     (tmp_path / "a.json").unlink()
     assert s.poll(None, Limits()) is None
     assert s.waiting() == "1 file waiting: b.json is empty"

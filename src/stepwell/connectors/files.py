@@ -475,7 +475,8 @@ class FilesSource:
                 self._failed = self._failed or error
                 continue
             if file is None or not file.size:
-                self._idle.append(f"{name} is empty" if file else f"{name} leads to no file")
+                why = "is empty" if file else "is not a file, or links to none"
+                self._idle.append(f"{name} {why}")
                 continue
             try:
                 ready = self._listing.is_unreadable(name) or self._is_ready(file)
