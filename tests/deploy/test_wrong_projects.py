@@ -318,6 +318,16 @@ WRONG: list[tuple[str | tuple[str, str], str, str | None]] = [
         "did you mean orders?",
     ),
     (
+        ("FROM orders GROUP", "FROM `orders$errors` GROUP"),
+        "pipeline.sql:4:46: revenue reads orders$errors, which is not a table or view",
+        "dead letters can be queried, but not by a view: stepwell query",
+    ),
+    (
+        ("FROM orders WHERE", "FROM text.`data/a.txt` WHERE"),
+        "pipeline.sql:2:39: text.data/a.txt names a schema",
+        "a view reads tables and views; add files through a source",
+    ),
+    (
         ("SUM(amount)", "SUM(amont)"),
         "pipeline.sql:4:24: revenue reads an unknown column amont",
         "did you mean amount?",

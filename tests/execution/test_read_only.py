@@ -20,13 +20,8 @@ from stepwell.execution.spark.read_only import read_only
 from stepwell.execution.spark.session import SessionSettings, adopt
 from stepwell.execution.spark.views import Change, Views
 from stepwell.sql.known_functions import HARMLESS, REACHING, TABLE_FUNCTIONS
+from tests.ordinary_queries import ORDINARY, SQL
 
-SQL = """
-CREATE TABLE t (id INT PRIMARY KEY, name STRING, at TIMESTAMP, tags ARRAY<STRING>);
-CREATE TABLE `odd name` (id INT);
-CREATE MATERIALIZED VIEW totals AS SELECT name, count(*) AS n FROM t GROUP BY name;
-CREATE VIEW named AS SELECT id, upper(name) AS name FROM t;
-"""
 ENV = "reflect('java.lang.System', 'getenv', 'PATH')"
 EXIT = "reflect('java.lang.Runtime', 'getRuntime')"
 DTD_FILE = '<!DOCTYPE a SYSTEM "file://{folder}/canary"><a>&sings;</a>'
@@ -197,71 +192,6 @@ HOSTILE = [
     ("SELECT session.of_the_session + 1", "of_the_session"),
     ("SELECT :parameter", "unbound parameter: parameter"),
     ("SELECT ?", "unbound parameter: _7"),
-]
-
-ORDINARY = [
-    "SELECT * FROM t",
-    "TABLE t",
-    "(SELECT id FROM t)",
-    "VALUES (1, 'a'), (2, 'b')",
-    "SELECT 1",
-    "FROM t SELECT id",
-    "FROM t",
-    "SELECT T.ID FROM T",
-    "SELECT * FROM `odd name`",
-    "SELECT from_xml('<p><a>1</a></p>', 'a INT', map('mode', 'PERMISSIVE')) AS x",
-    "SELECT * FROM totals JOIN named USING (name)",
-    "SELECT source, reason FROM `t$errors`",
-    "SELECT * FROM t a LEFT JOIN t b ON a.id = b.id AND a.name LIKE 'a%'",
-    "SELECT * FROM t NATURAL JOIN named",
-    "SELECT * FROM t a LEFT ANTI JOIN named b ON a.id = b.id",
-    "SELECT * FROM t CROSS JOIN (SELECT 1 AS one) x",
-    "SELECT * FROM (t a JOIN t b ON a.id = b.id)",
-    "SELECT name, count(*), sum(id) FROM t GROUP BY name HAVING count(*) > 0 ORDER BY 2 DESC",
-    "SELECT name, count(DISTINCT id) FROM t GROUP BY ROLLUP (name)",
-    "SELECT name, grouping(name), count(*) FROM t GROUP BY CUBE (name, id)",
-    "SELECT name FROM t GROUP BY GROUPING SETS ((name), ())",
-    "SELECT name, max(id) FROM t GROUP BY ALL ORDER BY ALL",
-    "SELECT DISTINCT name FROM t LIMIT 2 OFFSET 1",
-    "SELECT * FROM t LIMIT ALL",
-    "SELECT id FROM t UNION SELECT id FROM named EXCEPT SELECT 3 INTERSECT SELECT 4",
-    "WITH a AS (SELECT id FROM t), b AS (SELECT id + 1 AS id FROM a) SELECT * FROM b",
-    "WITH t AS (SELECT 7 AS id) SELECT * FROM t",
-    "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT * FROM r",
-    "SELECT (SELECT max(id) FROM t), EXISTS (SELECT 1 FROM named), 1 IN (SELECT id FROM t)",
-    "SELECT id FROM t a WHERE id = (SELECT max(id) FROM t b WHERE b.name = a.name)",
-    "SELECT * FROM t, LATERAL (SELECT t.id + 1 AS next)",
-    "SELECT id, e.x FROM t, LATERAL explode(t.tags) AS e(x)",
-    "SELECT id, x FROM t LATERAL VIEW OUTER explode(tags) e AS x",
-    "SELECT explode(tags) FROM t",
-    "SELECT * FROM range(3)",
-    "SELECT * FROM stack(2, 1, 2)",
-    "SELECT id, row_number() OVER (PARTITION BY name ORDER BY id) FROM t",
-    "SELECT id, lag(id) OVER w FROM t WINDOW w AS (ORDER BY id)",
-    "SELECT id FROM t QUALIFY rank() OVER (PARTITION BY name ORDER BY id) = 1",
-    "SELECT * FROM (SELECT id, name FROM t) PIVOT (sum(id) FOR name IN ('a', 'b'))",
-    "SELECT * FROM (SELECT id FROM t) UNPIVOT (value FOR column IN (id))",
-    "SELECT * FROM t TABLESAMPLE (50 PERCENT) REPEATABLE (1)",
-    "SELECT /*+ BROADCAST(a), COALESCE(1) */ * FROM t a",
-    "SELECT id FROM t DISTRIBUTE BY id SORT BY id",
-    "SELECT * EXCEPT (tags) FROM t",
-    "SELECT transform(tags, x -> upper(x)), filter(tags, x -> x <> '') FROM t",
-    "SELECT window.start, count(*) FROM t GROUP BY window(at, '1 hour')",
-    "SELECT now(), current_date, current_timestamp(), current_user()",
-    "SELECT assert_true(true), uuid(), rand(), version(), input_file_name() FROM t",
-    "SELECT CASE WHEN id > 1 THEN 'x' END, id::string, try_cast(name AS INT) FROM t",
-    "SELECT from_json('{\"a\": 1}', 'a INT', map('mode', 'FAILFAST')), to_json(struct(1 AS a))",
-    "SELECT from_xml('<p><a>1</a></p>', 'a INT'), schema_of_xml('<p><a>1</a></p>')",
-    "SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY id), listagg(name) FROM t",
-    "SELECT * FROM IDENTIFIER('t')",
-    "SELECT * FROM IDENTIFIER('to' || 'tals')",
-    "SELECT IDENTIFIER('i' || 'd'), IDENTIFIER('UPPER')(name) FROM t",
-    "SELECT system.builtin.upper(name) FROM t",
-    "SELECT twice(id) FROM t",
-    "SELECT * FROM pairs(3)",
-    "FROM t |> WHERE id > 0 |> AGGREGATE count(*) AS n GROUP BY name |> ORDER BY n |> LIMIT 3",
-    "SELECT 'INSERT INTO t; DROP TABLE t; reflect(1)' AS words -- TRANSFORM(id) USING 'x'",
-    "SELECT `reflect` FROM (SELECT id AS `reflect` FROM t)",
 ]
 
 

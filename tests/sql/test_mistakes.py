@@ -14,6 +14,7 @@ from stepwell.sql.mistakes import mistakes, unknown_calls, unreadable
 from stepwell.sql.scope import DIALECT
 from stepwell.sql.statements import MaterializedView, Table, View, parse_statements
 from stepwell.text import Source
+from tests.ordinary_queries import ORDINARY, SQL
 from tests.random_views.cases import case_of
 from tests.sql_files import all_cases
 
@@ -123,6 +124,13 @@ def test_names_in_a_legal_query_are_read_as_spark_reads_them(query: str) -> None
     ordered = in_order(parse_statements(Source("p.sql", f"{TABLE}{later}")))
     assert [statement.name for statement in ordered.statements] == ["t", "w", "v"]
     assert dict(ordered.reads) == {"v": ("w",), "w": ("t",)}
+
+
+@pytest.mark.parametrize("query", [q for q in ORDINARY if "$errors" not in q])
+def test_whatever_only_asks_may_be_a_view(query: str) -> None:
+    """D10, R2: Spark answers all of these."""
+    made = parse_statements(Source("p.sql", f"{SQL}CREATE VIEW v AS {query};"))
+    assert "v" in in_order(made).reads
 
 
 @pytest.mark.parametrize(

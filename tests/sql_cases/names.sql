@@ -93,6 +93,7 @@ CREATE MATERIALIZED VIEW unnamed AS
   UNION ALL SELECT 'total', COUNT(*) FROM s;
 CREATE MATERIALIZED VIEW logs AS SELECT LOG(q) AS e, LOG(2, q) AS two, LN(q) AS n FROM s;
 CREATE MATERIALIZED VIEW plain AS VALUES (1), (2);
+CREATE MATERIALIZED VIEW listed AS TABLE s;
 CREATE MATERIALIZED VIEW renamed AS SELECT q, LOG10(q) AS ten, LOG2(q) AS two,
   DATE_SUB(DATE'2024-01-31', q) AS before, INSTR('abcd', SUBSTR('abcd', q)) AS place,
   CONCAT('<', SPACE(q), '>') AS gap, TO_CHAR(q, '999') AS text, UNIX_DATE(DATE'1970-01-01') AS day,
@@ -108,6 +109,7 @@ CREATE MATERIALIZED VIEW mean AS SELECT w, MEAN(q) AS mean FROM s GROUP BY w;
 -- expect incremental means
 -- expect incremental mean
 -- expect incremental plain
+-- expect incremental listed
 -- put s
 (1, 1), (1, 4), (2, 1)
 -- put h

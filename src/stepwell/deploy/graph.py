@@ -146,6 +146,8 @@ def _reads(
         if fold(table.name) not in declared:
             names = [statement.name for statement in declared.values()]
             hint = did_you_mean(table.name, names) or f"declare it: CREATE TABLE {table.name} (...)"
+            if fold(table.name).endswith("$errors"):
+                hint = "dead letters can be queried, but not by a view: stepwell query"
             message = f"{view.name} reads {table.name}, which is not a table or view"
             raise view.source.error_at(span, message, hint=hint)
         yield _Read(fold(table.name), span)

@@ -78,6 +78,9 @@ def read(text: str, catalog: Catalog) -> exp.Query:
         tree = parse_one(readable(text), dialect=_Read)
         if isinstance(tree, exp.Values):
             tree = parse_one(f"SELECT * FROM {text}", dialect=_Read)
+        elif isinstance(tree, exp.Alias) and tree.this.name.upper() == "TABLE":
+            # sqlglot reads TABLE t as a column with an alias.
+            tree = parse_one(f"SELECT * FROM {text.strip()[5:]}", dialect=_Read)
         _refuse(tree)
         _name_time_windows(tree, catalog)
         _note(tree)
