@@ -53,3 +53,9 @@ def test_a_condition_with_in_over_unlike_types_is_incremental() -> None:
 def test_a_window_without_partitions_is_shown_as_it_was_written(window: str) -> None:
     """S3: `AVG(_c1) OVER (ORDER BY _c2)` names nothing that its reader knows."""
     assert details(f"SELECT q.k, {window} AS x FROM a AS q") == [window]
+
+
+def test_a_join_by_name_in_parentheses_says_so() -> None:
+    """S3: the reason was `Unknown table:`, with nothing behind it."""
+    joins = "a JOIN (b JOIN (SELECT y FROM b) c USING (y)) ON a.k = b.y"
+    assert details(f"SELECT a.k FROM {joins}") == ["USING or NATURAL inside a join in parentheses"]

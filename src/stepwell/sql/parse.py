@@ -372,4 +372,6 @@ def _quoted(schema: Mapping[str, Mapping[str, str]]) -> dict[str, object]:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split("\n")[0].split())
+    said = " ".join(str(error).split("\n")[0].split())
+    # sqlglot finds no name for the parentheses.
+    return "USING or NATURAL inside a join in parentheses" if said == "Unknown table:" else said
