@@ -89,7 +89,7 @@ def test_the_stages_of_a_plan_are_those_that_deploy_applies(
     monkeypatch.setattr(_Swap, "apply", apply)
     lab.deploy()
     assert applied == planned
-    assert {"stage": "build_view", "view": "revenue"} in planned
+    assert {"stage": "build_views", "views": ["revenue"]} in planned
     assert planned[-1] == {"stage": "commit_manifest"}
     assert lab.plan().to_json()["stages"] == [], "there is nothing left to do"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -18,8 +18,9 @@ from stepwell.deploy.serving import RunningPipeline
 from stepwell.engine.events import Event, Listener, Working
 from stepwell.env import Env
 from stepwell.errors import ConflictError, UserCodeError
-from stepwell.execution.executor import ExecutorFactory
+from stepwell.execution.executor import ExecutorFactory, Starting
 from stepwell.execution.reference.executor import ReferenceExecutor
+from stepwell.plan.reasons import about
 from stepwell.store.base import Store
 from stepwell.store.memory import MemoryStore
 from stepwell.testing import Crash, FaultyStore, crash_at
@@ -38,8 +39,11 @@ class Runner:
         self.lab = lab
 
         class Building(ReferenceExecutor):
-            def build(self, view: str) -> None:
-                build(view)
+            def build(self, views: Sequence[str], starting: Starting = lambda view: None) -> None:
+                for view in views:
+                    with about(view):
+                        starting(view)
+                        build(view)
 
         def make(project: Project, spark: object) -> ExecutorFactory:
             def factory(store: Store, env: Env) -> ReferenceExecutor:

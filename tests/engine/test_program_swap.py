@@ -11,7 +11,7 @@ from stepwell.engine.program_swap import change_program
 from stepwell.engine.pushed import pushed_intake
 from stepwell.engine.swap_stages import (
     AppendTransactions,
-    BuildView,
+    BuildViews,
     CatchUp,
     CheckOrigin,
     CommitManifest,
@@ -160,7 +160,7 @@ def test_a_swap_that_builds_its_views_writes_nothing_before_all_is_computed() ->
         LoadRuns(),
         ReadOld(("busy", "clicks", "revenue")),
         RefillTable("clicks"),
-        BuildView("revenue"),
+        BuildViews(("revenue",)),
         DiffSink("old", "revenue", "revenue"),
         DiffSink("moved", "busy", "few"),
         WriteRuns(),

@@ -242,7 +242,7 @@ def test_a_load_passes_from_files_to_files_without_the_driver(
         pipeline.flush()
         assert sum(passed.rows.values()) <= 40, passed.rows
         # As a deploy of a changed view does, and one of a new view.
-        pipeline._session.state.executor.build("every")
+        pipeline._session.state.executor.build(["every"])
         assert sum(passed.rows.values()) <= 40, passed.rows
         monkeypatch.undo()
         expected = sorted(map(json_text, pipeline.table("every").to_pylist()))

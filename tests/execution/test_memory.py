@@ -132,7 +132,7 @@ def test_a_view_that_is_rebuilt_stays_with_spark(
         executor = pipeline._session.state.executor
         collected.clear()
         for view in ("doubled", "ranked", "same"):
-            executor.build(view)
+            executor.build([view])
         assert max(collected, default=0) <= LIMIT
         for view in ("doubled", "ranked", "same"):
             pieces = executor.pieces(view, 100)

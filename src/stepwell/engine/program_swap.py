@@ -19,7 +19,7 @@ outbox holds each difference under a number that no sink has received, so each a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -36,7 +36,7 @@ from stepwell.engine.outbox_files import write_outbox_file
 from stepwell.engine.push_keys import key_runs
 from stepwell.engine.swap_stages import (
     AppendTransactions,
-    BuildView,
+    BuildViews,
     CatchUp,
     CheckOrigin,
     CommitManifest,
@@ -179,9 +179,8 @@ class _Swap:
                 self._building(table)
                 convert = self._change.refill[table]
                 _attributed(f"table.{table}", _refill, self._old, self._new, table, convert)
-            case BuildView(view):
-                self._building(view)
-                _attributed(f"view.{view}", self._new.build, view)
+            case BuildViews(views):
+                self._build(views)
             case DiffSink():
                 self._diff(stage)
             case WriteRuns():
@@ -203,6 +202,13 @@ class _Swap:
     def _load_runs(self) -> None:
         relations = self._new.relations()
         self._new.load(kept_runs(self._session.manifest.runs, relations, self._change))
+
+    def _build(self, views: Sequence[str]) -> None:
+        try:
+            self._new.build(views, self._building)
+        except (InvalidError, UserCodeError) as error:
+            # The executor tells which of them it was.
+            raise BuildError(f"view.{(error.about or views[0]).lower()}", error) from error
 
     def _diff(self, stage: DiffSink) -> None:
         self._differences[stage.sink] = _attributed(

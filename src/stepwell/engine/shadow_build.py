@@ -52,9 +52,7 @@ class ShadowBuild:
         self.change = change
         self.checkpoint = checkpoint
         executor.load(kept_runs(manifest.runs, executor.relations(), change))
-        for view in change.fresh:
-            building(view)
-            executor.build(view)
+        executor.build(change.fresh, building)
         self._state = State(
             executor=executor,
             keys=executor.tables(),

@@ -92,10 +92,10 @@ class RefillTable:
 
 
 @dataclass(frozen=True, slots=True)
-class BuildView:
-    """Compute a view from the relations it reads."""
+class BuildViews:
+    """Compute views from the relations they read."""
 
-    view: str
+    views: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ Stage: TypeAlias = (
     | CatchUp
     | ReadOld
     | RefillTable
-    | BuildView
+    | BuildViews
     | DiffSink
     | WriteRuns
     | WriteOutbox
@@ -186,9 +186,8 @@ def _stages(change: ProgramChange, begun: Collection[str], relations: Relations)
         yield ReadOld(tuple(sorted(read)))
     for table in change.refill:
         yield RefillTable(table)
-    if relations is Relations.BUILT:
-        for view in change.fresh:
-            yield BuildView(view)
+    if relations is Relations.BUILT and change.fresh:
+        yield BuildViews(change.fresh)
     yield from diffs
     if relations is not Relations.KEPT:
         yield WriteRuns()
@@ -203,8 +202,8 @@ def _stages(change: ProgramChange, begun: Collection[str], relations: Relations)
 def stage_to_json(stage: Stage) -> dict[str, Json]:
     """The stage with its fields, for `stepwell plan --json`.
 
-    >>> stage_to_json(BuildView("revenue"))
-    {'stage': 'build_view', 'view': 'revenue'}
+    >>> stage_to_json(BuildViews(("revenue",)))
+    {'stage': 'build_views', 'views': ['revenue']}
     """
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(stage).__name__).lower()
     values = {item.name: getattr(stage, item.name) for item in fields(stage)}

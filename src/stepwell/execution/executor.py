@@ -77,6 +77,10 @@ class PendingParts:
     """The change set of each relation."""
 
 
+Starting = Callable[[str], None]
+"""Receives the name of each view before it is computed."""
+
+
 class BackgroundTask(Protocol):
     """Work that changes no result and can run while transactions continue."""
 
@@ -153,10 +157,12 @@ class Executor(Protocol):
     def relations(self) -> Mapping[str, str]:
         """Every stored relation, with the table or view it belongs to."""
 
-    def build(self, view: str) -> None:
-        """Compute a view from the relations it reads, and replace its stored state.
+    def build(self, views: Sequence[str], starting: Starting = lambda view: None) -> None:
+        """Compute views from the relations they read, and replace their stored state.
 
-        Called for new and changed views, after `load`. The views it reads must be built first.
+        Called for new and changed views, after `load`; other views that they read are built.
+        `starting` is called with each of them, in the order of declaration, before it is computed;
+        what it raises ends the build.
         """
 
     def fill(self, table: str, rows: pa.Table) -> tuple[Rejected, ...]:

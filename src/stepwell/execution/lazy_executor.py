@@ -13,7 +13,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from stepwell.execution.executor import BackgroundTask, Executed, Executor
+from stepwell.execution.executor import BackgroundTask, Executed, Executor, Starting
 from stepwell.lsm.change import Change, Rejected
 from stepwell.lsm.dead_letter import Letters
 from stepwell.lsm.table_diff import Pieces
@@ -111,8 +111,8 @@ class LazyExecutor:
     def relations(self) -> Mapping[str, str]:
         return self.made.relations()
 
-    def build(self, view: str) -> None:
-        self.made.build(view)
+    def build(self, views: Sequence[str], starting: Starting = lambda view: None) -> None:
+        self.made.build(views, starting)
 
     def fill(self, table: str, rows: pa.Table) -> tuple[Rejected, ...]:
         return self.made.fill(table, rows)

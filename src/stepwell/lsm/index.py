@@ -119,6 +119,8 @@ class RunIndex:
         self._orders: dict[int, tuple[Array, Array | None]] = {}
         self._last: tuple[int, pa.Array, tuple[Array, Array]] | None = None
         """The last result of `_bounds`: `find` usually follows `count`."""
+        self._lock = threading.RLock()
+        """Held while a column is decoded or an index is built, so that it is done once."""
 
     def adopt(self, identity: str | None) -> None:
         """Move the cached files to the run's permanent folder, now that the run is stored."""
@@ -214,7 +216,10 @@ class RunIndex:
         """All values of a column, mapped from the cache."""
         known = self._columns.get(place)
         if known is None:
-            known = self._columns[place] = self._column(place)
+            with self._lock:
+                known = self._columns.get(place)
+                if known is None:
+                    known = self._columns[place] = self._column(place)
         return known
 
     def _column(self, place: int) -> pa.Array:
@@ -262,7 +267,10 @@ class RunIndex:
     def _order(self, place: int) -> tuple[Array, Array | None]:
         known = self._orders.get(place)
         if known is None:
-            known = self._orders[place] = self._loaded(place) or self._built(place)
+            with self._lock:
+                known = self._orders.get(place)
+                if known is None:
+                    known = self._orders[place] = self._loaded(place) or self._built(place)
         return known
 
     def _loaded(self, place: int) -> tuple[Array, Array | None] | None:

@@ -46,13 +46,23 @@ class Part:
     """The DataFrame, once Spark has read the part. Only `execution.spark` uses it."""
     stored: tuple[Run, ...] = ()
     """The runs of the manifest that hold these rows; empty until they are flushed."""
-    once: bool | None = None
-    """Whether this is a run in which every row has weight one; None if not checked yet."""
+    _ones: bool | None = field(default=None, repr=False)
     by_value: dict[int, dict[Any, list[int]]] = field(default_factory=dict, repr=False)
     """The positions of the rows by the value of a column, for parts of few rows in memory. Filled
     by `row_lookup`."""
     _arrays: dict[int, pa.Array] = field(default_factory=dict, repr=False)
     _orders: dict[int, tuple[Places, Places]] = field(default_factory=dict, repr=False)
+
+    @property
+    def ones(self) -> bool:
+        """Whether every row is known to have weight one; checked once, by statistics in files."""
+        if self._ones is None:
+            if self.table is not None:
+                bounds = pc.min_max(self.table.column(self.table.num_columns - 1)).as_py()
+                self._ones = not self.rows or set(bounds.values()) == {1}
+            else:
+                self._ones = self.run is not None and self.run.weights == (1, 1)
+        return self._ones
 
     # Of the rows in memory
 

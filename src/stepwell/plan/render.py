@@ -5,7 +5,9 @@ the weights before and after, `w0` and `w1`. Operators that are not linear recei
 are consolidated, then repeated by their weight. For pairs this happens once per version `v`, so the
 operator processes old and new rows in one pass without mixing them.
 
-Relations are read from tables that the caller names, with columns `c0`, `c1`, ... and `w`.
+Relations are read from tables that the caller names, with columns `c0`, `c1`, ... and `w`. Where
+the caller knows that all of these weights are 1, they are not read: nothing is multiplied by them,
+and bags need no consolidation. This holds for most of what is read when a view is built.
 """
 
 from __future__ import annotations
@@ -47,6 +49,9 @@ from stepwell.plan.sums import Accumulator
 Table = Callable[[str, When], str]
 """Returns the name of the table that holds a relation (OLD) or its change (DELTA)."""
 
+Once = Callable[[str, When], bool]
+"""Returns whether all rows of a relation (OLD), or of its change (DELTA), have weight one."""
+
 NEGATIVE = "a row was taken out more often than it was put in"
 _NEGATIVE = f"raise_error('{NEGATIVE}')"
 
@@ -63,9 +68,14 @@ class Query:
         return "w0, w1" if self.paired else "w"
 
 
-def render(node: Node, table: Table, *, single: bool = False) -> Query:
+def not_known(relation: str, when: When) -> bool:
+    """Weights that nobody has looked at may be any."""
+    return False
+
+
+def render(node: Node, table: Table, *, single: bool = False, once: Once = not_known) -> Query:
     """The query of a node. With `single`, all rows fit into one partition, so none is shuffled."""
-    return _Renderer(table, single).of(node)
+    return _Renderer(table, single, once).of(node)
 
 
 def bag(node: Node, table: Table) -> str:
@@ -74,14 +84,16 @@ def bag(node: Node, table: Table) -> str:
     return renderer.bag(renderer.of(node), node.columns)
 
 
-def presented(change: Node, output: Node, table: Table, *, single: bool = False) -> str:
+def presented(
+    change: Node, output: Node, table: Table, *, single: bool = False, once: Once = not_known
+) -> str:
     """The change of a stored relation, together with the change of the view read from it.
 
     Columns: those of the change as c0, c1, ..., `w`, whether the row is in the view (`shown`), and
     the view's columns as p0, p1, ... One pass computes both, and a value that the view cannot
     compute raises an error before anything is stored.
     """
-    source = _Renderer(table, single).of(change)
+    source = _Renderer(table, single, once).of(change)
     stored = [f"c{i}" for i in range(len(change.columns))]
     levels: list[Filter | Project] = []
     while isinstance(output, Filter | Project):
@@ -111,8 +123,9 @@ def presented(change: Node, output: Node, table: Table, *, single: bool = False)
 
 
 class _Renderer:
-    def __init__(self, table: Table, single: bool = False) -> None:
+    def __init__(self, table: Table, single: bool = False, once: Once = not_known) -> None:
         self._table = table
+        self._once = once
         self._hint = "/*+ COALESCE(1) */ " if single else ""
 
     def _together(self, sql: str) -> str:
@@ -177,16 +190,18 @@ class _Renderer:
 
     def _leaf(self, node: Leaf) -> Query:
         names = _list(f"c{i} AS {c}" for i, c in enumerate(node.columns))
-        if node.when is When.DELTA:
-            return Query(f"SELECT {names}, w FROM {self._table(node.relation, When.DELTA)}")
+        if node.when in (When.OLD, When.DELTA):
+            ones = self._once(node.relation, node.when)
+            rows = self._table(node.relation, node.when)
+            return Query(f"SELECT {names}, {'1L AS w' if ones else 'w'} FROM {rows}", ones=ones)
         old = self._table(node.relation, When.OLD)
         match node.when:
-            case When.OLD:
-                return Query(f"SELECT {names}, w FROM {old}")
             case When.NEW:
                 delta = self._table(node.relation, When.DELTA)
+                ones = all(self._once(node.relation, when) for when in (When.OLD, When.DELTA))
+                made = f"{names}, {'1L AS w' if ones else 'w'}"
                 return Query(
-                    f"SELECT {names}, w FROM {old} UNION ALL SELECT {names}, w FROM {delta}"
+                    f"SELECT {made} FROM {old} UNION ALL SELECT {made} FROM {delta}", ones=ones
                 )
             case _:
                 delta = self._table(node.relation, When.DELTA)
@@ -223,7 +238,7 @@ class _Renderer:
             if paired and not part.paired:
                 weights = "w AS w0, w AS w1"
             texts.append(f"SELECT {names}, {weights} FROM ({part.sql})")
-        return Query(" UNION ALL ".join(texts), paired)
+        return Query(" UNION ALL ".join(texts), paired, all(part.ones for part in parts))
 
     def _inner(self, node: Inner) -> Query:
         joined = self.of(node.inputs[0])
@@ -326,8 +341,8 @@ class _Renderer:
         made = _list(
             [
                 *node.keys,
-                f"COALESCE(sum(w), 0L) AS {node.rows}",
-                *(f"{_sum(accumulator)} AS {n}" for n, accumulator in node.sums),
+                f"{'count(1)' if source.ones else 'COALESCE(sum(w), 0L)'} AS {node.rows}",
+                *(f"{_sum(accumulator, source.ones)} AS {n}" for n, accumulator in node.sums),
             ]
         )
         group = f" GROUP BY {', '.join(node.keys)}" if node.keys else ""
@@ -482,10 +497,14 @@ class _Renderer:
         on = f" ON {_all(test)}" if test else ""
         if node.side is not Side.FULL and not paired:
             # Linear in the left side, whose weights may be negative; the right side is a bag.
-            times = "l.w * COALESCE(r.w, 1L)" if node.side is Side.LEFT else "l.w"
+            alike = node.side is not Side.LEFT or right.ones
+            times = "l.w" if alike else "l.w * COALESCE(r.w, 1L)"
+            ones = left.ones and alike
             return Query(
-                f"SELECT {names}, {times} AS w FROM ({self._together(left.sql)}) l "
-                f"{kinds[node.side]} ({self._counted(right, node.right.columns)}) r{on}"
+                f"SELECT {names}, {'1L' if ones else times} AS w "
+                f"FROM ({self._together(left.sql)}) l "
+                f"{kinds[node.side]} ({self._counted(right, node.right.columns)}) r{on}",
+                ones=ones,
             )
         made = (
             f"SELECT {names}{version} FROM ({self.bag(left, node.left.columns)}) l "
@@ -501,10 +520,12 @@ def _as_pairs(query: Query, columns: tuple[str, ...]) -> Query:
     return Query(f"SELECT {names}, w AS w0, w AS w1 FROM ({query.sql})", paired=True)
 
 
-def _sum(accumulator: Accumulator) -> str:
+def _sum(accumulator: Accumulator, ones: bool) -> str:
     """The aggregate that computes an accumulator over weighted rows."""
     value = "w"
-    if accumulator.argument is not None:
+    if accumulator.argument is not None and ones:
+        value = f"CAST({accumulator.argument.sql} AS {accumulator.type})"
+    elif accumulator.argument is not None:
         value = _signed(accumulator.argument.sql, accumulator.type)
     if accumulator.present is not None:
         value = f"CASE WHEN {accumulator.present.sql} THEN {value} END"

@@ -24,7 +24,7 @@ from sqlglot import exp
 
 from stepwell.env import Env
 from stepwell.errors import InvalidError
-from stepwell.execution.executor import Executed, Report, not_reported
+from stepwell.execution.executor import Executed, Report, Starting, not_reported
 from stepwell.execution.reference.bags import Bag, Row, minus, plus, present
 from stepwell.execution.reference.evaluate import evaluate
 from stepwell.execution.reference.spark_values import clean
@@ -189,8 +189,10 @@ class ReferenceExecutor:
     def relations(self) -> Mapping[str, str]:
         return {n: t for t in self._program.tables for n in (t, t + ERRORS)}
 
-    def build(self, view: str) -> None:
-        """Do nothing: views are not stored, and `load` has computed them all."""
+    def build(self, views: Sequence[str], starting: Starting = lambda view: None) -> None:
+        """Only tell: views are not stored, and `load` has computed them all."""
+        for view in views:
+            starting(view)
 
     def fill(self, table: str, rows: pa.Table) -> tuple[Rejected, ...]:
         name = self._table(table).name

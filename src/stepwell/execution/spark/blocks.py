@@ -380,8 +380,9 @@ class Blocks:
         """Let Spark compute a change set, together with the view's change set."""
         change, lookups, reading = reduced
         table = self._evaluator.table(known, lookups)
+        once = self._evaluator.once(known, lookups)
         small = self._evaluator.is_small(reading)
-        sql = presented(change, program.output, table, single=small)
+        sql = presented(change, program.output, table, single=small, once=once)
         self._evaluator.check_size(sql)
         width = len(change.columns)
         rows = self._evaluator.rows(change, known, lookups)

@@ -43,6 +43,7 @@ from stepwell.execution.spark.constants import constants
 from stepwell.execution.spark.failures import translated
 from stepwell.execution.spark.frames import Frames, nothing, type_of
 from stepwell.execution.spark.row_order import in_fixed_order
+from stepwell.execution.spark.session import beside
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.index import Indexes
 from stepwell.lsm.lookup import Elsewhere, SharedRows
@@ -57,7 +58,7 @@ from stepwell.plan.maintain import STAGE, Maintenance
 from stepwell.plan.nodes import Accumulate, Leaf, Names, Node, When, Window, relations, walk
 from stepwell.plan.plan_cache import PlanCache
 from stepwell.plan.program import Block, Program, Sums, may_depend_on_order
-from stepwell.plan.render import render
+from stepwell.plan.render import Once, render
 
 _LOGGER = logging.getLogger("stepwell.execution")
 ADDED = f"{STAGE}0"
@@ -135,7 +136,7 @@ class Evaluator:
         self._elsewhere = elsewhere
         self._needed: dict[str, frozenset[int]] = {}
         """The columns that look-ups have needed, by relation."""
-        self._spark = spark
+        self.spark = spark
         self.profiler = profiler or Profiler()
         self._relations = relations
         self._frames = frames
@@ -167,13 +168,28 @@ class Evaluator:
         self.shared = self._share()
         """The rows that the current transaction has looked up."""
 
+    def beside(self) -> Evaluator:
+        """An evaluator over the same relations, for another thread: with a session of its own."""
+        self.usual()
+        session = beside(self.spark)
+        return Evaluator(
+            session,
+            self._relations,
+            self._frames.beside(session),
+            self._indexes,
+            self._unique,
+            self._use,
+            self.limits,
+            elsewhere=self._elsewhere,
+        )
+
     @property
     def jobs(self) -> int:
         """The number of jobs this Spark has started so far, for any caller.
 
         It is the scheduler's own count: Spark's public counts lag behind, as listeners do.
         """
-        return int(self._spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
+        return int(self.spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
 
     def _share(self) -> SharedRows:
         return SharedRows(
@@ -245,6 +261,22 @@ class Evaluator:
             return self._frames.delta(relation, delta)
 
         return table
+
+    def once(self, deltas: Mapping[str, Part], lookups: LookUps | None = None) -> Once:
+        """Whether all rows of the tables that `table` names have weight one."""
+
+        def once(relation: str, when: When) -> bool:
+            part: Part | None
+            if lookups is not None and relation in lookups.found:
+                found = lookups.found[relation]
+                part = found.old if when is When.OLD else found.delta
+            elif when is When.OLD:
+                return all(part.ones for part in self._relations[relation].parts)
+            else:
+                part = deltas.get(relation)
+            return part is None or part.ones
+
+        return once
 
     def part(
         self, relation: str, node: Node, deltas: Mapping[str, Part], most: int | None = None
@@ -436,7 +468,7 @@ class Evaluator:
             self._bounded, self._support = before
 
     def _frame(self, sql: str) -> DataFrame:
-        frame = self._spark.sql(sql)
+        frame = self.spark.sql(sql)
         return in_fixed_order(frame) if self._in_order else frame
 
     def rows(self, node: Node, deltas: Mapping[str, Part], lookups: LookUps) -> float:
@@ -467,7 +499,7 @@ class Evaluator:
         self.queries += 1
         self._prepare(MUCH)
         with translated(), self.phase("spark"):
-            found = to_arrow(self._spark.sql(sql))
+            found = to_arrow(self.spark.sql(sql))
         return found.rename_columns([*(f"c{i}" for i in range(found.num_columns - 1)), WEIGHT])
 
     def execute(self, sql: str, most: int, reading: Reading) -> pa.Table | None:
@@ -500,9 +532,9 @@ class Evaluator:
         for key, value in settings.items():
             if self._set.get(key) != value:
                 if value is None:
-                    self._spark.conf.unset(key)
+                    self.spark.conf.unset(key)
                 else:
-                    self._spark.conf.set(key, value)
+                    self.spark.conf.set(key, value)
         self._set = settings
 
     def usual(self) -> None:
@@ -530,7 +562,9 @@ class SparkBackend:
     def run(self, plan: Node, inputs: LookUps, types: tuple[str, ...] | None = None) -> Part:
         """The change set of a plan. A stored relation has the types that it was declared with."""
         table = self.evaluator.table(self.deltas, inputs)
-        sql = render(plan, table, single=self.evaluator.is_small(self.reading)).sql
+        once = self.evaluator.once(self.deltas, inputs)
+        single = self.evaluator.is_small(self.reading)
+        sql = render(plan, table, single=single, once=once).sql
         self.evaluator.check_size(sql)
         rows = self.evaluator.rows(plan, self.deltas, inputs)
         return self.evaluator.result(self.relation, sql, rows, self.most, self.reading)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from stepwell.env import Env
-from stepwell.execution.executor import Executed, ExecutorFactory, Report, not_reported
+from stepwell.execution.executor import Executed, ExecutorFactory, Report, Starting, not_reported
 from stepwell.execution.limits import QueryLimits
 from stepwell.execution.local.support import VERSION
 from stepwell.execution.spark.bulk import BulkInput
@@ -194,8 +194,8 @@ class SparkExecutor:
     def relations(self) -> Mapping[str, str]:
         return self._views.owners()
 
-    def build(self, view: str) -> None:
-        self._views.build(view)
+    def build(self, views: Sequence[str], starting: Starting = lambda view: None) -> None:
+        self._views.build(views, starting)
 
     def fill(self, table: str, rows: pa.Table) -> tuple[Rejected, ...]:
         return self._views.fill(table, rows)

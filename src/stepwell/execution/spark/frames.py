@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import cast
@@ -33,13 +34,26 @@ BROADCAST_ROWS_MAX = 1_000_000
 class Frames:
     """Parts and relations as DataFrames of one session."""
 
-    def __init__(self, spark: SparkSession, runs: Runs, limits: MemoryLimits | None = None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        runs: Runs,
+        limits: MemoryLimits | None = None,
+        first: Frames | None = None,
+    ) -> None:
+        """`first`: the frames of another session over the same parts, for another thread."""
         self._spark = spark
         self._limits = limits or MemoryLimits()
-        self._compacting = beside(spark)
+        self._compacting: SparkSession = beside(spark) if first is None else first._compacting
         """For compaction, which must not inherit a transaction's settings for few rows."""
         self.runs = runs
         self._shown: dict[str, object] = {}
+        self._lock: threading.Lock = threading.Lock() if first is None else first._lock
+        """Held while a part becomes a frame, so that its rows are shipped only once."""
+
+    def beside(self, spark: SparkSession) -> Frames:
+        """The same parts as frames of another session."""
+        return Frames(spark, self.runs, self._limits, self)
 
     def compacted(self, relation: Relation, parts: Sequence[Part]) -> Part:
         """Compact several runs into one, on Spark (see `lsm/relations`)."""
@@ -88,6 +102,12 @@ class Frames:
 
     def frame_of(self, part: Part) -> DataFrame:
         """A part as a DataFrame."""
+        with self._lock:
+            shown = self._shown_part(part)
+        # Temporary views and settings belong to a session.
+        return shown if shown.sparkSession is self._spark else within(self._spark, shown)
+
+    def _shown_part(self, part: Part) -> DataFrame:
         if part.shown is None:
             large = part.rows > self._limits.shipped_rows_max and plain(part.types)
             if part.run is None and part.table is not None and large:
@@ -151,7 +171,7 @@ class Frames:
         """
         parts = [*relation.parts, *([delta] if delta is not None else [])]
         large = max(parts, key=lambda part: part.rows, default=None)
-        if large is None or not relation.key or not _once(large):
+        if large is None or large.table is not None or not relation.key or not large.ones:
             return None
         if any(map(contains_map_or_variant, relation.types)):
             return None
@@ -167,13 +187,6 @@ class Frames:
             gone = gone.hint("broadcast")
         stay = run.join(gone, same, "left_anti")
         return stay.unionAll(moved.where(f"{WEIGHT} > 0").select(*columns))
-
-
-def _once(part: Part) -> bool:
-    """Whether a part is a run in which every row has weight one, by the statistics of its files."""
-    if part.once is None:
-        part.once = part.run is not None and part.table is None and part.run.weights == (1, 1)
-    return part.once
 
 
 def nothing(types: Sequence[str]) -> str:

@@ -29,11 +29,18 @@ from sqlglot import exp
 from stepwell.env import Env, SystemEnv
 from stepwell.errors import InvalidError
 from stepwell.execution.backend import Fallback
-from stepwell.execution.executor import Executed, PendingParts, Report, not_reported
+from stepwell.execution.executor import (
+    Executed,
+    PendingParts,
+    Report,
+    Starting,
+    not_reported,
+)
 from stepwell.execution.limits import QueryLimits
 from stepwell.execution.local.support import Decisions
 from stepwell.execution.local.table_changes import normalise
 from stepwell.execution.spark.blocks import Blocks, Recompute
+from stepwell.execution.spark.building import Builder, tasks_of
 from stepwell.execution.spark.bulk import BulkInput
 from stepwell.execution.spark.collect import to_arrow
 from stepwell.execution.spark.compiler import Compiler
@@ -63,8 +70,8 @@ from stepwell.lsm.table_diff import Pieces
 from stepwell.plan.column_names import ColumnNames
 from stepwell.plan.cost import Costs
 from stepwell.plan.explain import Decided, Explained
-from stepwell.plan.nodes import Leaf, Scan, Values, When, relations, walk
-from stepwell.plan.program import Block, Full, Groups, Program, Sums
+from stepwell.plan.nodes import Leaf, When, relations
+from stepwell.plan.program import Full, Groups, Program, Sums
 from stepwell.plan.reasons import Unsupported, about
 from stepwell.plan.types import stored_type, why_not_kept
 from stepwell.sql.catalog import Catalog, catalog_of
@@ -141,6 +148,12 @@ class Views:
             self._behind,
         )
         self._compiler = Compiler(self._spark, self._relations)
+        self._builder = Builder(
+            self._spark.sparkContext,
+            self._relations,
+            self._evaluator,
+            lambda block: self._text(block, {}),
+        )
         self._temp_views = TempViews(self._spark, self._relations, self._frames, self._evaluator)
         self._tables = self._temp_views.tables
         self._defined = self._temp_views.defined
@@ -200,6 +213,7 @@ class Views:
                     views._add_materialized(statement)
                 elif isinstance(statement, View):
                     views._add_view(statement)
+        views._builder.build(tasks_of(views.programs), lambda view: None)
         return views
 
     @property
@@ -262,7 +276,6 @@ class Views:
         for block in program.blocks:
             types = tuple(f.type for f in block.fields)
             self._relations.add(Relation(block.relation, types, block.key))
-            self._compute(block)
         self._programs[view.name.lower()] = program
         self._columns.add_program(program)
         self._decisions.add(program)
@@ -271,29 +284,16 @@ class Views:
         self._order[view.name.lower()] = program
         self._temp_views.empty(view.name, program.columns, program.types)
 
-    def _compute(self, block: Block) -> None:
-        """Compute the rows of an empty relation from its inputs."""
-        if self._is_empty(block):
-            # Almost always the case when a pipeline is opened: its rows are loaded later.
-            return
-        if isinstance(block, Full):
-            change = self._text(block, {})
-        else:
-            whole = self._evaluator.maintenance(block, {}).whole(block)
-            with self._evaluator.computing(block), self._evaluator.recomputing():
-                change = self._evaluator.part(block.relation, whole, {})
-        self._relations.append(block.relation, change)
-
     def use_decisions(self, stored: Mapping[str, Decided]) -> None:
         """Use these decisions on backends, by lower-case name of the view; others are made."""
         self._decisions.use(stored)
 
-    def build(self, name: str) -> None:
-        """Recompute a materialized view and everything stored for it."""
+    def build(self, names: Sequence[str], starting: Starting = lambda name: None) -> None:
+        """Recompute materialized views and everything stored for them, as `Executor.build`."""
+        given = {self._programs[name.lower()].view: name for name in names}
+        programs = [program for program in self.programs if program.view in given]
         with translated(), self._evaluator.sharing():
-            for block in self._programs[name.lower()].blocks:
-                self._relations[block.relation].parts = []
-                self._compute(block)
+            self._builder.build(tasks_of(programs), lambda view: starting(given[view]))
 
     def fill(self, given: str, rows: pa.Table) -> tuple[Rejected, ...]:
         """Insert rows into a table without changing views."""
@@ -314,16 +314,6 @@ class Views:
         for program in self._programs.values():
             owners |= {block.relation: program.view for block in program.blocks}
         return owners
-
-    def _is_empty(self, block: Block) -> bool:
-        """Whether a relation's inputs are empty, so that it has no rows."""
-        if isinstance(block, Full) or (isinstance(block, Sums | Groups) and not block.keys):
-            return False
-        nodes = list(walk(block.input))
-        read = [n.relation for n in nodes if isinstance(n, Scan)]
-        return not any(isinstance(n, Values) for n in nodes) and not any(
-            self._relations[name].parts for name in read
-        )
 
     def _catalog(self) -> Catalog:
         """The names in queries. A materialized view is its output over its stored relations."""
