@@ -34,9 +34,11 @@ import _rivals
 import _tpch
 from _measure import Table, machine, print_tables, say
 from rivals import DATA
+from stepwell.execution.spark import building
 from stepwell.execution.spark.compiler import Compiler
 from stepwell.execution.spark.evaluate import Evaluator
 from stepwell.execution.spark.frames import Frames
+from stepwell.execution.spark.runs import LocalRuns
 from stepwell.execution.spark.session import SessionSettings, open_session
 from stepwell.execution.spark.views import Views
 from stepwell.lsm.index import RunIndex
@@ -54,7 +56,7 @@ class Phases:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _here: threading.local = field(default_factory=threading.local)
 
-    def wrap(self, owner: type, name: str, phase: str, view: Callable[..., str] | None) -> None:
+    def wrap(self, owner: object, name: str, phase: str, view: Callable[..., str] | None) -> None:
         """Time a method from now on. `view` tells from its arguments for which view it works."""
         plain = getattr(owner, name)
 
@@ -88,13 +90,13 @@ class Phases:
 def _instrumented() -> Phases:
     phases = Phases()
     phases.wrap(Views, "_load", "other", lambda *_: LOADING)
-    phases.wrap(Views, "_compute", "other", lambda _, block: block.relation.partition("$")[0])
+    phases.wrap(building, "_computed", "other", lambda task, _: task.view)
     phases.wrap(Compiler, "analyse", "compile", lambda _, view, *__: view.name)
     phases.wrap(Compiler, "compile", "compile", lambda _, view, *__: view.name)
     phases.wrap(Evaluator, "reduced", "plan", None)
     phases.wrap(Evaluator, "_fetched", "collect", None)
+    phases.wrap(LocalRuns, "write_frame", "write", None)
     phases.wrap(Frames, "as_run", "read back", None)
-    phases.wrap(Frames, "as_temporary_run", "read back", None)
     phases.wrap(RunIndex, "_built", "index", None)
     phases.wrap(Evaluator, "run_locally", "local", None)
     return phases

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from stepwell.env import Env
 from stepwell.lsm.run_file import (
+    Locate,
     RunFiles,
     identity_of,
     own,
@@ -42,7 +43,7 @@ class FolderRuns:
     def read(self, run: RunFiles) -> pa.Table:
         return read_files(run)
 
-    def opened(self, files: tuple[Path, ...], stored: tuple[Run, ...]) -> RunFiles:
+    def opened(self, files: Locate, stored: tuple[Run, ...]) -> RunFiles:
         rows = sum(run.rows for run in stored)
         return RunFiles(files, rows, stored[0].columns, identity_of(stored))
 

@@ -7,7 +7,6 @@ memtable with many rows becomes a run. `lsm/tiering` decides which runs are comp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Protocol, cast
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ from stepwell.lsm.index import Indexes
 from stepwell.lsm.limits import MemoryLimits
 from stepwell.lsm.part import Part, Relation
 from stepwell.lsm.range_compaction import by_ranges
-from stepwell.lsm.run_file import RunFiles
+from stepwell.lsm.run_file import Locate, RunFiles
 from stepwell.lsm.tiering import to_merge
 from stepwell.lsm.values import comparable
 from stepwell.manifest.manifest import Run
@@ -41,8 +40,8 @@ class RunStorage(Protocol):
     def read(self, run: RunFiles) -> pa.Table:
         """Read a run into memory; requires types that Arrow reads as Spark wrote them."""
 
-    def opened(self, files: tuple[Path, ...], stored: tuple[Run, ...]) -> RunFiles:
-        """A run of the manifest whose files this process has."""
+    def opened(self, files: Locate, stored: tuple[Run, ...]) -> RunFiles:
+        """A run of the manifest, whose files this process has or fetches when it needs them."""
 
     def publish(self, store: Store, relation: str, run: RunFiles) -> tuple[Run, ...]:
         """Store a run durably, for the next manifest to reference."""

@@ -11,6 +11,7 @@ files left by a crash or a failed attempt are never read.
 from __future__ import annotations
 
 import shutil
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -46,8 +47,15 @@ PARQUET: dict[str, Any] = {
 }
 
 
+Locate = Callable[[], tuple[Path, ...]]
+"""Returns the local paths of a run's files, once they are known to be what the manifest names."""
+
+
 class RunFiles:
     """The files of one run, and their row count. Others hold weak references to it.
+
+    Files may be given by a function, which is called when they are first needed: it checks or
+    fetches them. A process that finds all it needs in the cache never reads them.
 
     `places`: positions of the relation's columns in the files, if they differ from the relation's.
     `identity`: the content-based name of the run in the cache; None until the run is stored.
@@ -55,20 +63,25 @@ class RunFiles:
 
     def __init__(
         self,
-        files: tuple[Path, ...],
+        files: tuple[Path, ...] | Locate,
         rows: int,
         places: Places | None = None,
         identity: str | None = None,
     ) -> None:
-        self._files = files
+        self._files: tuple[Path, ...] = () if callable(files) else files
+        self._locate = files if callable(files) else None
+        self._lock = threading.RLock()
         self.rows = rows
         self.places = places
         self.identity = identity
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Local paths of the files."""
-        return self._files
+        """Local paths of the files. The first access may raise, and then each one does."""
+        with self._lock:
+            if self._locate is not None:
+                self._files, self._locate = self._locate(), None
+            return self._files
 
     @property
     def here(self) -> bool:

@@ -6,7 +6,9 @@
 A run is written whole, with put-if-absent, and the manifest records its size and checksum. A crash
 during a flush leaves orphan runs that no manifest references; they are never read. Small runs are
 verified and held in memory. Large runs are read in place, or from a local copy if the store is
-remote.
+remote. They are verified or copied when they are first read, before anything is computed with
+them: loading takes the same time whatever they hold, and a run whose columns are in the cache may
+never be read at all.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from stepwell.lsm.scratch import Scratch
 from stepwell.lsm.tiering import Tiering, like_sized, to_merge
 from stepwell.lsm.values import comparable
 from stepwell.manifest.manifest import Run
-from stepwell.manifest.run_object import check_file, read_run, write_run
+from stepwell.manifest.run_object import check_file, check_size, read_run, write_run
 from stepwell.store.base import Store
 
 _LOCAL = "file://"
@@ -234,16 +236,25 @@ class RelationStorage:
                 for body, run in zip(bodies, runs, strict=True)
             )
             return Part(relation.types, rows, table, stored=runs)
-        # Executors read runs from the store, so this process needs no copies.
-        copied = () if self._runs.elsewhere else tuple(map(self._file, runs))
-        files = self._runs.opened(copied, runs)
+        for run in runs:
+            place = self._place(run)
+            if place is not None:
+                check_size(place, run)
+        # Executors read runs from the store, so this process needs no copies then.
+        locate = tuple if self._runs.elsewhere else lambda: tuple(map(self._file, runs))
+        files = self._runs.opened(locate, runs)
         return Part(relation.types, rows, run=files, stored=runs)
 
-    def _file(self, run: Run) -> Path:
-        """A path at which a run can be read: in the store itself, or a local copy."""
+    def _place(self, run: Run) -> Path | None:
+        """The path of a run in the store itself, if that is on this machine."""
         uri = run.root or self._store.uri
-        if uri.startswith(_LOCAL):
-            return check_file(Path(uri.removeprefix(_LOCAL)) / run.path, run)
+        return Path(uri.removeprefix(_LOCAL)) / run.path if uri.startswith(_LOCAL) else None
+
+    def _file(self, run: Run) -> Path:
+        """A path at which a run can be read, checked: in the store itself, or a local copy."""
+        place = self._place(run)
+        if place is not None:
+            return check_file(place, run)
         copy = self._copies.path / run.path
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(read_run(self._store, run, self._env))

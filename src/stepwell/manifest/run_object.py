@@ -5,7 +5,6 @@ A crash during a write leaves an orphan, which is never read, or nothing.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from stepwell.env import Env
@@ -53,20 +52,30 @@ def read_checked(store: Store, file: Run | Undelivered, hint: str) -> bytes:
     return found.data
 
 
+def check_size(path: Path, run: Run) -> None:
+    """Check that a run is there, complete, without reading it."""
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise _missing(path) from None
+    if size != run.size:
+        what = f"has {size} bytes, not {run.size}"
+        raise CorruptError(str(path), what, field="size", hint=REPAIR)
+
+
 def check_file(path: Path, run: Run) -> Path:
     """Check a run that is read in place, without loading it into memory (K7)."""
+    check_size(path, run)
     try:
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            found = checksum(iter(lambda: file.read(_CHUNK), b"")) if size == run.size else None
+            found = checksum(iter(lambda: file.read(_CHUNK), b""))
     except FileNotFoundError:
-        raise TruncatedError(str(path), "missing", hint=REPAIR) from None
-    if found is None:
-        raise CorruptError(
-            str(path), f"has {size} bytes, not {run.size}", field="size", hint=REPAIR
-        )
+        raise _missing(path) from None
     if found != run.checksum:
-        raise CorruptError(
-            str(path), f"expected checksum {run.checksum}", field="checksum", hint=REPAIR
-        )
+        what = f"expected checksum {run.checksum}"
+        raise CorruptError(str(path), what, field="checksum", hint=REPAIR)
     return path
+
+
+def _missing(path: Path) -> TruncatedError:
+    return TruncatedError(str(path), "missing", hint=REPAIR)

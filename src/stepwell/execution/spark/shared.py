@@ -54,6 +54,7 @@ from stepwell.lsm.reshape import Places
 from stepwell.lsm.run_file import (
     FILE_ROWS,
     ROW_GROUP_ROWS,
+    Locate,
     RunFiles,
     identity_of,
     own,
@@ -83,7 +84,7 @@ class SharedRun(RunFiles):
         rows: int,
         fetch: Callable[[Sequence[Run]], tuple[Path, ...]],
         *,
-        files: tuple[Path, ...] = (),
+        files: tuple[Path, ...] | Locate = (),
         objects: tuple[Run, ...] = (),
         weights: tuple[int, int] | None = None,
         schema: pa.Schema | None = None,
@@ -96,14 +97,13 @@ class SharedRun(RunFiles):
         self.schema = schema
         self._fetch = fetch
         self._weights = weights
-        self._lock = threading.RLock()
         self.located: tuple[tuple[Run, ...], tuple[Located, ...]] | None = None
         """How executors open the objects, for these objects."""
 
     @property
     def files(self) -> tuple[Path, ...]:
         with self._lock:
-            if not self._files and self.objects:
+            if not super().files and self.objects:
                 self._files = self._fetch(self.objects)
                 own(self)
             return self._files
@@ -252,7 +252,7 @@ class SharedRuns:
         schema = _shared(run).schema
         return read_files(run) if run.files or schema is None else schema.empty_table()
 
-    def opened(self, files: tuple[Path, ...], stored: tuple[Run, ...]) -> RunFiles:
+    def opened(self, files: Locate, stored: tuple[Run, ...]) -> RunFiles:
         rows = sum(run.rows for run in stored)
         places = stored[0].columns
         run = SharedRun(
