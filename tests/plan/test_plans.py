@@ -223,3 +223,17 @@ def test_a_subquery_is_not_grouped_by_texts_that_are_compared_with_a_number(quer
 def test_values_that_several_others_equal_are_known(a: str, b: str, expected: bool) -> None:
     """S3: rows that match the same row must match each other, or their key says nothing."""
     assert one_to_one(a, b) is one_to_one(b, a) is expected
+
+
+@pytest.mark.parametrize("ones", [True, False])
+def test_weights_that_are_all_one_are_not_read(ones: bool) -> None:
+    """X2: building a view multiplies and adds nothing that its own query does not."""
+    query = (
+        "SELECT v0, sum(v) AS s, count(*) AS n FROM (SELECT * FROM fact "
+        "JOIN d0 ON fact.x0 = d0.k0 LEFT JOIN d1 ON fact.x1 = d1.k1) GROUP BY v0"
+    )
+    [block] = blocks_of(query)
+    whole = Maintenance(Names(prefix="_m"), frozenset(), Estimates()).whole(block)
+    made = render(whole, lambda relation, when: relation, once=lambda relation, when: ones)
+    weighed = ("w *", "CASE w", "sum(w)", ", w FROM fact")
+    assert [text for text in weighed if text in made.sql] == ([] if ones else list(weighed))

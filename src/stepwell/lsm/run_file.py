@@ -14,10 +14,12 @@ import shutil
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
@@ -165,6 +167,30 @@ def read_files(run: RunFiles) -> pa.Table:
         )
         for file in run.files
     )
+
+
+def repeated_key(run: RunFiles, key: Sequence[int]) -> tuple[object, ...] | None:
+    """A key that two rows of a run have, if there is one; their files are sorted by it.
+
+    Equal keys are in one file, next to each other, so only the key columns are read, once.
+    """
+    names = [f"c{i}" for i in key]
+    for file in run.files:
+        last: pa.Table | None = None
+        with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
+            for batch in parquet.iter_batches(ROW_GROUP_ROWS, columns=names):
+                rows = pa.Table.from_batches([batch]).select(names)
+                if last is not None:
+                    rows = pa.concat_tables([last, rows])
+                pairs = [
+                    pc.equal(column.slice(1), column.slice(0, rows.num_rows - 1))
+                    for column in rows.columns
+                ]
+                same = pc.index(reduce(pc.and_, pairs), True).as_py() if pairs else -1
+                if same >= 0:
+                    return tuple(column[same].as_py() for column in rows.columns)
+                last = rows.slice(max(0, rows.num_rows - 1))
+    return None
 
 
 def publish_files(store: Store, env: Env, relation: str, run: RunFiles) -> tuple[Run, ...]:

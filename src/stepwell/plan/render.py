@@ -522,14 +522,16 @@ def _as_pairs(query: Query, columns: tuple[str, ...]) -> Query:
 
 def _sum(accumulator: Accumulator, ones: bool) -> str:
     """The aggregate that computes an accumulator over weighted rows."""
-    value = "w"
-    if accumulator.argument is not None and ones:
-        value = f"CAST({accumulator.argument.sql} AS {accumulator.type})"
-    elif accumulator.argument is not None:
-        value = _signed(accumulator.argument.sql, accumulator.type)
+    argument, type_ = accumulator.argument, accumulator.type
+    if argument is None:
+        value = "1L" if ones else "w"
+    else:
+        value = f"CAST({argument.sql} AS {type_})" if ones else _signed(argument.sql, type_)
     if accumulator.present is not None:
         value = f"CASE WHEN {accumulator.present.sql} THEN {value} END"
-    return f"CAST(COALESCE(sum({value}), 0) AS {accumulator.type})"
+    if argument is None and ones:
+        return f"count({value})"
+    return f"CAST(COALESCE(sum({value}), 0) AS {type_})"
 
 
 def _signed(value: str, type_: str) -> str:

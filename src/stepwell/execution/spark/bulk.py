@@ -36,11 +36,12 @@ from stepwell.lsm.bulk import (
     report_in,
 )
 from stepwell.lsm.checksum import add_checksums
-from stepwell.lsm.part import Part
+from stepwell.lsm.part import Part, Relation
 from stepwell.lsm.relations import Relations
 from stepwell.lsm.remote_files import MapArrow
-from stepwell.lsm.run_file import FILE_ROWS, RunFiles, plain
+from stepwell.lsm.run_file import FILE_ROWS, RunFiles, plain, repeated_key
 from stepwell.lsm.staged import StagedRows
+from stepwell.lsm.values import comparable
 from stepwell.sql.statements import Table
 
 _LOADED = "`$stepwell$loaded`"
@@ -91,18 +92,26 @@ class BulkInput:
         with translated():
             rows = frame.selectExpr(*items, "1L AS w")
             part = self._frames.as_run(relation, rows, frame.count())
-            if relation.key:
-                names = ", ".join(f"c{i}" for i in relation.key)
-                self._frames.frame_of(part).createOrReplaceTempView(_LOADED)
-                twice = self._spark.sql(
-                    f"SELECT {names} FROM {_LOADED} GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
-                ).collect()
-                if twice:
-                    raise InvalidError(
-                        f"{table.name}: two rows have the key {tuple(twice[0])}",
-                        hint="leave out all but one of them",
-                    )
+            twice = self._repeated_key(relation, part) if relation.key else None
+            if twice is not None:
+                raise InvalidError(
+                    f"{table.name}: two rows have the key {twice}",
+                    hint="leave out all but one of them",
+                )
         return part
+
+    def _repeated_key(self, relation: Relation, part: Part) -> tuple[object, ...] | None:
+        """A key that two rows of a part have, if there is one."""
+        exact = all(comparable(relation.types[i]) for i in relation.key)
+        is_sorted = tuple(relation.sort) == tuple(relation.key)
+        if part.run is not None and is_sorted and exact and not self._runs.elsewhere:
+            return repeated_key(part.run, relation.key)
+        names = ", ".join(f"c{i}" for i in relation.key)
+        self._frames.frame_of(part).createOrReplaceTempView(_LOADED)
+        twice = self._spark.sql(
+            f"SELECT {names} FROM {_LOADED} GROUP BY {names} HAVING count(*) > 1 LIMIT 1"
+        ).collect()
+        return tuple(twice[0]) if twice else None
 
     def normalised(self, name: str, staged: StagedRows) -> Part:
         """The change set of a table into which staged rows are put."""

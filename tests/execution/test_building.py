@@ -1,0 +1,186 @@
+"""Views built from their tables: several blocks at a time, in an order that does not matter."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from stepwell.errors import UserCodeError
+from stepwell.execution.limits import QueryLimits
+from stepwell.execution.spark import building
+from stepwell.execution.spark.evaluate import Evaluator
+from stepwell.execution.spark.views import Change, Views
+from stepwell.lsm.limits import MemoryLimits
+from tests.comparing import difference
+
+SQL = """
+CREATE TABLE t (id BIGINT NOT NULL PRIMARY KEY, g INT, x DECIMAL(10,2), s STRING);
+CREATE TABLE u (g INT, name STRING);
+CREATE MATERIALIZED VIEW totals AS
+  SELECT g, sum(x) AS total, avg(x) AS mean, count(s) AS n, count(*) AS every FROM t GROUP BY g;
+CREATE MATERIALIZED VIEW named AS
+  SELECT u.name, total FROM totals LEFT JOIN u ON totals.g = u.g;
+CREATE MATERIALIZED VIEW largest AS SELECT g, max(x) AS top FROM t GROUP BY g;
+CREATE MATERIALIZED VIEW both AS
+  SELECT g, s FROM t WHERE x > 3 UNION ALL SELECT g, name FROM u;
+CREATE MATERIALIZED VIEW absent AS SELECT id FROM t WHERE NOT EXISTS
+  (SELECT 1 FROM u WHERE u.g = t.g);
+CREATE MATERIALIZED VIEW whole REFRESH POLICY FULL AS SELECT count(*) AS n FROM named;
+CREATE MATERIALIZED VIEW first AS SELECT id, x FROM t ORDER BY x DESC, id LIMIT 3;
+CREATE MATERIALIZED VIEW over AS SELECT sum(n) AS n, count(*) AS every FROM totals;
+"""
+VIEWS = ("totals", "named", "largest", "both", "absent", "whole", "first", "over")
+LARGE = {"limits": MemoryLimits(memory_rows_max=1), "queries": QueryLimits(small_rows_max=0)}
+"""Every row is in a file, and every block is computed beside the others."""
+
+
+def t_rows(first: int, count: int) -> pa.Table:
+    ids = range(first, first + count)
+    amounts = pa.array([None if i % 7 == 0 else i % 5 for i in ids]).cast(pa.decimal128(10, 2))
+    texts = [None if i % 3 == 0 else f"s{i % 4}" for i in ids]
+    return pa.table({"id": list(ids), "g": [i % 6 for i in ids], "x": amounts, "s": texts})
+
+
+# Several rows are equal, and one group has no name.
+U_ROWS = pa.table({"g": [0, 1, 1, 2, 2, None], "name": ["a", "b", "b", None, "c", "d"]})
+
+
+def opened(spark: SparkSession, **given: Any) -> Views:
+    tables = {"t": spark.createDataFrame(t_rows(0, 40)), "u": spark.createDataFrame(U_ROWS)}
+    return Views.open(spark, SQL, tables=tables, **{**LARGE, **given})
+
+
+def check(views: Views) -> None:
+    for name in VIEWS:
+        assert difference(views.read(name), views.recompute(name)) == "", name
+
+
+def test_views_are_built_as_spark_computes_them(spark: SparkSession) -> None:
+    """V1: with weights that are all 1, which are not read, and with others, which are."""
+    views = opened(spark)
+    check(views)
+    views.apply({"t": Change(put=t_rows(35, 10)), "u": Change(delete=U_ROWS.slice(1, 1))})
+    check(views)
+    assert not all(part.ones for part in views.stored["t"].parts), "no row was retracted"
+    views.build(VIEWS)
+    check(views)
+    views.apply({"t": Change(put=t_rows(44, 5))})
+    check(views)
+
+
+@contextmanager
+def watched(
+    monkeypatch: pytest.MonkeyPatch, before: Callable[[building.Task], None]
+) -> Iterator[list[str]]:
+    """The relations whose computation began, in order; `before` is called as each one begins."""
+    begun: list[str] = []
+    plain = building._computed
+
+    def computed(task: building.Task, evaluator: Evaluator) -> Any:
+        begun.append(task.block.relation)
+        before(task)
+        return plain(task, evaluator)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(building, "_computed", computed)
+        yield begun
+
+
+def test_two_blocks_are_computed_at_once_and_no_more(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X2: each holds memory; and one at a time leaves cores idle."""
+    views = opened(spark)
+    inside, most = threading.Semaphore(0), []
+    lock, count = threading.Lock(), [0]
+    together = threading.Barrier(2)
+
+    def before(task: building.Task) -> None:
+        with lock:
+            count[0] += 1
+            most.append(count[0])
+        if task.view in ("totals", "largest"):
+            together.wait(60)
+        inside.release()
+        with lock:
+            count[0] -= 1
+
+    told: list[str] = []
+    with watched(monkeypatch, before) as begun:
+        views.build(VIEWS, told.append)
+    assert told == list(VIEWS), "each view is told of once, in order"
+    assert len(begun) == len(set(begun))
+    assert max(most) == building.QUERIES
+    check(views)
+
+
+def test_a_block_waits_for_those_that_it_reads(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """V1: it would be computed from rows that are not there yet."""
+    views = opened(spark)
+
+    def before(task: building.Task) -> None:
+        for name in task.reads:
+            if name not in ("t", "u"):
+                assert views.stored[name].parts, (task.block.relation, name)
+
+    with watched(monkeypatch, before) as begun:
+        views.build(VIEWS)
+    assert len(begun) > len(VIEWS)
+
+
+def test_a_build_that_fails_names_the_first_view_that_fails(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D8: also if another one fails before it, in another thread."""
+    views = opened(spark)
+    later = threading.Event()
+
+    def before(task: building.Task) -> None:
+        if task.view == "totals":
+            assert later.wait(60)
+            raise UserCodeError("the first")
+        if task.view == "largest":
+            later.set()
+            raise UserCodeError("the other")
+
+    with (
+        watched(monkeypatch, before),
+        pytest.raises(UserCodeError, match="the first") as raised,
+    ):
+        views.build(VIEWS)
+    assert raised.value.about == "totals"
+    views.build(VIEWS)
+    check(views)
+
+
+def test_an_interrupted_build_leaves_no_query_running(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D6: what is asked for by a signal would otherwise wait for queries that nobody needs."""
+    views = opened(spark)
+    cancelled: list[str] = []
+    plain = type(spark.sparkContext).cancelJobGroup
+    monkeypatch.setattr(
+        type(spark.sparkContext),
+        "cancelJobGroup",
+        lambda self, group: cancelled.append(group) or plain(self, group),
+    )
+
+    def starting(view: str) -> None:
+        if view == "both":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        views.build(VIEWS, starting)
+    assert len(cancelled) == 1
+    assert not [t for t in threading.enumerate() if t.name.startswith("stepwell-build")]
+    views.build(VIEWS)
+    check(views)
