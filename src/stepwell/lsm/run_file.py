@@ -182,15 +182,18 @@ def repeated_key(run: RunFiles, key: Sequence[int]) -> tuple[object, ...] | None
                 rows = pa.Table.from_batches([batch]).select(names)
                 if last is not None:
                     rows = pa.concat_tables([last, rows])
-                pairs = [
-                    pc.equal(column.slice(1), column.slice(0, rows.num_rows - 1))
-                    for column in rows.columns
-                ]
+                ends = rows.num_rows - 1
+                pairs = [_same(c.slice(1), c.slice(0, ends)) for c in rows.columns]
                 same = pc.index(reduce(pc.and_, pairs), True).as_py() if pairs else -1
                 if same >= 0:
                     return tuple(column[same].as_py() for column in rows.columns)
                 last = rows.slice(max(0, rows.num_rows - 1))
     return None
+
+
+def _same(a: pa.ChunkedArray, b: pa.ChunkedArray) -> pa.ChunkedArray:
+    both = pc.and_(pc.is_null(a), pc.is_null(b))
+    return pc.or_(pc.fill_null(pc.equal(a, b), False), both)
 
 
 def publish_files(store: Store, env: Env, relation: str, run: RunFiles) -> tuple[Run, ...]:
