@@ -37,7 +37,7 @@ CREATE MATERIALIZED VIEW over AS SELECT sum(n) AS n, count(*) AS every FROM tota
 """
 VIEWS = ("totals", "named", "largest", "both", "absent", "whole", "first", "over")
 LARGE = {"limits": MemoryLimits(memory_rows_max=1), "queries": QueryLimits(small_rows_max=0)}
-"""Every row is in a file, and every block is computed beside the others."""
+"""Every row is in a file, and no block is computed by the calling thread."""
 
 
 def t_rows(first: int, count: int) -> pa.Table:
@@ -164,7 +164,7 @@ def test_a_build_that_fails_names_the_first_view_that_fails(
 def test_an_interrupted_build_leaves_no_query_running(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D6: what is asked for by a signal would otherwise wait for queries that nobody needs."""
+    """D6: what is asked for by a signal would otherwise wait for queries to end."""
     views = opened(spark)
     cancelled: list[str] = []
     plain = type(spark.sparkContext).cancelJobGroup

@@ -69,7 +69,7 @@ class Query:
 
 
 def not_known(relation: str, when: When) -> bool:
-    """Weights that nobody has looked at may be any."""
+    """The answer where weights are unknown."""
     return False
 
 

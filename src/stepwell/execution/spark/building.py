@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from pyspark import SparkContext
 
+from stepwell.errors import ensure
 from stepwell.execution.executor import Starting
 from stepwell.execution.spark.evaluate import Evaluator
 from stepwell.execution.spark.session import activated
@@ -43,12 +44,9 @@ class Task:
     view: str
     block: Block
 
-    @property
-    def reads(self) -> frozenset[str]:
-        """The relations that have to be complete before; all of them for a recomputed view."""
-        if isinstance(self.block, Full):
-            return frozenset()
-        return frozenset(n.relation for n in walk(self.block.input) if isinstance(n, Scan))
+    reads: frozenset[str]
+    """The relations that have to be complete before. For a view recomputed from its text it is
+    empty: all blocks before it have to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,14 @@ class _Running:
 
 
 def tasks_of(programs: Sequence[Program]) -> list[Task]:
-    return [Task(program.view, block) for program in programs for block in program.blocks]
+    return [
+        Task(program.view, block, _reads(block)) for program in programs for block in program.blocks
+    ]
+
+
+def _reads(block: Block) -> frozenset[str]:
+    nodes = () if isinstance(block, Full) else walk(block.input)
+    return frozenset(node.relation for node in nodes if isinstance(node, Scan))
 
 
 class Builder:
@@ -77,7 +82,6 @@ class Builder:
         self._relations = relations
         self._main = main
         self._recompute = recompute
-        self._idle: list[Evaluator] = []
 
     def build(self, tasks: Sequence[Task], starting: Starting) -> None:
         """Compute blocks, listed after those that they read, and replace what is stored for them.
@@ -91,11 +95,13 @@ class Builder:
         running: dict[Future[Part], _Running] = {}
         for task in tasks:
             self._relations[task.block.relation].parts = []
+        # With a build end its sessions: their frames hold the files of runs.
+        idle: list[Evaluator] = []
         with self._pool() as pool:
             while waiting or running:
-                next_one = self._next(waiting, [beside.task for beside in running.values()])
+                next_one = self._next(waiting, [one.task for one in running.values()])
                 if next_one is None:
-                    self._finish(running)
+                    idle += self._finish(running)
                     continue
                 while next_one.view not in told:
                     view = next(views)
@@ -105,8 +111,8 @@ class Builder:
                 if self._is_small(next_one):
                     self._compute_here(next_one)
                 else:
-                    evaluator = self._idle.pop() if self._idle else self._main.beside()
-                    future = pool.submit(_compute_beside, next_one, evaluator)
+                    evaluator = idle.pop() if idle else self._main.in_own_session()
+                    future = pool.submit(_compute_in_thread, next_one, evaluator)
                     running[future] = _Running(next_one, evaluator)
 
     def _next(self, waiting: Sequence[Task], running: Sequence[Task]) -> Task | None:
@@ -141,18 +147,21 @@ class Builder:
             part = _computed(task, self._main)
         self._relations.append(task.block.relation, part)
 
-    def _finish(self, running: dict[Future[Part], _Running]) -> None:
-        """Wait for a running block, and store what ended."""
+    def _finish(self, running: dict[Future[Part], _Running]) -> list[Evaluator]:
+        """Wait for a running block, store what ended, and return the evaluators that are idle."""
+        ensure(bool(running), "a block waits for others only")
         done, _ = wait(running, return_when=FIRST_COMPLETED)
         if any(future.exception() is not None for future in done):
             # One that started earlier may fail as well, and would have been the first.
             done, _ = wait(running)
+        idle = []
         for future in [future for future in running if future in done]:
-            beside = running.pop(future)
-            self._main.queries += beside.evaluator.queries
-            beside.evaluator.queries = 0
-            self._idle.append(beside.evaluator)
-            self._relations.append(beside.task.block.relation, future.result())
+            ended = running.pop(future)
+            self._main.queries += ended.evaluator.queries
+            ended.evaluator.queries = 0
+            self._relations.append(ended.task.block.relation, future.result())
+            idle.append(ended.evaluator)
+        return idle
 
     @contextmanager
     def _pool(self) -> Iterator[ThreadPoolExecutor]:
@@ -178,6 +187,6 @@ def _computed(task: Task, evaluator: Evaluator) -> Part:
             return evaluator.part(task.block.relation, whole, {})
 
 
-def _compute_beside(task: Task, evaluator: Evaluator) -> Part:
+def _compute_in_thread(task: Task, evaluator: Evaluator) -> Part:
     with activated(evaluator.spark), evaluator.sharing():
         return _computed(task, evaluator)

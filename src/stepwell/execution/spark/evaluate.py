@@ -168,14 +168,14 @@ class Evaluator:
         self.shared = self._share()
         """The rows that the current transaction has looked up."""
 
-    def beside(self) -> Evaluator:
+    def in_own_session(self) -> Evaluator:
         """An evaluator over the same relations, for another thread: with a session of its own."""
         self.usual()
         session = beside(self.spark)
         return Evaluator(
             session,
             self._relations,
-            self._frames.beside(session),
+            self._frames.in_session(session),
             self._indexes,
             self._unique,
             self._use,

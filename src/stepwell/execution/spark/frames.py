@@ -51,7 +51,7 @@ class Frames:
         self._lock: threading.Lock = threading.Lock() if first is None else first._lock
         """Held while a part becomes a frame, so that its rows are shipped only once."""
 
-    def beside(self, spark: SparkSession) -> Frames:
+    def in_session(self, spark: SparkSession) -> Frames:
         """The same parts as frames of another session."""
         return Frames(spark, self.runs, self._limits, self)
 
