@@ -32,4 +32,11 @@ MUTANTS = (
             "test_a_commit_that_breaks_a_rule_is_stopped_before_it_is_stored",
         ),
     ),
+    Mutant(
+        "run-read-in-place-is-not-checked",
+        "lsm/storage.py",
+        "            return check_file(place, run)\n",
+        "            return place\n",
+        ("tests/lsm/test_opening_again.py::test_a_run_that_is_read_later_is_checked_before",),
+    ),
 )
