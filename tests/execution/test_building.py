@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -62,7 +63,7 @@ def check(views: Views) -> None:
 
 
 def test_views_are_built_as_spark_computes_them(spark: SparkSession) -> None:
-    """V1: with weights that are all 1, which are not read, and with others, which are."""
+    """S3: with weights that are all 1, which are not read, and with others, which are."""
     views = opened(spark)
     check(views)
     views.apply({"t": Change(put=t_rows(35, 10)), "u": Change(delete=U_ROWS.slice(1, 1))})
@@ -74,66 +75,79 @@ def test_views_are_built_as_spark_computes_them(spark: SparkSession) -> None:
     check(views)
 
 
+@dataclass
+class Watched:
+    begun: list[str] = field(default_factory=list)
+    """The relations whose computation began, in order."""
+    most: int = 0
+    """The largest number that were computed at once."""
+
+
 @contextmanager
 def watched(
-    monkeypatch: pytest.MonkeyPatch, before: Callable[[building.Task], None]
-) -> Iterator[list[str]]:
-    """The relations whose computation began, in order; `before` is called as each one begins."""
-    begun: list[str] = []
-    plain = building._computed
+    monkeypatch: pytest.MonkeyPatch, before: Callable[[str], None] = lambda relation: None
+) -> Iterator[Watched]:
+    """Watch a build; `before` is called with a relation as its computation begins."""
+    seen, lock, running = Watched(), threading.Lock(), [0]
+    plain = Evaluator.part
 
-    def computed(task: building.Task, evaluator: Evaluator) -> Any:
-        begun.append(task.block.relation)
-        before(task)
-        return plain(task, evaluator)
+    def part(self: Evaluator, relation: str, *given: Any) -> Any:
+        with lock:
+            seen.begun.append(relation)
+            running[0] += 1
+            seen.most = max(seen.most, running[0])
+        try:
+            before(relation)
+            return plain(self, relation, *given)
+        finally:
+            with lock:
+                running[0] -= 1
 
     with monkeypatch.context() as patch:
-        patch.setattr(building, "_computed", computed)
-        yield begun
+        patch.setattr(Evaluator, "part", part)
+        yield seen
+
+
+def view_of(relation: str) -> str:
+    return relation.partition("$")[0]
 
 
 def test_two_blocks_are_computed_at_once_and_no_more(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X2: each holds memory; and one at a time leaves cores idle."""
+    """R3: each holds memory; and one at a time leaves cores idle."""
     views = opened(spark)
-    inside, most = threading.Semaphore(0), []
-    lock, count = threading.Lock(), [0]
     together = threading.Barrier(2)
 
-    def before(task: building.Task) -> None:
-        with lock:
-            count[0] += 1
-            most.append(count[0])
-        if task.view in ("totals", "largest"):
+    def before(relation: str) -> None:
+        if view_of(relation) in ("totals", "largest"):
             together.wait(60)
-        inside.release()
-        with lock:
-            count[0] -= 1
 
     told: list[str] = []
-    with watched(monkeypatch, before) as begun:
+    with watched(monkeypatch, before) as seen:
         views.build(VIEWS, told.append)
     assert told == list(VIEWS), "each view is told of once, in order"
-    assert len(begun) == len(set(begun))
-    assert max(most) == building.QUERIES
+    assert len(seen.begun) == len(set(seen.begun))
+    assert seen.most == building.QUERIES
     check(views)
 
 
 def test_a_block_waits_for_those_that_it_reads(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """V1: it would be computed from rows that are not there yet."""
+    """S3: it would be computed from rows that are not there yet."""
     views = opened(spark)
+    tasks = {task.block.relation: task for task in building.tasks_of(views.programs)}
+    waited: list[str] = []
 
-    def before(task: building.Task) -> None:
-        for name in task.reads:
-            if name not in ("t", "u"):
-                assert views.stored[name].parts, (task.block.relation, name)
+    def before(relation: str) -> None:
+        for name in tasks[relation].reads & tasks.keys():
+            waited.append(name)
+            assert views.stored[name].parts, (relation, name)
 
-    with watched(monkeypatch, before) as begun:
+    with watched(monkeypatch, before):
         views.build(VIEWS)
-    assert len(begun) > len(VIEWS)
+    assert len(waited) >= 2
 
 
 def test_a_build_that_fails_names_the_first_view_that_fails(
@@ -143,11 +157,11 @@ def test_a_build_that_fails_names_the_first_view_that_fails(
     views = opened(spark)
     later = threading.Event()
 
-    def before(task: building.Task) -> None:
-        if task.view == "totals":
+    def before(relation: str) -> None:
+        if view_of(relation) == "totals":
             assert later.wait(60)
             raise UserCodeError("the first")
-        if task.view == "largest":
+        if view_of(relation) == "largest":
             later.set()
             raise UserCodeError("the other")
 
