@@ -12,7 +12,7 @@ import pytest
 
 from stepwell.env import SystemEnv
 from stepwell.errors import CorruptError
-from stepwell.lsm import index, storage
+from stepwell.lsm import storage
 from stepwell.lsm.arrow_types import arrow_schema
 from stepwell.lsm.cache import Cache
 from stepwell.lsm.folder_runs import FolderRuns
@@ -84,7 +84,7 @@ def reads_of_opening(
     with monkeypatch.context() as patch:
         patch.setattr(store, "get", counted(gets, store.get))
         patch.setattr(storage, "check_file", counted(checked, storage.check_file))
-        patch.setattr(index.pq, "read_table", counted(decoded, pq.read_table))
+        patch.setattr(pq, "read_table", counted(decoded, pq.read_table))
         process = Process(store, folder)
         process.storage.load(runs)
         assert process.transaction() == [7, 70, 7]
