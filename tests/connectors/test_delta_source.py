@@ -196,14 +196,29 @@ def test_a_table_without_news_is_not_looked_at_all_the_time(tmp_path: Path) -> N
     write(tmp_path, numbered(1))
     reader: Any = source(tmp_path, env=env, interval="5s")
     (first,) = everything(reader)
-    assert reader.settles_in_s() is None, "the last poll has looked"
+    assert reader.settles_in_s(env.uptime()) is None, "the last poll has looked"
     write(tmp_path, numbered(2))
     env.advance(2)
     assert reader.poll(first.position, Limits()) is None
-    assert reader.settles_in_s() == pytest.approx(3)
+    assert reader.settles_in_s(env.uptime()) == pytest.approx(3)
+    assert reader.settles_in_s(0.0) is None, "a run that began before has looked"
     env.advance(3)
     assert reader.poll(first.position, Limits()).rows == 1
-    assert reader.settles_in_s() is None
+    assert reader.settles_in_s(env.uptime()) is None
+
+
+def test_two_tables_are_not_waited_for_in_turns(tmp_path: Path) -> None:
+    """J8: looked at at different times, one of them always rests; `run --once` must end."""
+    env = ManualEnv()
+    write(tmp_path, numbered(1))
+    readers: list[Any] = [source(tmp_path, env=env, interval="5s") for _ in range(2)]
+    began = env.uptime()
+    after = [everything(reader)[-1].position for reader in readers]
+    for _ in range(3):
+        env.advance(3)
+        found = [r.poll(at, Limits()) for r, at in zip(readers, after, strict=True)]
+        assert found == [None, None]
+        assert [reader.settles_in_s(began) for reader in readers] == [None, None]
 
 
 def test_partition_values_are_columns(tmp_path: Path) -> None:

@@ -544,7 +544,7 @@ def test_files_that_are_observed_do_not_fill_the_memory(
     os.unlink(tmp_path / "9.csv")
     assert s.poll(after, Limits()) is None
     assert isinstance(s, Settles)
-    assert s.settles_in_s() is None, "a file that is gone is not waited for"
+    assert s.settles_in_s(0.0) is None, "a file that is gone is not waited for"
 
 
 def test_a_last_line_without_a_line_end_is_taken_if_it_is_whole(tmp_path: Path) -> None:

@@ -285,9 +285,9 @@ class SlowFeed(FeedSource):
         self._changing = changing
 
     def poll(self, after: Any, limits: Limits) -> Intake | None:
-        return None if self._changing or self.settles_in_s() else super().poll(after, limits)
+        return None if self._changing or self.settles_in_s(0.0) else super().poll(after, limits)
 
-    def settles_in_s(self) -> float | None:
+    def settles_in_s(self, since: float) -> float | None:
         left = 5.0 - self._env.uptime()
         return left if left > 0 and not self._changing else None
 

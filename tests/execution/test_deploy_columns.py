@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -128,9 +129,9 @@ class Work:
             self.compiled.append(view.name)
             return compile_view(compiler, view, *rest)
 
-        def building(views: Views, name: str) -> None:
-            self.built.append(name)
-            build(views, name)
+        def building(views: Views, names: Sequence[str], *rest: Any) -> None:
+            self.built.extend(names)
+            build(views, names, *rest)
 
         def filling(views: Views, name: str, rows: Any) -> Any:
             self.filled.append(name)

@@ -271,7 +271,7 @@ class FilesSource:
         """The number of files that wait."""
         return {"": self._lag}
 
-    def settles_in_s(self) -> float | None:
+    def settles_in_s(self, since: float) -> float | None:
         return self._settling.wait_s()
 
     def read(self, reference: Json) -> Intake:

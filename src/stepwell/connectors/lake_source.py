@@ -163,9 +163,13 @@ class LakeSource:
         self._looked = (after, self._env.uptime()) if found is None else None
         return found
 
-    def settles_in_s(self) -> float | None:
-        """Seconds until the table is looked at again, if the last poll did not."""
-        return self._rest_s
+    def settles_in_s(self, since: float) -> float | None:
+        """Seconds until the table is looked at again, unless it was after `since`.
+
+        Otherwise two tables that are looked at in turns would wait for each other forever.
+        """
+        recent = self._looked is not None and self._looked[1] >= since
+        return None if recent else self._rest_s
 
     def _until_next_look(self, after: Json) -> float | None:
         """Polls come ten times a second; a look at a catalog or a store is not free."""

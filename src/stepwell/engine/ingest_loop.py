@@ -27,6 +27,7 @@ class IngestLoop:
         stop.begin_loop()
         self._once = once
         self._transactions_max = transactions_max
+        self._began_at = session.env.uptime()
         self._opened_at = 0.0
         self.transactions = 0
         self.ended = transactions_max == 0
@@ -95,7 +96,7 @@ class IngestLoop:
         if self._once:
             # The caller wants all input, so a source that fails is an error.
             session.sources.check()
-            wait_s = session.sources.settle_in_s()
+            wait_s = session.sources.settle_in_s(self._began_at)
             self.ended = wait_s is None
             self.rest_s = wait_s or 0.0
         else:

@@ -160,10 +160,11 @@ class MeasuresLag(Protocol):
 class Settles(Protocol):
     """A source that holds back input that may be incomplete."""
 
-    def settles_in_s(self) -> float | None:
+    def settles_in_s(self, since: float) -> float | None:
         """Seconds until another poll may return input held back; None if there is none.
 
-        Bounded: input that keeps changing is not waited for.
+        `since` is the uptime at which the caller began: what was looked for after it need not be
+        looked for again. Bounded: input that keeps changing is not waited for.
         """
 
 

@@ -138,9 +138,13 @@ class Sources:
             for source in self._sources.values()
         )
 
-    def settle_in_s(self) -> float | None:
-        """Seconds to wait for input that a source holds back; None if there is none."""
-        waits = [source.settles_in_s() for source in self.all() if isinstance(source, Settles)]
+    def settle_in_s(self, since: float) -> float | None:
+        """Seconds to wait for input that a source holds back; None if there is none.
+
+        `since` is the uptime at which the run began.
+        """
+        settling = (source for source in self.all() if isinstance(source, Settles))
+        waits = [source.settles_in_s(since) for source in settling]
         return min((wait for wait in waits if wait is not None), default=None)
 
     def check(self) -> None:
