@@ -100,7 +100,15 @@ def _open(store: Store, spark: SparkSession) -> Pipeline:
 
 
 def _picture(pipeline: Pipeline) -> dict[str, list[str]]:
-    return {name: sorted(map(repr, pipeline.table(name).to_pylist())) for name in RELATIONS}
+    """The rows of each relation. Dead letters have the time at which they were rejected."""
+    found = {}
+    for name in RELATIONS:
+        rows = pipeline.table(name).to_pylist()
+        found[name] = sorted(
+            repr({column: value for column, value in row.items() if column != "time"})
+            for row in rows
+        )
+    return found
 
 
 def _orders(dice: random.Random, count: int) -> list[dict[str, object]]:
