@@ -37,6 +37,7 @@ KILLED = {
     "stepwell-sink-": "tests/test_threads.py::test_a_thread_that_the_loop_needs_ends_it",
     "stepwell-gc": "tests/test_threads.py::test_a_thread_that_the_loop_needs_ends_it",
     "stepwell-lease": "tests/test_threads.py::test_a_lease_that_stops_beating_is_lost",
+    "stepwell-lineage": "tests/cli/test_lineage_events.py::test_a_sender_that_dies_is_reported",
     "stepwell-metrics": "tests/endpoint/test_prometheus.py::test_a_server_that_dies_is_reported",
     "stepwell-record": "tests/test_threads.py::test_rows_whose_record_failed_are_refused",
     "stepwell-demo-": "tests/test_threads.py::test_a_demo_writer_that_is_not_heard_has_ended",

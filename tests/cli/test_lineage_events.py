@@ -265,3 +265,26 @@ def test_a_long_run_is_reported_now_and_then(server: Server) -> None:
 
 def committed(env: ManualEnv) -> Committed:
     return Committed(Transaction(1), env.now(), 1, 0, ())
+
+
+class DyingClient:
+    """Ends the thread that sends."""
+
+    transport = None
+
+    def emit(self, event: object) -> None:
+        raise SystemExit("killed")
+
+    def close(self, timeout: float) -> None:
+        """Nothing to close."""
+
+
+def test_a_sender_that_dies_is_reported() -> None:
+    """R1: otherwise the lineage would end in the middle of a run, without a word."""
+    said: list[str] = []
+    client: Any = DyingClient()
+    events = Events("shop", "0", ManualEnv(), batch=True, client=client, say=said.append)
+    events.start()
+    events.complete()
+    events.close()
+    assert said == ["lineage events cannot be sent: killed"]

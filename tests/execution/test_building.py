@@ -117,7 +117,7 @@ def view_of(relation: str) -> str:
 def test_two_blocks_are_computed_at_once_and_no_more(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R3: each holds memory; and one at a time leaves cores idle."""
+    """Each holds memory; and one at a time leaves cores idle."""
     views = opened(spark)
     together = threading.Barrier(2)
 

@@ -44,7 +44,7 @@ def drawn(changes: _tpch.Changes) -> dict[str, Change]:
 def test_views_share_look_ups_and_equal_parts_of_plans(
     opened: Views, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C3: work that is done for each view, or for each place in a plan, costs no wrong row."""
+    """Work that is done for each view, or for each place in a plan, costs no wrong row."""
     changes = _tpch.Changes(_tpch.load(tmp_path, SCALE))
     opened.apply(drawn(changes))  # At the first one, it is decided what runs in this process.
     joined: list[int] = []

@@ -71,14 +71,12 @@ class Builder:
 
     def __init__(
         self,
-        context: SparkContext,
         relations: Relations,
         main: Evaluator,
         recompute: Callable[[Full], Part],
     ) -> None:
         """`main` computes what reads few rows, for which a second session would cost more than it
         saves; `recompute` computes views from their text."""
-        self._context = context
         self._relations = relations
         self._main = main
         self._recompute = recompute
@@ -167,16 +165,17 @@ class Builder:
     def _pool(self) -> Iterator[ThreadPoolExecutor]:
         """Threads whose queries are cancelled if the build is."""
         group = f"stepwell-build-{next(_GROUPS)}"
+        context: SparkContext = self._main.spark.sparkContext
 
         def begin() -> None:
             # A group belongs to a thread: PySpark gives each one of Python its own in Java.
-            self._context.setJobGroup(group, "building views")
+            context.setJobGroup(group, "building views")
 
         with ThreadPoolExecutor(QUERIES, "stepwell-build", initializer=begin) as pool:
             try:
                 yield pool
             except BaseException:
-                self._context.cancelJobGroup(group)
+                context.cancelJobGroup(group)
                 raise
 
 

@@ -149,7 +149,6 @@ class Views:
         )
         self._compiler = Compiler(self._spark, self._relations)
         self._builder = Builder(
-            self._spark.sparkContext,
             self._relations,
             self._evaluator,
             lambda block: self._text(block, {}),
